@@ -10,8 +10,8 @@ pub enum ParseError {
     Magic { found: Vec<u8> },
     /// Another major version.
     #[error(
-        "artifact has format version {found_major}.{found_minor}, this program reads {supported_major}.x; use a \
-         unicorn-run of that version or compile the model again"
+        "artifact has format version {found_major}.{found_minor}, this program reads {supported_major}.x; use one \
+         of that version or compile the model again"
     )]
     Version { found_major: u16, found_minor: u16, supported_major: u16 },
     /// A part is missing.

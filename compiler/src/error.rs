@@ -137,6 +137,15 @@ pub enum CompileError {
         /// Those remedies that are enough by themselves.
         remedies: Vec<Remedy>,
     },
+    /// The weights packed for an NPU lie otherwise than this version lays them out. What the NPU has in the artifact can be taken out.
+    #[error("{}: this version of the compiler lays its NPU weights out otherwise; compile the model again", path.display())]
+    OtherNpuWeights {
+        /// The artifact.
+        path: PathBuf,
+    },
+    /// This build of the compiler cannot write NPU programs as MLIR.
+    #[error("compiler was built without MLIR of NPU programs, expected the feature npu of unicorn-compiler")]
+    NoMlir,
     /// A kernel is more than a target can do.
     #[error("kernel {kernel} for target {target}: {what}")]
     Kernel {
@@ -208,6 +217,8 @@ pub enum Remedy {
     Kv(KvFormat),
     /// Keep the weights in these formats.
     Weights(FormatPolicy),
+    /// Leave an NPU out, and what it has in system memory.
+    NoNpu,
     /// Give a tier so many bytes.
     Memory {
         /// The tier that is filled last.

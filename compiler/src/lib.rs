@@ -205,7 +205,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
     let fused = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
     let verified = fused.verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
-    weights.check()?;
+    weights.check(options.policy)?;
     let targets = options.targets_in_order();
     let selection = Selection::of(&verified, config, &weights, &targets, options.select());
     let context_tokens = planned_context(options.context_tokens, config.max_positions)?;

@@ -33,10 +33,7 @@ pub struct Retargeted {
 }
 
 const OTHER_WEIGHTS: &str =
-    "its weights lie otherwise than this version of unicorn-compile lays them out; compile the model again";
-
-const OTHER_NPU_WEIGHTS: &str = "this version of unicorn-compile lays its NPU weights out otherwise; compile the model again, or take the NPU's \
-                                 part out by unicorn-compile replan ARTIFACT --no-npu";
+    "its weights lie otherwise than this version of the compiler lays them out; compile the model again";
 
 /// Makes kernels for `targets` besides those that the artifact at `path` has, and writes it to `output`, which may be the same
 /// file. It is then as if it had been compiled for all of them, by this version of the compiler.
@@ -57,7 +54,7 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
         same_weights(&view, &config, options.clone(), &mut stages)?.ok_or_else(|| malformed(OTHER_WEIGHTS.into()))?;
     let kernels = stages.kernels(&design.selection, &design.placement)?;
     let npu = stages.npu_section(design.npu.as_ref(), design.npu_selection.as_ref(), &design.placement)?;
-    let npu = npu.map(|made| same_npu_weights(&view, made)).transpose().map_err(malformed)?;
+    let npu = npu.map(|made| same_npu_weights(path, &view, made)).transpose()?;
     let meta = meta(&view.meta, &config, &options);
 
     stages.begin(Stage::Write, 1)?;
@@ -76,16 +73,16 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
 ///
 /// # Errors
 /// When its weights are not those that the artifact has.
-fn same_npu_weights(view: &ArtifactView, made: NpuSection) -> std::result::Result<NpuSection, String> {
-    let found =
-        view.npu.as_ref().ok_or("its metadata names an NPU, and it has no section for one; compile the model again")?;
+fn same_npu_weights(path: &Path, view: &ArtifactView, made: NpuSection) -> Result<NpuSection> {
+    let none = "its metadata names an NPU, and it has no section for one; compile the model again";
+    let found = view.npu.as_ref().ok_or_else(|| CompileError::malformed(path, none))?;
     let shapes = |section: &NpuSection| {
         let shape = |program: &NpuProgram| (program.shape, program.activation.clone());
         section.programs.iter().map(shape).collect::<Vec<_>>()
     };
     let is_rotated = recorded(view, NPU_ROTATION) == Some(ROTATED.to_string().as_str());
     if !is_rotated || made.products != found.products || made.slices != found.slices || shapes(&made) != shapes(found) {
-        return Err(OTHER_NPU_WEIGHTS.into());
+        return Err(CompileError::OtherNpuWeights { path: path.to_owned() });
     }
     Ok(NpuSection { decisions: found.decisions.clone(), ..made })
 }

@@ -7,7 +7,7 @@ use unicorn_kernels::heads::{ROPE_FINE, rope_coarse};
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
-use crate::error::{CompileError, Result};
+use crate::error::{CompileError, Remedy, Result};
 use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;
 use crate::import::{Codes, KeptCodes, ModelConfig, RopeConfig};
@@ -224,17 +224,24 @@ impl PackedWeights {
         weights
     }
 
-    /// Checks that every expert fits in one binding, of which no kernel sees a part.
+    /// Checks that every expert, packed by `policy`, fits in one binding, of which no kernel sees a part.
     ///
     /// # Errors
-    /// When one does not.
-    pub fn check(&self) -> Result<()> {
+    /// [`CompileError::DoesNotFit`] when one does not.
+    pub fn check(&self, policy: FormatPolicy) -> Result<()> {
         let is_too_large =
             |weight: &&PackedWeight| weight.precedence == Precedence::Experts && weight.len_bytes > MAX_BINDING_BYTES;
         let Some(weight) = self.list.iter().find(is_too_large) else { return Ok(()) };
-        Err(CompileError::Unsupported {
-            what: format!("{}, experts of {} MiB each", weight.name, weight.len_bytes >> 20),
-            detail: format!("expected at most {} MiB; --weights int4 makes them smaller", MAX_BINDING_BYTES >> 20),
+        let FormatPolicy { weights, group } = policy;
+        let smaller = Remedy::Weights(FormatPolicy { weights: WeightsOption::Int4, group });
+        Err(CompileError::DoesNotFit {
+            what: format!(
+                "{} does not fit a binding: {} MiB for each expert, expected at most {} MiB",
+                weight.name,
+                weight.len_bytes >> 20,
+                MAX_BINDING_BYTES >> 20
+            ),
+            remedies: (weights != WeightsOption::Int4).then_some(smaller).into_iter().collect(),
         })
     }
 

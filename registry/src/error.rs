@@ -7,7 +7,7 @@ use oci_client::errors::{OciDistributionError, OciErrorCode};
 use unicorn_artifact::ParseError;
 
 /// Why an artifact was not pushed, pulled or stored. Messages lead with what is wrong and end with what to do, where there is
-/// something.
+/// something; none names an option or a program of a command line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -41,6 +41,14 @@ pub enum RegistryError {
         /// Of what was asked for.
         reference: String,
         /// Expected and found.
+        what: String,
+    },
+    /// A registry that answers otherwise than in TLS.
+    #[error("{reference}: {what}; it may have no TLS")]
+    NoTls {
+        /// Of what was asked for.
+        reference: String,
+        /// What came of it.
         what: String,
     },
     /// A registry that does not answer, or refuses.
@@ -80,7 +88,7 @@ pub enum RegistryError {
         free: String,
     },
     /// None of the artifact's targets is wanted.
-    #[error("{reference} has no kernels for {wanted}, only for {found}; fetch others by name, or --target all")]
+    #[error("{reference} has no kernels for {wanted}, only for {found}")]
     Target {
         /// Of the artifact.
         reference: String,
@@ -90,7 +98,7 @@ pub enum RegistryError {
         found: String,
     },
     /// Nothing of this name is in the store.
-    #[error("{0} is not in the store; unicorn-run list shows what is")]
+    #[error("{0} is not in the store")]
     NotStored(String),
     /// The file system has no room for the artifact.
     #[error("artifact takes {needed}, and {} has {free} free; free some space, or set XDG_DATA_HOME to a folder on another disk", folder.display())]
@@ -119,7 +127,13 @@ impl RegistryError {
 
     /// An error of the client, in words that a user can act on.
     pub(crate) fn registry(reference: impl ToString, error: &OciDistributionError) -> RegistryError {
-        RegistryError::Registry { reference: reference.to_string(), what: in_words(error) }
+        let (reference, what) = (reference.to_string(), in_words(error));
+        // A registry without TLS answers a greeting in TLS with something else.
+        let is_other = what.contains("InvalidContentType") || what.contains("corrupt message");
+        match error {
+            OciDistributionError::RequestError(_) if is_other => RegistryError::NoTls { reference, what },
+            _ => RegistryError::Registry { reference, what },
+        }
     }
 }
 
@@ -159,10 +173,6 @@ fn in_words(error: &OciDistributionError) -> String {
             while let Some(error) = source {
                 what += &format!(": {error}");
                 source = error.source();
-            }
-            // A registry without TLS answers a greeting in TLS with something else.
-            if what.contains("InvalidContentType") || what.contains("corrupt message") {
-                what += "; it may have no TLS: --plain-http";
             }
             what
         }

@@ -229,6 +229,7 @@ fn a_client_fetches_the_kernels_of_its_own_target() {
 
     let refusal = user.refusal(&["pull", &reference, "--plain-http", "--target", "rdna9"]);
     assert!(refusal.contains("no kernels for rdna9, only for rdna3, llvmpipe, generic"), "{refusal}");
+    assert!(refusal.contains("--target all"), "{refusal}");
 }
 
 #[test]

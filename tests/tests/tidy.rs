@@ -106,6 +106,68 @@ fn no_comment_leaves_work_for_later() {
     }
 }
 
+/// Options and commands are a program's: it adds them to a library's errors (`explain.rs`).
+#[test]
+fn no_library_names_an_option_or_a_program() {
+    for library in LIBRARIES {
+        let source = root().join(library).join("src");
+        for file in files("rs").iter().filter(|file| file.starts_with(&source) && !file.starts_with(source.join("bin")))
+        {
+            let text = read(file);
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+            for (index, line) in code.lines().enumerate() {
+                assert!(!names_a_program(line), "{}:{}: {}", shown(file), index + 1, line.trim());
+            }
+        }
+    }
+}
+
+/// Packages without a program, or whose program lies in `src/bin`.
+const LIBRARIES: [&str; 10] = [
+    "artifacts",
+    "kernels",
+    "shaders-gen",
+    "npu-gen",
+    "npu-simulator",
+    "compiler",
+    "registry",
+    "runtime",
+    "runtime/text",
+    "runtime/serve",
+];
+
+fn names_a_program(line: &str) -> bool {
+    let line = line.trim_start();
+    let code = if line.starts_with("//") { "" } else { line.split(" // ").next().unwrap_or_default() };
+    let mut options =
+        code.match_indices("--").map(|(at, _)| (code[..at].chars().next_back(), code[at + 2..].chars().next()));
+    let is_option = options.any(|(before, first)| {
+        before.is_none_or(|letter| " \"'(=`".contains(letter))
+            && first.is_some_and(|letter| letter.is_ascii_lowercase())
+    });
+    is_option
+        || ["unicorn-run", "unicorn-compile"].iter().any(|program| {
+            let after = code.match_indices(program).map(|(at, _)| code[at + program.len()..].chars().next());
+            after.into_iter().flatten().any(|letter| !letter.is_alphanumeric())
+        })
+}
+
+#[test]
+fn names_of_programs_are_found() {
+    for line in [
+        "what += \"; it has no TLS: --plain-http\";",
+        "smaller (--no-npu leaves it out)",
+        "\"unicorn-run list shows it\"",
+    ] {
+        assert!(names_a_program(line), "{line}");
+    }
+    for line in
+        ["/// As `--weights int4` does.", "let a = b; // with --weights", "\"unicorn-compiler\"", "a - -b", "\"a---b\""]
+    {
+        assert!(!names_a_program(line), "{line}");
+    }
+}
+
 #[test]
 fn no_file_is_too_long() {
     for file in files("rs") {

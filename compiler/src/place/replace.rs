@@ -27,11 +27,16 @@ fn refusal(plan: &Plan, machine: &MachinePlan, short_bytes: u64) -> CompileError
             format!("a context of {fits} tokens fits and saves {}", size(saved))
         }
     };
-    let remedies = (longest > 0).then_some(Remedy::Context(longest)).into_iter().collect();
+    let mut remedies: Vec<Remedy> = (longest > 0).then_some(Remedy::Context(longest)).into_iter().collect();
+    let mut without_npu = plan.clone();
+    without_npu.buffers.retain(|buffer| !fit::is_of_npu(buffer));
+    if without_npu.buffers.len() < plan.buffers.len() && fit::on(&without_npu, machine, context).is_ok() {
+        remedies.push(Remedy::NoNpu);
+    }
     let npu: u64 = plan.buffers.iter().filter(|one| fit::is_of_npu(one)).map(|one| one.bytes).sum();
     let npu = match npu {
         0 => String::new(),
-        bytes => format!(", besides {} of an NPU in system memory (--no-npu leaves it out)", size(bytes)),
+        bytes => format!(", besides {} of an NPU in system memory", size(bytes)),
     };
     let what = format!(
         "artifact does not fit {}: weights {}, KV cache of {context} tokens {}, {} in all{npu}, expected at most {}; {} are \

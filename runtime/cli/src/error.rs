@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::explain;
+use unicorn_registry::RegistryError;
 use unicorn_runtime::{LoadError, RunError};
 use unicorn_serve::ServeError;
 use unicorn_text::TextError;
@@ -74,6 +75,12 @@ impl From<ServeError> for CliError {
             ServeError::Run(error) => error.into(),
             error => CliError::new(error),
         }
+    }
+}
+
+impl From<RegistryError> for CliError {
+    fn from(error: RegistryError) -> CliError {
+        CliError::Failed(explain::registry_error(&error))
     }
 }
 

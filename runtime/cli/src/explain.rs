@@ -7,9 +7,12 @@ use std::path::Path;
 use unicorn_artifact::account::size;
 use unicorn_artifact::amount::typed;
 use unicorn_compiler::{CompileError, Remedy};
+use unicorn_registry::RegistryError;
 use unicorn_runtime::crash;
 use unicorn_runtime::machine::address_space_bytes;
+use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::{LoadError, Replan, RunError};
+use unicorn_serve::LeftOut;
 
 use crate::report::text::printable;
 
@@ -60,7 +63,7 @@ fn commands(error: &LoadError) -> String {
             "; select one with --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
         }
         LoadError::NoThread { .. } => ": leave out --lazy".into(),
-        LoadError::Npu { .. } => NPU_REMEDY.into(),
+        LoadError::Npu { source } => npu_remedy(source),
         LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
         _ => String::new(),
     }
@@ -79,6 +82,7 @@ pub fn compile_error(error: &CompileError) -> String {
             let option = |remedy: &Remedy| match remedy {
                 Remedy::Context(tokens) => Some(format!("--context {tokens}")),
                 Remedy::Memory { tier, bytes } => Some(format!("--budget {}={}", tier.name(), typed(*bytes))),
+                Remedy::NoNpu => Some("--no-npu".into()),
                 // The rest takes another compile.
                 _ => None,
             };
@@ -87,6 +91,29 @@ pub fn compile_error(error: &CompileError) -> String {
             what.clone() + &hint
         }
         other => other.to_string(),
+    }
+}
+
+/// The message of `error`, with the option or command that helps.
+pub fn registry_error(error: &RegistryError) -> String {
+    let next = match error {
+        RegistryError::Target { .. } => "; fetch others by name, or --target all",
+        RegistryError::NotStored(_) => "; unicorn-run list shows what is",
+        RegistryError::NoTls { .. } => ": --plain-http",
+        _ => "",
+    };
+    format!("{error}{next}")
+}
+
+/// What follows where a client asks for a part that the server was started without.
+pub fn how_to_enable(part: LeftOut) -> &'static str {
+    match part {
+        LeftOut::Embeddings => "; start it with --embeddings",
+        LeftOut::Pooling => "; start it without --pooling none",
+        LeftOut::Reranking => "; start it with --reranking",
+        LeftOut::Metrics => "; start it with --metrics",
+        LeftOut::Slots => "; start it without --no-slots",
+        _ => "",
     }
 }
 
@@ -99,13 +126,23 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
+fn npu_remedy(error: &NpuError) -> String {
+    let control = match error {
+        NpuError::NoControl { .. } => {
+            "\n  compile its cores, which unicorn-compile --emit mlir writes, with AMD's compiler for AIE2"
+        }
+        _ => "",
+    };
+    format!("{control}{NPU_REMEDY}")
+}
+
 /// How to run without the NPU.
 const NPU_REMEDY: &str = "\n  try --npu-optional, with which the GPU does its work, or a plan without it: unicorn-compile replan ARTIFACT --no-npu";
 
 /// The same of a step.
 pub fn run_error(error: &RunError) -> String {
-    if matches!(error, RunError::Npu { .. }) {
-        return format!("{error}{NPU_REMEDY}");
+    if let RunError::Npu { source } = error {
+        return format!("{error}{}", npu_remedy(source));
     }
     let lacks = match error {
         RunError::OutOfMemory { .. } | RunError::Vulkan { .. } => true,

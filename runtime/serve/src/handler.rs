@@ -30,7 +30,7 @@ use crate::ollama::request::only_loads;
 use crate::ollama::response::Lines;
 use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
-use crate::options::ServeOptions;
+use crate::options::{LeftOut, ServeOptions};
 use crate::pending::PendingResponse;
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
@@ -47,6 +47,8 @@ pub(crate) struct RequestHandler {
     /// How hidden rows become embeddings; `None`: they do not.
     pub(crate) embeddings: Option<Pooling>,
     pub(crate) reranking: bool,
+    /// [`ServeOptions::how_to_enable`].
+    pub(crate) how_to_enable: fn(LeftOut) -> &'static str,
     /// Elements of a hidden row.
     pub(crate) hidden_size: usize,
     template_arguments: TemplateArguments,
@@ -103,6 +105,7 @@ impl RequestHandler {
             encoder: PromptEncoder { tokenizer, template, vocab_size: meta.vocab_size, context_tokens, max_text_bytes },
             embeddings: options.embeddings,
             reranking: options.reranking,
+            how_to_enable: options.how_to_enable,
             hidden_size: meta.hidden_size as usize,
             template_arguments: options.template_arguments.clone(),
             stop_tokens: section.stop_ids.clone(),

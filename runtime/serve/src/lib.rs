@@ -81,6 +81,6 @@ pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
-pub use options::ServeOptions;
+pub use options::{LeftOut, ServeOptions};
 pub use reading::Pooling;
 pub use server::{Activity, Server, Stopper};

@@ -53,6 +53,25 @@ pub struct ServeOptions {
     pub allowed_hosts: Vec<String>,
     /// Origins, such as `https://chat.example`, whose pages may use the server in a browser; `*`: all. Default: none.
     pub cors: Vec<String>,
+    /// How the program is started with a part that these options leave out: the end of the error that a client gets which asks for it,
+    /// such as `; start it with --metrics`. Default: nothing.
+    pub how_to_enable: fn(LeftOut) -> &'static str,
+}
+
+/// A part of a server that its options leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeftOut {
+    /// [`ServeOptions::embeddings`] is `None`.
+    Embeddings,
+    /// [`ServeOptions::embeddings`] is [`Pooling::None`], where a form of response has one row a text.
+    Pooling,
+    /// [`ServeOptions::reranking`].
+    Reranking,
+    /// [`ServeOptions::metrics`].
+    Metrics,
+    /// [`ServeOptions::slots`].
+    Slots,
 }
 
 impl Default for ServeOptions {
@@ -75,6 +94,7 @@ impl Default for ServeOptions {
             address: None,
             allowed_hosts: Vec::new(),
             cors: Vec::new(),
+            how_to_enable: |_| "",
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::admission::ClientGone;
 use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
-use crate::options::ServeOptions;
+use crate::options::{LeftOut, ServeOptions};
 use crate::page;
 use crate::reading::EmbeddingsApi;
 
@@ -202,12 +202,16 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     let slots = get(move || async move {
         match shown.slots {
             true => Ok(json_response(StatusCode::OK, &slots.slot_list())),
-            false => Err(ApiError::disabled("slots: expected a server that was started without --no-slots")),
+            false => {
+                let how = (slots.how_to_enable)(LeftOut::Slots);
+                Err(ApiError::disabled(&format!("slots: this server lists none{how}")))
+            }
         }
     });
     let metrics = get(move || async move {
         if !shown.metrics {
-            return Err(ApiError::disabled("metrics: expected a server that was started with --metrics"));
+            let how = (metrics.how_to_enable)(LeftOut::Metrics);
+            return Err(ApiError::disabled(&format!("metrics: this server publishes none{how}")));
         }
         let begun = metrics.metrics.begun.to_string();
         let headers =

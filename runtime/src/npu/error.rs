@@ -101,8 +101,8 @@ impl fmt::Display for NpuError {
             }
             NpuError::NoControl { program } => write!(
                 f,
-                "NPU program {program} has no control image, which configures the array: compile it with AMD's compiler for AIE2 \
-                 cores from unicorn-compile's --emit mlir; this artifact cannot run on an NPU without it"
+                "NPU program {program} has no control image, which configures the array: this artifact cannot run on an \
+                 NPU without it"
             ),
             NpuError::Call { call, source } => write!(f, "{call} of the NPU's driver failed: {source}"),
             NpuError::Driver { what } => write!(f, "NPU's driver: {what}"),

@@ -32,6 +32,14 @@ fn next(error: &CompileError) -> Option<String> {
             "; take a GGUF of one of these, or make one: llama-quantize --allow-requantize {} requantized.gguf Q8_0",
             quoted(path)
         )),
+        CompileError::OtherNpuWeights { path } => {
+            Some(format!(", or take the NPU's part out: unicorn-compile replan {} --no-npu", quoted(path)))
+        }
+        CompileError::NoMlir => Some(
+            "; with LLVM and MLIR 19 installed (docs/npu.md lists the packages): cargo build --release -p unicorn-compiler \
+             --features npu"
+                .into(),
+        ),
         CompileError::Exists { path } => {
             Some(format!("; replace it with --force, or write elsewhere: -o {}", quoted(&beside(path))))
         }
@@ -71,6 +79,7 @@ fn remedy_flags(remedy: &Remedy) -> String {
         Remedy::Context(tokens) => format!("--context {tokens}"),
         Remedy::Kv(format) => format!("--kv {}", format.name()),
         Remedy::Weights(FormatPolicy { weights, group }) => format!("--weights {} --group {group}", weights.name()),
+        Remedy::NoNpu => "--no-npu".into(),
         Remedy::Memory { tier, bytes } => format!("--budget {}={}", tier.name(), amount::at_least(*bytes)),
         other => format!("{other:?}"),
     }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_artifact::printable::printable_lines;
-use unicorn_registry::{CHUNK_BYTES, OciReference, PushOptions, Pushed, SigningKey};
+use unicorn_registry::{CHUNK_BYTES, OciReference, PushOptions, Pushed, RegistryError, SigningKey};
 
 use crate::args::PushArgs;
 use crate::explain::explain;
@@ -15,7 +15,6 @@ use crate::print;
 
 /// Sends the artifact; an error is a message for people.
 pub fn run(args: &PushArgs) -> Result<(), String> {
-    let in_words = |error: unicorn_registry::RegistryError| printable_lines(&error.to_string());
     let reference: OciReference = args.reference.parse().map_err(in_words)?;
     let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -37,6 +36,12 @@ pub fn run(args: &PushArgs) -> Result<(), String> {
     bar.finish_and_clear();
     let report = Report::new(&reference, pushed.map_err(in_words)?);
     print(args.json, args.quiet, &report).map_err(|error| explain(&error))
+}
+
+/// The message, and the option that helps.
+fn in_words(error: RegistryError) -> String {
+    let next = if matches!(error, RegistryError::NoTls { .. }) { ": --plain-http" } else { "" };
+    printable_lines(&error.to_string()) + next
 }
 
 #[derive(Serialize)]

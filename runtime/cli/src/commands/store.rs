@@ -37,9 +37,9 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     let trust = trusted(&args.trust)?;
     let pulled = pulled::pull(&args.reference, targets, trust.as_ref(), args.plain_http)?;
     if let Some(output) = &args.output {
-        copy_to(&pulled.stored.path, output).map_err(CliError::new)?;
+        copy_to(&pulled.stored.path, output)?;
         if let Some(signature) = &pulled.stored.signature {
-            copy_to(signature, &signature_of(output)).map_err(CliError::new)?;
+            copy_to(signature, &signature_of(output))?;
         }
     }
     if let Some(signed) = &pulled.signed {
@@ -81,7 +81,7 @@ fn pull_from_hub(args: &PullArgs) -> Result<(), CliError> {
     let load = LoadArgs { device: args.device.clone(), target, ..LoadArgs::default() };
     let path = models::compiled(&model.path, &load)?;
     if let Some(output) = &args.output {
-        copy_to(&path, output).map_err(CliError::new)?;
+        copy_to(&path, output)?;
     }
     if args.json {
         #[derive(Serialize)]
@@ -125,16 +125,16 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
             args.artifact.display()
         )));
     }
-    let signed = trust.verify(&artifact, &signature).map_err(CliError::new)?;
+    let signed = trust.verify(&artifact, &signature)?;
     if args.json { print_json(&signed) } else { print(&format!("{}\n", in_words(&signed))) }
 }
 
 /// `None` where nobody is named.
 fn trusted(args: &TrustArgs) -> Result<Option<Trust>, CliError> {
     let mut trust = Trust::default();
-    args.keys.iter().try_for_each(|key| trust.add_key(key)).map_err(CliError::new)?;
-    args.certificates.iter().try_for_each(|file| trust.add_certificates(file)).map_err(CliError::new)?;
-    args.policy.iter().try_for_each(|policy| trust.add_policy(policy)).map_err(CliError::new)?;
+    args.keys.iter().try_for_each(|key| trust.add_key(key))?;
+    args.certificates.iter().try_for_each(|file| trust.add_certificates(file))?;
+    args.policy.iter().try_for_each(|policy| trust.add_policy(policy))?;
     let is_anybody = args.policy.is_some() || !args.keys.is_empty() || !args.certificates.is_empty();
     Ok(is_anybody.then_some(trust))
 }
@@ -166,14 +166,14 @@ pub fn rm(args: &RmArgs) -> Result<(), CliError> {
     for reference in &args.references {
         // As it was given, or as it is stored: oci://REGISTRY/NAME means the tag latest.
         let name = pulled::reference(reference).map_or(reference.clone(), |reference| reference.to_string());
-        let removed = store.remove(&name).map_err(CliError::new)?;
+        let removed = store.remove(&name)?;
         (all.artifacts, all.bytes) = (all.artifacts + removed.artifacts, all.bytes + removed.bytes);
     }
     report(args.json, all)
 }
 
 pub fn gc(args: &GcArgs) -> Result<(), CliError> {
-    report(args.json, pulled::store()?.gc().map_err(CliError::new)?)
+    report(args.json, pulled::store()?.gc()?)
 }
 
 fn report(json: bool, removed: Removed) -> Result<(), CliError> {

@@ -2,8 +2,8 @@
 
 use indicatif::ProgressStyle;
 use unicorn_artifact::account::size;
+use unicorn_registry::Transfer;
 use unicorn_registry::hub::{HubModel, HubReference, HubSettings, cached, fetch};
-use unicorn_registry::{RegistryError, Transfer};
 
 use crate::error::CliError;
 use crate::terminal::output::{note, progress_bar};
@@ -18,7 +18,7 @@ pub fn is_reference(text: &str) -> bool {
 /// # Errors
 /// When it is none.
 pub fn reference(text: &str) -> Result<HubReference, CliError> {
-    text.parse().map_err(|error: RegistryError| CliError::new(error))
+    Ok(text.parse()?)
 }
 
 /// The model of a name, fetched if the cache lacks it. A name that the cache has needs no hub.
@@ -43,7 +43,7 @@ pub fn fetched(text: &str) -> Result<HubModel, CliError> {
     };
     let fetched = fetch(&reference, &settings, &progress, &|| note("another process fetches it; waiting for it"));
     bar.finish_and_clear();
-    let model = fetched.map_err(CliError::new)?;
+    let model = fetched?;
     note(format_args!(
         "fetched {} of commit {} into {}",
         size(model.moved_bytes),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use indicatif::ProgressStyle;
 use unicorn_artifact::account::size;
-use unicorn_registry::{OciReference, PullOptions, Pulled, RegistryError, Store, Targets, Trust};
+use unicorn_registry::{OciReference, PullOptions, Pulled, Store, Targets, Trust};
 
 use super::compile;
 use crate::args::LoadArgs;
@@ -21,7 +21,7 @@ pub fn is_reference(text: &str) -> bool {
 /// # Errors
 /// When it is none.
 pub fn reference(text: &str) -> Result<OciReference, CliError> {
-    text.parse().map_err(|error: RegistryError| CliError::new(error))
+    Ok(text.parse()?)
 }
 
 /// The user's store.
@@ -70,7 +70,7 @@ pub fn pull(text: &str, targets: Targets, trust: Option<&Trust>, plain_http: boo
     let options = PullOptions { plain_http, targets, trust, progress: &progress, on_wait: &on_wait };
     let pulled = unicorn_registry::pull(&store, &reference, &options);
     bar.finish_and_clear();
-    let pulled = pulled.map_err(CliError::new)?;
+    let pulled = pulled?;
     let (stored, moved) = (&pulled.stored, size(pulled.moved_bytes));
     note(format_args!("fetched {moved} of {}, with kernels for {}", size(stored.bytes), stored.targets.join(", ")));
     Ok(pulled)

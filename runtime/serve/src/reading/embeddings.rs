@@ -16,6 +16,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{Fields, unexpected};
 use crate::api::prompt::prompts;
 use crate::handler::{Awaited, RequestHandler};
+use crate::options::LeftOut;
 
 /// Whose form an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,15 +66,17 @@ impl RequestHandler {
         client: &ClientGone,
     ) -> Result<(Form, Awaited), ApiError> {
         let Some(pooling) = self.embeddings else {
-            return Err(ApiError::disabled("embeddings: expected a server that was started with --embeddings"));
+            let how = (self.how_to_enable)(LeftOut::Embeddings);
+            return Err(ApiError::disabled(&format!("embeddings: this server makes none{how}")));
         };
         let mut fields = Fields(fields);
         // The name that llama-server's first clients use, and its first form.
         let content = fields.0.remove("content");
         let api = if content.is_some() { EmbeddingsApi::Llama } else { api };
         if pooling == Pooling::None && api != EmbeddingsApi::Llama {
+            let how = (self.how_to_enable)(LeftOut::Pooling);
             let message =
-                "this server pools no rows (--pooling none), and here a text has one; /embedding returns one a token";
+                format!("this server pools no rows, and here a text has one; /embedding returns one a token{how}");
             return Err(ApiError::parameter("input", message));
         }
         let Some(input) = content.or_else(|| fields.0.remove("input")) else {

@@ -16,6 +16,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{BOOLEAN, Fields};
 use crate::api::request::Prompt;
 use crate::handler::{Awaited, RequestHandler};
+use crate::options::LeftOut;
 
 /// The tokens that say whether a document answers a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,8 @@ impl RequestHandler {
 
     fn queue_ranks(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<(Form, Awaited), ApiError> {
         if !self.reranking {
-            return Err(ApiError::disabled("rerank: expected a server that was started with --reranking"));
+            let how = (self.how_to_enable)(LeftOut::Reranking);
+            return Err(ApiError::disabled(&format!("rerank: this server ranks no documents{how}")));
         }
         let mut fields = Fields(fields);
         let query: String = fields.require("query", "a text")?;

@@ -19,6 +19,7 @@ use unicorn_serve::{
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
+use crate::explain;
 use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, read};
 use crate::models;
 use crate::monitor::status::{self, State, StatusWriter};
@@ -107,6 +108,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     options.embeddings = args.embeddings.then(|| args.pooling.pooling());
     options.reranking = args.reranking;
     (options.slots, options.page) = (args.slots || !args.no_slots, !args.no_webui);
+    options.how_to_enable = explain::how_to_enable;
     Ok((options, listeners))
 }
 
