@@ -76,6 +76,13 @@ impl NpuPlan {
 }
 
 impl NpuOptions {
+    /// These with some of them changed, such as `|npu| npu.columns = 2`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut NpuOptions)) -> NpuOptions {
+        change(&mut self);
+        self
+    }
+
     /// Whether programs can be made so.
     ///
     /// # Errors

@@ -246,12 +246,20 @@ pub fn state_layout(config: &ModelConfig) -> StateLayout {
 
 /// What a compile decides for all of its kernels.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct SelectOptions {
-    /// Norms become prologues of matmuls, and work on heads the prologue of attention, where they can.
+    /// Norms become prologues of matmuls, and work on heads the prologue of attention, where they can: yes.
     pub fold: bool,
+    /// Number format of the KV cache: f16.
     pub kv: KvFormat,
-    /// There is room for what alternatives leave behind, such as more splits.
+    /// There is room for what alternatives leave behind, such as more splits: yes.
     pub alternatives: bool,
+}
+
+impl Default for SelectOptions {
+    fn default() -> SelectOptions {
+        SelectOptions { fold: true, kv: KvFormat::F16, alternatives: true }
+    }
 }
 
 /// The kernels of one program; `npu`: the products that an NPU computes in it.

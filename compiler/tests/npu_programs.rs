@@ -10,7 +10,7 @@ use unicorn_compiler::{CompileOptions, NpuMlir, NpuOptions, Silent, Source, npu_
 fn programs(model: &str, dialect: &str) -> Vec<NpuMlir> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny").join(model);
     let planned = plan(Source::Model(&folder), &CompileOptions::default(), &mut Silent).unwrap();
-    npu_mlir(&planned, &NpuOptions { rows: 64, ..NpuOptions::default() }, dialect).unwrap()
+    npu_mlir(&planned, &NpuOptions::default().with(|npu| npu.rows = 64), dialect).unwrap()
 }
 
 #[test]

@@ -19,6 +19,14 @@ pub enum RegistryError {
         /// What is wrong with it.
         what: String,
     },
+    /// A field of the options has a value that nothing can be sent or fetched with.
+    #[error("{what}")]
+    Option {
+        /// The field, such as `chunk_bytes`.
+        option: &'static str,
+        /// What it is, and what was expected.
+        what: String,
+    },
     /// A file or folder.
     #[error("{}: {source}", path.display())]
     Io {

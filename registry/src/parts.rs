@@ -102,6 +102,9 @@ pub struct Part {
 ///
 /// # Errors
 /// For bytes that are no artifact, and for one whose sections do not lie as the writer puts them.
+///
+/// # Panics
+/// For chunks of 0 bytes.
 pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
     let sections = header::decode_header(bytes)?;
     let head_bytes = head_bytes(sections.len());
@@ -132,7 +135,7 @@ pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
             let starts = range.clone().step_by(chunk_bytes as usize);
             parts.extend(starts.zip(0..).map(|(start, chunk)| Part {
                 name: PartName::Weights { section: index, chunk },
-                range: start..range.end.min(start + chunk_bytes),
+                range: start..range.end.min(start.saturating_add(chunk_bytes)),
             }));
         } else if !range.is_empty() {
             parts.push(Part { name: PartName::Section { kind, index }, range });

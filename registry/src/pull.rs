@@ -29,7 +29,7 @@ use crate::client::{Connection, PARALLEL, runtime};
 use crate::error::{RegistryError, is_transient};
 use crate::manifest::{Layer, MANIFEST_TYPE, Manifest};
 use crate::parts::PartName;
-use crate::progress::{Counter, TransferProgress};
+use crate::progress::{Counter, TransferProgress, unreported};
 use crate::reference::OciReference;
 use crate::sha256;
 use crate::signing::{MAX_BUNDLE_BYTES, Signed, Trust};
@@ -51,18 +51,55 @@ pub enum Targets {
     FirstOf(Vec<String>),
 }
 
-/// How an artifact is pulled.
+/// How an artifact is pulled. [`pull`] checks it.
+///
+/// ```
+/// use unicorn_registry::{PullOptions, Targets};
+///
+/// let options = PullOptions::default().with(|options| options.targets = Targets::Named(vec!["rdna3".into()]));
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
 pub struct PullOptions<'a> {
-    /// The registry has no TLS.
+    /// The registry has no TLS. Default: it has.
     pub plain_http: bool,
-    /// Which kernels are fetched, besides those that the store has under the same name.
+    /// Which kernels are fetched, besides those that the store has under the same name. Default: those of all targets.
     pub targets: Targets,
-    /// Whose signature it must have; the kernels of all targets are then fetched, which a signature covers.
+    /// Whose signature it must have; the kernels of all targets are then fetched, which a signature covers. Default: it needs none.
     pub trust: Option<&'a Trust>,
-    /// Is told how far it is.
+    /// Is called with how far it is. Default: it does nothing.
     pub progress: TransferProgress<'a>,
-    /// Is called before a wait for another process that pulls the same.
+    /// Is called before a wait for another process that pulls the same. Default: it does nothing.
     pub on_wait: &'a dyn Fn(),
+}
+
+impl Default for PullOptions<'_> {
+    fn default() -> Self {
+        PullOptions { plain_http: false, targets: Targets::All, trust: None, progress: &unreported, on_wait: &|| () }
+    }
+}
+
+impl PullOptions<'_> {
+    /// These with some of them changed, such as `|options| options.plain_http = true`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// Whether an artifact can be pulled so.
+    ///
+    /// # Errors
+    /// [`RegistryError::Option`], naming the field.
+    pub fn check(&self) -> Result<(), RegistryError> {
+        match &self.targets {
+            Targets::Named(names) | Targets::FirstOf(names) if names.is_empty() => Err(RegistryError::Option {
+                option: "targets",
+                what: "targets are none, expected at least one, or all".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What was pulled.
@@ -79,8 +116,9 @@ pub struct Pulled {
 /// Fetches what a reference leads to into the store, but for the layers that are there.
 ///
 /// # Errors
-/// When the registry does not answer or gives other bytes than its manifest names, when they are no artifact, and when there is no room.
+/// For options that do not [`check`](PullOptions::check), when the registry does not answer or gives other bytes than its manifest names, when they are no artifact, and when there is no room.
 pub fn pull(store: &Store, reference: &OciReference, options: &PullOptions<'_>) -> Result<Pulled, RegistryError> {
+    options.check()?;
     let runtime = runtime()?;
     let pull = Pull {
         store,
@@ -440,4 +478,20 @@ async fn copy_known(
     });
     // The other artifact may have been damaged, or removed meanwhile: what counts is what is here now.
     matches!(copied.await, Ok(Ok(bytes)) if bytes == layer.size) && holds(file, layer, at).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_of_no_target_is_refused_before_the_registry_is_asked() {
+        let reference = "oci://registry.example/models/smol:1".parse().unwrap();
+        for none in [Targets::Named(Vec::new()), Targets::FirstOf(Vec::new())] {
+            let options = PullOptions::default().with(|options| options.targets = none);
+            let refused = pull(&Store::at("missing".into()), &reference, &options).unwrap_err();
+            assert_eq!(refused.to_string(), "targets are none, expected at least one, or all");
+        }
+        PullOptions::default().check().unwrap();
+    }
 }

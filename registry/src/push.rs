@@ -11,7 +11,7 @@ use crate::client::{Connection, PARALLEL, runtime};
 use crate::error::RegistryError;
 use crate::manifest::{self, Layer, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Manifest};
 use crate::parts::{self, Part};
-use crate::progress::{Counter, TransferProgress};
+use crate::progress::{Counter, TransferProgress, unreported};
 use crate::reference::OciReference;
 use crate::sha256;
 use crate::signing::SigningKey;
@@ -19,16 +19,51 @@ use crate::signing::SigningKey;
 /// Bytes of a chunk of weights: what an interrupted transfer loses at most for each of its connections.
 pub const CHUNK_BYTES: u64 = 32 << 20;
 
-/// How an artifact is pushed.
+/// How an artifact is pushed. [`push`] checks it.
+///
+/// ```
+/// let options = unicorn_registry::PushOptions::default().with(|options| options.plain_http = true);
+/// ```
+#[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct PushOptions<'a> {
-    /// The registry has no TLS.
+    /// The registry has no TLS. Default: it has.
     pub plain_http: bool,
-    /// Bytes of a chunk of weights. Chunks of other sizes are other layers: nothing is shared with artifacts that were pushed in others.
+    /// Bytes of a chunk of weights, at least 1. Default: [`CHUNK_BYTES`]. Chunks of other sizes are other layers: nothing is shared with artifacts that were pushed in others.
     pub chunk_bytes: u64,
-    /// Signs the artifact.
+    /// Signs the artifact. Default: none.
     pub signing_key: Option<&'a SigningKey>,
-    /// Is told how far it is.
+    /// Is called with how far it is. Default: it does nothing.
     pub progress: TransferProgress<'a>,
+}
+
+impl Default for PushOptions<'_> {
+    fn default() -> Self {
+        PushOptions { plain_http: false, chunk_bytes: CHUNK_BYTES, signing_key: None, progress: &unreported }
+    }
+}
+
+impl PushOptions<'_> {
+    /// These with some of them changed, such as `|options| options.plain_http = true`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// Whether an artifact can be pushed so.
+    ///
+    /// # Errors
+    /// [`RegistryError::Option`], naming the field.
+    pub fn check(&self) -> Result<(), RegistryError> {
+        match self.chunk_bytes {
+            0 => Err(RegistryError::Option {
+                option: "chunk_bytes",
+                what: "chunks of weights have 0 bytes, expected at least 1".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What was pushed.
@@ -46,8 +81,9 @@ pub struct Pushed {
 /// was; the name leads to the artifact when all layers are there.
 ///
 /// # Errors
-/// When the file is no artifact, or the registry does not take it.
+/// For options that do not [`check`](PushOptions::check), when the file is no artifact, and when the registry does not take it.
 pub fn push(path: &Path, reference: &OciReference, options: &PushOptions<'_>) -> Result<Pushed, RegistryError> {
+    options.check()?;
     if reference.inner().tag().is_none() || reference.inner().digest().is_some() {
         let what = "reference is by digest".into();
         return Err(RegistryError::Reference { text: reference.to_string(), what });
@@ -145,4 +181,22 @@ async fn push_blob(
         connection.client.push_blob(reference.inner(), bytes, digest).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_without_bytes_are_refused_before_anything_is_read() {
+        let reference = "oci://registry.example/models/smol:1".parse().unwrap();
+        let options = PushOptions::default().with(|options| options.chunk_bytes = 0);
+        let refused = push(Path::new("missing"), &reference, &options).unwrap_err();
+        assert!(matches!(refused, RegistryError::Option { option: "chunk_bytes", .. }), "{refused}");
+        assert_eq!(refused.to_string(), "chunks of weights have 0 bytes, expected at least 1");
+        assert!(matches!(
+            push(Path::new("missing"), &reference, &PushOptions::default()),
+            Err(RegistryError::Io { .. })
+        ));
+    }
 }

@@ -32,7 +32,7 @@ fn npu_options(work: &[NpuWork]) -> CompileOptions {
 }
 
 fn with_work(work: &[NpuWork]) -> NpuOptions {
-    NpuOptions { rows: 64, columns: 4, work: Some(work.to_vec()) }
+    NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, Some(work.to_vec())))
 }
 
 /// QKV and FFN of two layers on the NPU.
@@ -417,7 +417,9 @@ fn the_estimate_gives_large_products_to_the_npu_and_never_decode() {
     assert!(few.section.programs.is_empty() && few.section.slices.is_empty());
     // Of one row, the programs are those of GEMVs: requested only.
     let draft = |work| {
-        decided(&eight_layers(512, 4096), |options| options.npu = Some(NpuOptions { rows: 1, columns: 4, work }))
+        decided(&eight_layers(512, 4096), |options| {
+            options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (1, work)));
+        })
     };
     assert!(on_npu(&draft(None)).is_empty());
     let draft = draft(Some(NpuWork::ALL.to_vec()));
@@ -440,7 +442,7 @@ fn a_product_without_a_program_stays_on_the_gpu_and_is_named() {
     let wide = wide.replace("\"num_hidden_layers\": 8", "\"num_hidden_layers\": 4");
     let wide = wide.replace("_heads\": 16", "_heads\": 128");
     let planned = decided(&wide, |options| {
-        options.npu = Some(NpuOptions { work: Some(vec![NpuWork::Ffn]), ..NpuOptions::default() });
+        options.npu = Some(NpuOptions::default().with(|npu| npu.work = Some(vec![NpuWork::Ffn])));
     });
     assert_eq!(on_npu(&planned), ["ffn"]);
     let names: Vec<&str> = planned.section.products.iter().map(|product| product.name.as_str()).collect();

@@ -21,7 +21,7 @@ fn artifact() -> &'static [u8] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny/llama3-rope");
         let options = with(options(vec![target::by_name("generic").unwrap()], Vec::new()), |options| {
             let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
-            options.npu = Some(NpuOptions { rows: 64, columns: 4, work });
+            options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, work)));
         });
         Compiled::of_folder(&folder, &options).artifact()
     })

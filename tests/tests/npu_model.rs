@@ -24,7 +24,7 @@ fn folder(name: &str) -> PathBuf {
 fn compile_options() -> CompileOptions {
     with(options(vec![target::by_name("generic").unwrap()], Vec::new()), |options| {
         let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
-        options.npu = Some(NpuOptions { rows: 64, columns: 4, work });
+        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, work)));
     })
 }
 
@@ -102,7 +102,8 @@ fn a_draft_decodes_on_the_npu() {
     for name in ["llama3-rope", "qwen3-qknorm"] {
         let count = 3;
         let options = with(compile_options(), |options| {
-            options.npu = Some(NpuOptions { rows: 1, columns: 4, work: Some(NpuWork::ALL.to_vec()) });
+            let work = Some(NpuWork::ALL.to_vec());
+            options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (1, work)));
         });
         let compiled = Compiled::of_folder(&folder(name), &options);
         let bytes = compiled.artifact();

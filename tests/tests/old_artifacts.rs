@@ -184,7 +184,8 @@ fn write_the_artifact_of_this_version() {
     writer.weight_bytes(view.weights()[0].bytes).unwrap();
     writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
     let with_npu = with(options(vec![generic], Vec::new()), |options| {
-        options.npu = Some(NpuOptions { rows: 64, columns: 1, work: Some(vec![NpuWork::Ffn]) });
+        let work = Some(vec![NpuWork::Ffn]);
+        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.columns, npu.work) = (64, 1, work)));
     });
     let artifact = Compiled::of(&golden_model(), &with_npu).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();

@@ -314,7 +314,8 @@ proptest! {
         std::fs::write(&config, model.config().to_string()).unwrap();
         let planned = plan(Source::Synthetic(&config), &options_for("generic", "vram=99GiB"), &mut Silent).unwrap();
         let Planned { checkpoint, verified, weights, .. } = &planned;
-        let options = SelectOptions { fold, kv, alternatives: false };
+        let mut options = SelectOptions::default();
+        (options.fold, options.kv, options.alternatives) = (fold, kv, false);
         let selection = Selection::of(verified, &checkpoint.config, weights, &target::defaults(), options);
         for selected in &selection.targets {
             for program in &selected.programs {

@@ -106,8 +106,9 @@ fn push_by_command(artifact: &Path, reference: &str) -> Value {
 
 fn push_in_small_chunks(artifact: &Path, reference: &str) {
     let reference: OciReference = reference.parse().unwrap();
-    let options =
-        PushOptions { plain_http: true, chunk_bytes: SMALL_CHUNK_BYTES, signing_key: None, progress: &|_| () };
+    let options = PushOptions::default().with(|options| {
+        (options.plain_http, options.chunk_bytes) = (true, SMALL_CHUNK_BYTES);
+    });
     push(artifact, &reference, &options).unwrap();
 }
 

@@ -38,7 +38,8 @@ fn artifact(folder: &Path, targets: &[&str]) -> PathBuf {
 
 fn push_to(path: &Path, reference: &str, key: Option<&SigningKey>) -> Pushed {
     let reference: OciReference = reference.parse().unwrap();
-    let options = PushOptions { plain_http: true, chunk_bytes: 4 << 10, signing_key: key, progress: &|_| () };
+    let mut options = PushOptions::default();
+    (options.plain_http, options.chunk_bytes, options.signing_key) = (true, 4 << 10, key);
     push(path, &reference, &options).unwrap()
 }
 
@@ -46,7 +47,8 @@ fn pull_by(store: &Store, reference: &str, targets: Targets, trust: Option<&Trus
     let reference: OciReference = reference.parse().unwrap();
     let last = Mutex::new(None);
     let progress = |transfer| *last.lock().unwrap() = Some(transfer);
-    let options = PullOptions { plain_http: true, targets, trust, progress: &progress, on_wait: &|| () };
+    let mut options = PullOptions::default();
+    (options.plain_http, options.targets, options.trust, options.progress) = (true, targets, trust, &progress);
     let pulled = pull(store, &reference, &options)?;
     if let Some(last) = last.into_inner().unwrap() {
         assert_eq!(

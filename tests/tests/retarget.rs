@@ -80,7 +80,7 @@ fn an_npus_steps_are_those_of_a_compile_for_all_targets() {
         let targets = targets.iter().map(|name| target::by_name(name).expect("a preset")).collect();
         let options = with(options(targets, Vec::new()), |options| {
             let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
-            options.npu = Some(NpuOptions { rows: 64, columns: 4, work });
+            options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, work)));
         });
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny/llama3-rope");
         Compiled::of_folder(&model, &options).artifact()

@@ -33,14 +33,22 @@ impl Display for NpuWork {
     }
 }
 
-/// Which NPU programs to make.
+/// Which NPU programs to make. Checked by what takes them.
+///
+/// ```
+/// use unicorn_compiler::{CompileOptions, NpuOptions};
+///
+/// let mut options = CompileOptions::default();
+/// options.npu = Some(NpuOptions::default().with(|npu| npu.columns = 2));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NpuOptions {
-    /// Tokens of a prefill step.
+    /// Tokens of a prefill step: 512.
     pub rows: usize,
-    /// Columns of the array, 1 to 4.
+    /// Columns of the array, 1 to 4: 4.
     pub columns: usize,
-    /// What the NPU does; `None`: what it does faster than the GPU by the estimate.
+    /// What the NPU does; `None`, the default: what it does faster than the GPU by the estimate.
     pub work: Option<Vec<NpuWork>>,
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-/// Settings of a user.
+/// Settings of a user. There is no default, for a cache lies somewhere: [`HubSettings::of_user`] and [`HubSettings::at`] say where.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HubSettings {
-    /// Address of the hub.
+    /// Address of the hub, without a slash at its end.
     pub endpoint: String,
     /// The access token; `None`: requests are anonymous.
     pub token: Option<String>,
@@ -22,6 +23,11 @@ impl HubSettings {
     /// where no folder is named.
     pub fn of_user() -> Option<HubSettings> {
         HubSettings::of(|name| std::env::var(name).ok())
+    }
+
+    /// Of nobody in particular: the hub at its own address, anonymous, with repositories in the folder `cache`.
+    pub fn at(cache: PathBuf) -> HubSettings {
+        HubSettings { endpoint: DEFAULT_ENDPOINT.into(), token: None, cache, offline: false }
     }
 
     fn of(variable: impl Fn(&str) -> Option<String>) -> Option<HubSettings> {
@@ -71,5 +77,6 @@ mod tests {
         let token = of(&[("HF_HOME", &folder), ("HF_TOKEN", "hf_own"), ("HF_HUB_CACHE", "/c")]).unwrap();
         assert_eq!((token.token.as_deref(), &token.cache), (Some("hf_own"), &PathBuf::from("/c")));
         assert!(of(&[]).is_none());
+        assert!(of(&[("HF_HUB_CACHE", "/c")]).unwrap() == HubSettings::at("/c".into()));
     }
 }

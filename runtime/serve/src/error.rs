@@ -10,6 +10,13 @@ use unicorn_text::unicorn_runtime::RunError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
+    /// A field of the options has a value that no server can have.
+    Option {
+        /// The field, such as `max_tokens`.
+        option: &'static str,
+        /// What it is, and what was expected.
+        what: String,
+    },
     /// The artifact's weights are random: they are for measuring time, and their text means nothing.
     SyntheticWeights {
         /// The model's name.
@@ -43,7 +50,7 @@ impl fmt::Display for ServeError {
                 f,
                 "embeddings: expected an artifact of format 8.3, whose programs write hidden rows, found {model} without; compile it again"
             ),
-            ServeError::Models { what } => f.write_str(what),
+            ServeError::Option { what, .. } | ServeError::Models { what } => f.write_str(what),
             ServeError::Text(error) => error.fmt(f),
             ServeError::Run(error) => error.fmt(f),
         }
@@ -53,7 +60,10 @@ impl fmt::Display for ServeError {
 impl Error for ServeError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            ServeError::SyntheticWeights { .. } | ServeError::NoHiddenRows { .. } | ServeError::Models { .. } => None,
+            ServeError::Option { .. }
+            | ServeError::SyntheticWeights { .. }
+            | ServeError::NoHiddenRows { .. }
+            | ServeError::Models { .. } => None,
             ServeError::Text(error) => error.source(),
             ServeError::Run(error) => error.source(),
         }

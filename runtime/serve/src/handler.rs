@@ -88,7 +88,7 @@ impl RequestHandler {
         let context_tokens = model.context_tokens();
         let longest_token_bytes = tokenizer.longest_token_bytes().max(MIN_LONGEST_TOKEN_BYTES);
         let max_text_bytes = context_tokens as usize * longest_token_bytes;
-        let queue_places = (model.slots() + options.max_queue) as usize;
+        let queue_places = model.slots() as usize + options.max_queue as usize;
         let template =
             section.chat_template.is_some().then(|| ChatTemplate::new(section, context_tokens)).transpose()?;
         let model_name = options.model_name.clone().unwrap_or_else(|| meta.name.clone());

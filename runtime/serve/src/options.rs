@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::error::ServeError;
 use crate::reading::Pooling;
 use unicorn_text::unicorn_runtime::{Sampling, Speculation};
 use unicorn_text::{TemplateArguments, default_sampling};
 
-/// Options of [`Server::new`](crate::Server::new).
+/// Options of [`Server::new`](crate::Server::new), which checks them.
 ///
 /// ```
 /// let mut options = unicorn_serve::ServeOptions::default();
@@ -96,5 +97,61 @@ impl Default for ServeOptions {
             cors: Vec::new(),
             how_to_enable: |_| "",
         }
+    }
+}
+
+impl ServeOptions {
+    /// Whether a server can be made so.
+    ///
+    /// # Errors
+    /// [`ServeError::Option`], naming the field, and [`ServeError::Run`] for a parameter of sampling or speculation out of its range.
+    pub fn check(&self) -> Result<(), ServeError> {
+        self.sampling.check()?;
+        self.speculation.as_ref().map_or(Ok(()), Speculation::check)?;
+        let refused = |option, what: &str| Err(ServeError::Option { option, what: what.into() });
+        if self.max_tokens == Some(0) {
+            return refused("max_tokens", "most tokens of an answer are 0, expected at least 1, or no limit");
+        }
+        if self.timeout.is_zero() {
+            return refused("timeout", "time for the body of a request is 0, expected more");
+        }
+        if self.model_name.as_deref() == Some("") {
+            return refused("model_name", "name of the model is empty, expected a name, or none for the artifact's");
+        }
+        if self.api_keys.iter().any(String::is_empty) {
+            return refused("api_keys", "an API key is empty, expected a character at least");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_server_can_have_is_refused() {
+        let refusal = |change: &dyn Fn(&mut ServeOptions)| {
+            let mut options = ServeOptions::default();
+            change(&mut options);
+            options.check().expect_err("refused").to_string()
+        };
+        for (expected, change) in [
+            (
+                "most tokens of an answer are 0, expected at least 1, or no limit",
+                &(|options: &mut ServeOptions| options.max_tokens = Some(0)) as &dyn Fn(&mut ServeOptions),
+            ),
+            ("time for the body of a request is 0, expected more", &|options| options.timeout = Duration::ZERO),
+            ("name of the model is empty, expected a name, or none for the artifact's", &|options| {
+                options.model_name = Some(String::new())
+            }),
+            ("an API key is empty, expected a character at least", &|options| {
+                options.api_keys = vec!["key".into(), String::new()]
+            }),
+        ] {
+            assert_eq!(refusal(change), expected);
+        }
+        assert!(refusal(&|options| options.sampling.top_p = 2.0).contains("top-p"));
+        ServeOptions::default().check().expect("the defaults are sound");
     }
 }

@@ -58,6 +58,7 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn new(model: &Model, options: ServeOptions) -> Result<Server, ServeError> {
+        options.check()?;
         let meta = &model.meta().model;
         if meta.synthetic {
             return Err(ServeError::SyntheticWeights { model: meta.name.clone() });
@@ -65,7 +66,6 @@ impl Server {
         if options.embeddings.is_some() && !model.gives_hidden_rows() {
             return Err(ServeError::NoHiddenRows { model: meta.name.clone() });
         }
-        options.sampling.check()?;
         let mut scheduler = model.scheduler()?;
         scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;
         let (sender, commands) = mpsc::channel();

@@ -31,14 +31,15 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
     if has("draft") {
         // All products of a token's step: those of a GEMV.
         let columns = usize::from(args.npu_columns);
-        return Ok(Some(NpuOptions { rows: 1, columns, work: Some(NpuWork::ALL.to_vec()) }));
+        let work = Some(NpuWork::ALL.to_vec());
+        return Ok(Some(NpuOptions::default().with(|npu| (npu.rows, npu.columns, npu.work) = (1, columns, work))));
     }
     let work = NpuWork::ALL.into_iter().filter(|work| has(work.name())).collect();
-    Ok(Some(NpuOptions {
-        rows: usize::from(args.npu_rows),
-        columns: usize::from(args.npu_columns),
-        work: (!args.npu_for.is_empty()).then_some(work),
-    }))
+    Ok(Some(NpuOptions::default().with(|npu| {
+        npu.rows = usize::from(args.npu_rows);
+        npu.columns = usize::from(args.npu_columns);
+        npu.work = (!args.npu_for.is_empty()).then_some(work);
+    })))
 }
 
 /// Writes three files for each shape beside the output, or prints the readable texts if there is no output.

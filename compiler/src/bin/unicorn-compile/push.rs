@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_artifact::printable::printable_lines;
-use unicorn_registry::{CHUNK_BYTES, OciReference, PushOptions, Pushed, RegistryError, SigningKey};
+use unicorn_registry::{OciReference, PushOptions, Pushed, RegistryError, SigningKey};
 
 use crate::args::PushArgs;
 use crate::explain::explain;
@@ -26,12 +26,8 @@ pub fn run(args: &PushArgs) -> Result<(), String> {
         bar.set_position(transfer.done_bytes);
     };
     let key = args.sign.as_ref().map(|key| SigningKey::read(key, &args.certificates)).transpose().map_err(in_words)?;
-    let options = PushOptions {
-        plain_http: args.plain_http,
-        chunk_bytes: CHUNK_BYTES,
-        signing_key: key.as_ref(),
-        progress: &progress,
-    };
+    let mut options = PushOptions::default();
+    (options.plain_http, options.signing_key, options.progress) = (args.plain_http, key.as_ref(), &progress);
     let pushed = unicorn_registry::push(&args.artifact, &reference, &options);
     bar.finish_and_clear();
     let report = Report::new(&reference, pushed.map_err(in_words)?);

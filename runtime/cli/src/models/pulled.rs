@@ -67,7 +67,9 @@ pub fn pull(text: &str, targets: Targets, trust: Option<&Trust>, plain_http: boo
         bar.set_position(transfer.done_bytes);
     };
     let on_wait = || note("another process fetches it; waiting for it");
-    let options = PullOptions { plain_http, targets, trust, progress: &progress, on_wait: &on_wait };
+    let mut options = PullOptions::default();
+    (options.plain_http, options.targets, options.trust) = (plain_http, targets, trust);
+    (options.progress, options.on_wait) = (&progress, &on_wait);
     let pulled = unicorn_registry::pull(&store, &reference, &options);
     bar.finish_and_clear();
     let pulled = pulled?;

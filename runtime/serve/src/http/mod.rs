@@ -23,7 +23,7 @@ use tokio_io_timeout::TimeoutStream;
 use socket::{Accepted, Acceptor, BoundSocket};
 pub use tls::TlsIdentity;
 
-/// What clients may take of a server before they have a response.
+/// What clients may take of a server before they have a response. [`HttpListener::serve`] checks it.
 ///
 /// ```
 /// let mut limits = unicorn_serve::HttpLimits::default();
@@ -60,6 +60,23 @@ pub enum HttpAddress {
     Tcp(SocketAddr),
     /// A Unix domain socket.
     Unix(PathBuf),
+}
+
+impl HttpLimits {
+    /// Whether a client can have a response within them.
+    ///
+    /// # Errors
+    /// Of kind [`InvalidInput`](io::ErrorKind::InvalidInput), naming the field.
+    pub fn check(&self) -> io::Result<()> {
+        let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if self.max_connections == 0 {
+            return refused("open connections are limited to 0, expected at least 1");
+        }
+        if self.timeout.is_zero() {
+            return refused("time for the head of a request is 0, expected more");
+        }
+        Ok(())
+    }
 }
 
 impl HttpListener {
@@ -102,8 +119,9 @@ impl HttpListener {
     /// Serves `router` on a new thread of this name until it is drained, or the process ends. Does not block.
     ///
     /// # Errors
-    /// When the thread or its event loop cannot be created.
+    /// For limits that do not [`check`](HttpLimits::check), and when the thread or its event loop cannot be created.
     pub fn serve(self, thread_name: &str, router: Router, limits: HttpLimits) -> io::Result<HttpServing> {
+        limits.check()?;
         let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _entered = event_loop.enter();
@@ -240,6 +258,22 @@ mod tests {
         // A reset ends the answer as a close does.
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8(answer).unwrap()
+    }
+
+    #[test]
+    fn limits_under_which_nobody_is_answered_are_refused() {
+        let (none, no_time) = (HttpLimits { max_connections: 0, ..HttpLimits::default() }, Duration::ZERO);
+        for (limits, expected) in [
+            (none, "open connections are limited to 0, expected at least 1"),
+            (
+                HttpLimits { timeout: no_time, ..HttpLimits::default() },
+                "time for the head of a request is 0, expected more",
+            ),
+        ] {
+            let listener = HttpListener::bind("127.0.0.1:0").unwrap();
+            let refused = listener.serve("test", Router::new(), limits).err().expect("refused");
+            assert_eq!((refused.kind(), &refused.to_string()[..]), (io::ErrorKind::InvalidInput, expected));
+        }
     }
 
     #[test]

@@ -85,13 +85,15 @@ impl ModelServer {
     /// Loads nothing yet.
     ///
     /// # Errors
-    /// For no models, names that are equal, and pinned models that are unknown or leave no place for the others.
+    /// For no models, names that are equal, pinned models that are unknown or leave no place for the others, and options that do not
+    /// [`check`](ServeOptions::check).
     pub fn new(
         names: Vec<String>,
         source: impl ModelSource,
         pool: PoolOptions,
         options: ServeOptions,
     ) -> Result<ModelServer, ServeError> {
+        options.check()?;
         let refused = |what: String| Err(ServeError::Models { what });
         if names.is_empty() {
             return refused("expected at least one model".into());
