@@ -132,7 +132,9 @@ impl View for &Exported<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let cols: usize = self.shape[1..].iter().product();
+        // A stack's first axis counts experts.
+        let is_stack = self.parts.first().is_some_and(|name| import::in_stack(self.config, name).is_some());
+        let cols: usize = self.shape[if is_stack { 2 } else { 1 }..].iter().product();
         let mut values = vec![0f32; self.shape.iter().product()];
         let mut first_row = 0;
         for name in &self.parts {
@@ -143,6 +145,10 @@ impl View for &Exported<'_> {
                 for (at, value) in part.iter().enumerate() {
                     values[elements.at(at / cols, at % cols)] = *value;
                 }
+                continue;
+            }
+            if let Some(place) = import::in_stack(self.config, name) {
+                values[place.first_row * cols..][..part.len()].copy_from_slice(&part);
                 continue;
             }
             for (row, of_row) in part.chunks_exact(cols).enumerate() {
@@ -309,7 +315,8 @@ fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<
             target = import::mixtral_name(&target);
         }
         let shape = &packed.shapes[name];
-        let own_shape = import::transposed_shape(config, name);
+        let stack_shape = || import::in_stack(config, name).map(|place| place.shape);
+        let own_shape = import::transposed_shape(config, name).or_else(stack_shape);
         let entry = out.entry(target).or_insert_with(|| Exported {
             packed,
             config,

@@ -300,7 +300,8 @@ impl<'a> Fuser<'a> {
             _ => None,
         };
         let norm = self.consumers[sum.0].iter().find_map(|&consumer| match &self.graph.nodes[consumer].op {
-            Op::Norm { weight, out, .. } => Some((consumer, weight.clone(), *out)),
+            // One that waits for a sum itself reads this one as it is.
+            Op::Norm { weight, out, .. } if !self.is_post_norm(*out) => Some((consumer, weight.clone(), *out)),
             _ => None,
         });
         if norm.is_none() && !self.is_post_norm(right) {
@@ -501,10 +502,11 @@ impl<'a> Fuser<'a> {
                 FusedOp::Elementwise { op: ElementwiseOp::Scale, input, second: None, bias, out }
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
-            Op::Route { input, chosen, normalized, out } => {
+            Op::Route { input, chosen, normalized, scale, out } => {
                 let matrix = self.matrix_that_made(input);
                 self.out.matrices[matrix.0].is_router = true;
-                FusedOp::Route { input, chosen, normalized, out }
+                let scale = scale.map(|scale| self.vector(vec![scale], layer));
+                FusedOp::Route { input, chosen, normalized, scale, out }
             }
             Op::ExpertMatMul { input, routes, matrix, bias, out } => {
                 let matrix = self.matrix(vec![matrix], false, layer);

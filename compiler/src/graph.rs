@@ -140,11 +140,12 @@ pub enum Op {
         out: ValueId,
     },
     /// For each row, the `chosen` experts of the highest logits and their weights: shares of a softmax over all logits, or over
-    /// theirs.
+    /// theirs; multiplied by the experts' elements of `scale`.
     Route {
         input: ValueId,
         chosen: usize,
         normalized: bool,
+        scale: Option<VectorRef>,
         out: ValueId,
     },
     /// Each row times the matrices of its experts, plus their biases, a row each.
@@ -327,7 +328,14 @@ impl Builder<'_> {
         let normed = if config.pre_norms { self.norm(stream, norm) } else { stream };
         let layer = &config.layers[self.layer.expect("inside a layer")];
         let out = match &config.experts {
-            Some(experts) if layer.has_experts => self.experts(normed, experts),
+            Some(experts) if layer.has_experts && config.experts_beside_mlp => {
+                let dense = self.feed_forward(normed, "mlp", hidden, inner, config.mlp_bias);
+                self.experts_beside(stream, dense, experts)
+            }
+            Some(experts) if layer.has_experts => {
+                let routes = self.routes(normed, experts, None);
+                self.experts(normed, routes, experts)
+            }
             _ => self.feed_forward(normed, "mlp", hidden, inner, config.mlp_bias),
         };
         self.add_to_stream(stream, out, "post_feedforward_layernorm.weight")
@@ -350,14 +358,32 @@ impl Builder<'_> {
         self.push_rows("product", width, rows_per_token, |out| Op::ActMul { gate, up, activation, out })
     }
 
-    /// A mixture of experts, and the expert that every row is given to besides, if there is one.
-    fn experts(&mut self, input: ValueId, experts: &ExpertsConfig) -> ValueId {
+    /// The sum of what the MLP and a mixture of experts make of the stream, each after a norm of its own.
+    fn experts_beside(&mut self, stream: ValueId, dense: ValueId, experts: &ExpertsConfig) -> ValueId {
         let hidden = self.config.hidden_size;
-        let ExpertsConfig { count, chosen, normalized, intermediate_size: inner, .. } = *experts;
+        let dense = self.norm(dense, "post_feedforward_layernorm_1.weight");
+        let weight = VectorRef { scale: (hidden as f32).powf(-0.5), ..self.plain_vector("router.scale") };
+        let routed = self.push("routed", hidden, |out| Op::Norm { input: stream, weight, out });
+        let scale = self.plain_vector("router.per_expert_scale");
+        let routes = self.routes(routed, experts, Some(scale));
+        let normed = self.norm(stream, "pre_feedforward_layernorm_2.weight");
+        let mixed = self.experts(normed, routes, experts);
+        let mixed = self.norm(mixed, "post_feedforward_layernorm_2.weight");
+        self.push("mixed", hidden, |out| Op::Add { left: dense, right: mixed, out })
+    }
+
+    /// Which experts each row is given to.
+    fn routes(&mut self, input: ValueId, experts: &ExpertsConfig, scale: Option<VectorRef>) -> ValueId {
+        let ExpertsConfig { count, chosen, normalized, .. } = *experts;
+        let logits = self.linear(input, "mlp.gate", self.config.hidden_size, count, self.config.expert_bias);
+        self.push("routes", routes_width(chosen), |out| Op::Route { input: logits, chosen, normalized, scale, out })
+    }
+
+    /// A mixture of experts, and the expert that every row is given to besides, if there is one.
+    fn experts(&mut self, input: ValueId, routes: ValueId, experts: &ExpertsConfig) -> ValueId {
+        let hidden = self.config.hidden_size;
+        let ExpertsConfig { count, chosen, intermediate_size: inner, .. } = *experts;
         let has_bias = self.config.expert_bias;
-        let logits = self.linear(input, "mlp.gate", hidden, count, has_bias);
-        let width = routes_width(chosen);
-        let routes = self.push("routes", width, |out| Op::Route { input: logits, chosen, normalized, out });
         let stack = |builder: &mut Self, input, name: &str, rows, cols| {
             let tensor = builder.tensor(&format!("mlp.experts.*.{name}.weight"));
             let matrix = MatrixRef { tensor, rows, cols, experts: Some(count) };
@@ -601,7 +627,10 @@ impl Op {
             Op::Scale { factor, .. } => format!(" {factor}"),
             Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
             Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
-            Op::Route { chosen, normalized, .. } => format!(" chosen={chosen} normalized={normalized}"),
+            Op::Route { chosen, normalized, scale, .. } => {
+                let scale = scale.as_ref().map_or(String::new(), |scale| format!(" {scale}"));
+                format!(" chosen={chosen} normalized={normalized}{scale}")
+            }
             Op::Bias { bias, .. } => format!(" {bias}"),
             Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),
             Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),

@@ -126,7 +126,10 @@ impl FusedGraph {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
                 })
             }
-            FusedOp::Route { input, chosen, out, .. } => {
+            FusedOp::Route { input, chosen, scale, out, .. } => {
+                ensure(scale.is_some() == config.experts_beside_mlp, || {
+                    "experts have a scale where the config says so".into()
+                })?;
                 let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
                 self.check_width("experts", experts, *input)?;
                 self.check_width("routes", routes_width(*chosen), *out)

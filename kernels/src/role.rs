@@ -30,6 +30,8 @@ pub enum Role {
     Routes,
     /// The same: of the kernel that writes it.
     MadeRoutes,
+    /// By what the weight of each expert is multiplied.
+    ExpertScale,
     /// The step's rows by expert, see `expert_rows`: of those who read it.
     ExpertRows,
     /// The same: of the kernel that writes it.
@@ -192,6 +194,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[
             Role::QuantizedInput => ("codes", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
             Role::Routes | Role::MadeRoutes => ("routes", "array<u32>"),
+            Role::ExpertScale => ("expert_scale", "array<f32>"),
             Role::ExpertRows | Role::MadeExpertRows => ("expert_rows", "array<u32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),

@@ -494,6 +494,26 @@ CASES = {
             dtype="bfloat16",
         ),
     ),
+    # Experts beside the MLP of each layer, and a router with a norm, a scale and a factor of each expert.
+    "gemma4-moe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "Gemma4ForCausalLM", "gemma4_text", 72, 88, 3, 4, 2,
+            head_dim=24, global_head_dim=40, num_global_key_value_heads=1, attention_k_eq_v=True,
+            hidden_activation="gelu_pytorch_tanh", sliding_window=10, final_logit_softcapping=3.0,
+            layer_types=["sliding_attention", "full_attention", "full_attention"],
+            hidden_size_per_layer_input=0, num_kv_shared_layers=0, attention_bias=False,
+            enable_moe_block=True, num_experts=7, top_k_experts=3, moe_intermediate_size=40,
+            tie_word_embeddings=True, use_bidirectional_attention="vision",
+            rope_parameters={
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            dtype="bfloat16",
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -531,13 +551,30 @@ def keep_apart(folder, ids, margin, generator):
     model = load_float32(folder)
     for position in range(1, len(ids)):
         while True:
-            with torch.no_grad():
-                routers = model(ids[None, : position + 1], output_router_logits=True).router_logits
-            last = torch.stack([logits[-1] for logits in routers if logits is not None]).sort(descending=True).values
-            chosen = model.config.num_experts_per_tok
+            last = torch.stack(router_logits(model, ids[None, : position + 1])).sort(descending=True).values
+            chosen = getattr(model.config, "num_experts_per_tok", None) or model.config.top_k_experts
             if (last[:, chosen - 1] - last[:, chosen]).min() >= margin:
                 break
             ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, model.config.vocab_size, (1,), generator=generator)
+
+
+def router_logits(model, ids):
+    """What each layer's router makes of the last token."""
+    if not model.config.model_type.startswith("gemma4"):
+        with torch.no_grad():
+            routers = model(ids, output_router_logits=True).router_logits
+        return [logits[-1] for logits in routers if logits is not None]
+    # Its model gives no logits out.
+    found = []
+    hooks = [
+        layer.router.proj.register_forward_hook(lambda _module, _input, logits: found.append(logits[-1]))
+        for layer in model.model.layers
+    ]
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
 def write_weights(folder, seed, dtype, stacked=False):
@@ -568,6 +605,11 @@ def write_weights(folder, seed, dtype, stacked=False):
             elif gemma4 and name.endswith("q_norm.weight"):
                 # Nothing else keeps scores small.
                 parameter.copy_(0.3 + 0.1 * noise)
+            elif name.endswith("router.scale"):
+                # As large as makes one expert likelier than another: what it multiplies is divided by this root.
+                parameter.copy_(parameter.shape[-1] ** 0.5 * (1.0 + 0.3 * noise))
+            elif name.endswith("per_expert_scale"):
+                parameter.copy_(1.0 + 0.4 * noise)
             elif "norm" in name:
                 # With the mean of 1 that Gemma adds, its branches would drown in the scaled embedding, whose own
                 # token would always win where the output matrix is the embedding.

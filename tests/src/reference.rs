@@ -14,6 +14,7 @@
 mod compare;
 mod config;
 mod delta;
+mod gemma4;
 mod golden;
 mod mxfp4;
 mod rope;
@@ -83,7 +84,11 @@ impl Reference {
                 _ => self.attention(layer, &normed),
             };
             add(&mut residual, &norm(norms.after_attention, attended), multiplier);
-            let transformed = self.feed_forward(layer, &norm(norms.before_feed_forward, residual.clone()));
+            let transformed = norm(norms.before_feed_forward, residual.clone());
+            let transformed = match &self.config.experts {
+                Some(experts) if experts.beside => self.mlp_beside_experts(layer, experts, &transformed, &residual),
+                _ => self.feed_forward(layer, &transformed),
+            };
             add(&mut residual, &norm(norms.after_feed_forward, transformed), multiplier);
             if let Some(scalar) = self.weights.find(&format!("layers.{layer}.layer_scalar")) {
                 residual.iter_mut().for_each(|value| *value *= scalar.values[0]);
@@ -221,15 +226,17 @@ impl Reference {
     /// (tokens, hidden) to (tokens, hidden)
     fn feed_forward(&self, layer: usize, input: &[f32]) -> Vec<f32> {
         match &self.config.experts {
-            Some(experts) if self.config.has_experts[layer] => self.mixture(layer, experts, input),
+            Some(experts) if self.config.has_experts[layer] => {
+                self.mixture(&format!("layers.{layer}.mlp"), experts, input, input)
+            }
             _ => self.dense_feed_forward(layer, input),
         }
     }
 
-    /// Each token's experts, weighed by their probabilities, and Qwen 2's shared one by a gate of its own.
-    fn mixture(&self, layer: usize, experts: &Experts, input: &[f32]) -> Vec<f32> {
-        let block = format!("layers.{layer}.mlp");
-        let router = self.multiply(&self.weights.router(&block), input);
+    /// Each token's experts, weighed by their probabilities, and Qwen 2's shared one by a gate of its own. The router reads `routed`.
+    fn mixture(&self, block: &str, experts: &Experts, routed: &[f32], input: &[f32]) -> Vec<f32> {
+        let router = self.multiply(&self.weights.router(block), routed);
+        let scale = self.weights.find(&format!("{block}.router.per_expert_scale"));
         let hidden = input.len() * experts.count / router.len();
         let mut output = Vec::with_capacity(input.len());
         for (token, logits) in input.chunks_exact(hidden).zip(router.chunks_exact(experts.count)) {
@@ -242,8 +249,9 @@ impl Reference {
             let divisor = if experts.normalized { total } else { 1.0 };
             let mut sum = vec![0.0; hidden];
             for expert in likeliest {
-                let [gate, up, down] = self.weights.expert(&block, expert);
-                let [gate_bias, up_bias, down_bias] = self.weights.expert_bias(&block, expert);
+                let [gate, up, down] = self.weights.expert(block, expert);
+                let [gate_bias, up_bias, down_bias] = self.weights.expert_bias(block, expert);
+                let weight = probabilities[expert] / divisor * scale.map_or(1.0, |scale| scale.values[expert]);
                 let product: Vec<f32> = plus(times(&gate, token), &gate_bias)
                     .into_iter()
                     .zip(plus(times(&up, token), &up_bias))
@@ -253,7 +261,7 @@ impl Reference {
                     })
                     .collect();
                 for (sum, value) in sum.iter_mut().zip(plus(times(&down, &product), &down_bias)) {
-                    *sum += probabilities[expert] / divisor * value;
+                    *sum += weight * value;
                 }
             }
             output.extend(sum);

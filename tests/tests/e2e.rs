@@ -397,7 +397,15 @@ fn random_shapes_of_every_family_agree_with_the_reference() {
 
 #[test]
 fn any_chunking_gives_the_same_logits() {
-    let names = ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes", "qwen3-moe"];
+    let names = [
+        "gemma3-text",
+        "mistral-window",
+        "qwen3-qknorm",
+        "phi3-longrope-long",
+        "llama-odd-sizes",
+        "qwen3-moe",
+        "gemma4-moe",
+    ];
     for name in names.into_iter().chain(["olmo3", "glm4", "ministral3", "qwen35-delta"]) {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
@@ -532,6 +540,7 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
         ("llama-tied", INT4),
         ("gemma2-softcap", split),
         ("qwen3-moe", INT4),
+        ("gemma4-moe", INT4),
         ("olmo2", INT4),
         ("ministral3", split),
         ("qwen35-delta", INT4),

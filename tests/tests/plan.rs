@@ -196,12 +196,7 @@ fn a_plan_is_written_where_it_is_asked_for() {
 /// it, and the refusal says by how much.
 #[test]
 fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
-    let run = |machine: &str| {
-        let mut command = program("unicorn-compile");
-        command.arg("--synthetic").arg(shape("qwen3-30b-a3b.json"));
-        command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]);
-        command.output().unwrap()
-    };
+    let run = |machine: &str| planned_for_rdna3("qwen3-30b-a3b.json", machine);
     let output = run("phoenix-32gb");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -240,12 +235,7 @@ fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
 /// gpt-oss-20b as it is published: experts are MXFP4, of which a token reads 4 of 32, and the rest is INT4 and INT8.
 #[test]
 fn gpt_oss_20b_is_planned_on_a_laptop_of_32_gb() {
-    let run = |machine: &str| {
-        let mut command = program("unicorn-compile");
-        command.arg("--synthetic").arg(shape("gpt-oss-20b.json"));
-        command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]);
-        command.output().unwrap()
-    };
+    let run = |machine: &str| planned_for_rdna3("gpt-oss-20b.json", machine);
     let output = run("phoenix-32gb");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -267,6 +257,41 @@ fn gpt_oss_20b_is_planned_on_a_laptop_of_32_gb() {
     for part in ["model does not fit phoenix-16gb: weights 1", "of vram and 7.75 GiB of", "try --budget"] {
         assert!(error.contains(part), "{error}");
     }
+}
+
+/// Gemma 4 26B-A4B: a token reads 8 of 128 experts, and the MLP beside them.
+#[test]
+fn gemma_4_26b_a4b_is_planned_on_a_laptop_of_32_gb() {
+    let output = planned_for_rdna3("gemma-4-26b-a4b.json", "phoenix-32gb");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // As transformers counts them, with each layer's scalar.
+    assert_eq!(report["parameters"], 25_233_141_790u64);
+    let weights = report["plan"]["weights"].as_array().unwrap();
+    let sum = |of: &str, field: &str| -> u64 {
+        let chosen = weights.iter().filter(|weight| weight["name"].as_str().unwrap().contains(of));
+        chosen.map(|weight| weight[field].as_u64().unwrap()).sum()
+    };
+    // 30 layers of three matrices, 2816 by 704, 4.5 bits a weight.
+    assert_eq!(sum("mlp.experts.", "bytes_read_per_token"), 30 * 8 * 3 * 2816 * 704 * 9 / 16);
+    assert_eq!(sum("mlp.experts.", "len_bytes"), 30 * 128 * 3 * 2816 * 704 * 9 / 16);
+    assert_eq!(sum("mlp.gate_proj", "bytes_read_per_token"), 30 * 2 * 2816 * 2112 * 9 / 16);
+    let read = sum("", "bytes_read_per_token");
+    assert!((2_000_000_000..3_500_000_000).contains(&read), "{read}");
+    let output = planned_for_rdna3("gemma-4-26b-a4b.json", "phoenix-16gb");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for part in ["model does not fit phoenix-16gb: weights 1", "of vram and 7.75 GiB of", "try --budget"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+/// `--plan-only --json` of a shape with a context of 8192 tokens.
+fn planned_for_rdna3(shape_name: &str, machine: &str) -> std::process::Output {
+    let mut command = program("unicorn-compile");
+    command.arg("--synthetic").arg(shape(shape_name));
+    command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]);
+    command.output().unwrap()
 }
 
 proptest! {

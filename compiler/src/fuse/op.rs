@@ -29,6 +29,7 @@ pub enum FusedOp {
         input: ValueId,
         chosen: usize,
         normalized: bool,
+        scale: Option<VectorId>,
         out: ValueId,
     },
     ExpertMatMul {

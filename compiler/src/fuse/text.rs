@@ -54,7 +54,9 @@ impl FusedGraph {
                 let values = if step.values_are_keys { " values=keys" } else { "" };
                 format!("heads {}{norms}{values}", parts.join(" "))
             }
-            FusedOp::Route { chosen, normalized, .. } => format!("route chosen={chosen} normalized={normalized}"),
+            FusedOp::Route { chosen, normalized, scale, .. } => {
+                format!("route chosen={chosen} normalized={normalized}{}", optional("scale", scale))
+            }
             FusedOp::ExpertMatMul { matrix, act_mul, .. } => {
                 let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
                 format!("expert_matmul {}{act_mul}", self.matrices[matrix.0].name)

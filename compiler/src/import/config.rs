@@ -107,6 +107,8 @@ pub enum ExpertNames {
     Mixtral,
     /// `mlp.router`, `mlp.experts.gate_up_proj`, see `import::transposed`
     GptOss,
+    /// `router.proj`, `experts.gate_up_proj`, see `import::stacked`
+    Gemma4,
 }
 
 /// Which RMS norm queries and keys go through, before RoPE.
@@ -182,6 +184,9 @@ pub struct ModelConfig {
     pub layer_scalars: bool,
     /// Inputs that an output of the gated convolution of hidden_size channels sees, in layers that have that (LFM2).
     pub short_conv_taps: Option<usize>,
+    /// Experts stand beside the MLP, not in its place (Gemma 4): the router and they have norms of the stream of their own, each branch has
+    /// one behind it, and an expert's weight is multiplied by a number of the expert.
+    pub experts_beside_mlp: bool,
 }
 
 /// What holds a matrix of the source without quantising it again.
@@ -404,8 +409,18 @@ impl ModelConfig {
                 shapes.insert(format!("layers.{layer}.layer_scalar"), vec![1]);
             }
             let experts = self.experts.as_ref().filter(|_| config.has_experts);
+            let has_mlp = experts.is_none() || self.experts_beside_mlp;
             if let Some(experts) = experts {
                 experts.add_shapes(layer, hidden, self.expert_bias, &mut shapes);
+                if self.experts_beside_mlp {
+                    for norm in
+                        ["post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"]
+                    {
+                        shapes.insert(format!("layers.{layer}.{norm}.weight"), vec![hidden]);
+                    }
+                    shapes.insert(format!("layers.{layer}.router.scale"), vec![hidden]);
+                    shapes.insert(format!("layers.{layer}.router.per_expert_scale"), vec![experts.count]);
+                }
             }
             match (&self.delta, self.short_conv_taps) {
                 (Some(delta), _) if config.is_recurrent => delta.add_shapes(layer, hidden, &mut shapes),
@@ -419,7 +434,7 @@ impl ModelConfig {
             if self.attention_sinks {
                 shapes.insert(format!("layers.{layer}.self_attn.sinks"), vec![self.n_heads]);
             }
-            let mlp = mlp.iter().filter(|_| experts.is_none());
+            let mlp = mlp.iter().filter(|_| has_mlp);
             let attention = attention.iter().filter(|(_, rows, ..)| !config.is_recurrent && *rows > 0);
             for &(name, rows, cols, has_bias) in attention.chain(mlp) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![rows, cols]);

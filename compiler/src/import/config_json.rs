@@ -1,6 +1,7 @@
 //! From a Hugging Face config.json to a [`ModelConfig`], in either dialect: what transformers 4 writes and what
 //! transformers 5 does. Fields that are missing take the family's defaults.
 
+mod gemma4;
 mod lfm2;
 #[cfg(test)]
 mod tests;
@@ -54,13 +55,17 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     if defaults.short_conv_taps.is_some() {
         intermediate_size = lfm2::intermediate_size(&text, intermediate_size)?;
     }
-    let experts = experts(&text, defaults, intermediate_size)?;
     let full_heads = full_heads::full_heads(&text, defaults, n_kv_heads)?;
+    let experts = match full_heads {
+        Some(_) => gemma4::experts(&text)?,
+        None => experts(&text, defaults, intermediate_size)?,
+    };
     let head_dims = HeadDims { windowed: head_dim, full: full_heads.map_or(head_dim, |heads| heads.head_dim) };
-    let Layers { layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dims, max_positions)?;
+    let Layers { mut layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dims, max_positions)?;
     if full_heads.is_some() {
         full_heads::check_layers(&text, &layers)?;
-        refuse_more_than_a_dense_gemma4(&text)?;
+        gemma4::refuse_other_layers(&text)?;
+        layers.iter_mut().for_each(|layer| layer.has_experts = experts.is_some());
     }
 
     let delta = delta(&text, defaults)?;
@@ -133,6 +138,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         o_bias,
         mlp_bias,
         folder: defaults.folder,
+        experts_beside_mlp: full_heads.is_some() && experts.is_some(),
         experts,
         delta,
         attention_gate: delta.is_some(),
@@ -200,27 +206,6 @@ fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
     let is_causal = |value: &Value| *value == Value::Bool(false) || *value == "vision";
     if fields.value("use_bidirectional_attention").is_some_and(|value| !is_causal(value)) {
         return unsupported("use_bidirectional_attention", "text is generated with causal attention");
-    }
-    Ok(())
-}
-
-/// What Gemma 4 has beyond dense layers with caches of their own is refused, by name.
-fn refuse_more_than_a_dense_gemma4(text: &Fields) -> Result<()> {
-    let unsupported = |what: String| {
-        let detail = "of Gemma 4, dense models are compiled whose layers have caches and embeddings of no layer (31B)";
-        Err(CompileError::Unsupported { what, detail: detail.into() })
-    };
-    if text.flag("enable_moe_block")?.unwrap_or(false) {
-        return unsupported("enable_moe_block".into());
-    }
-    for (name, default) in [("num_kv_shared_layers", 0.0), ("hidden_size_per_layer_input", 256.0)] {
-        match text.number(name)?.unwrap_or(default) {
-            0.0 => {}
-            found => return unsupported(format!("{name} {found}")),
-        }
-    }
-    if text.is_written("sliding_window") && !text.has("sliding_window") {
-        return unsupported("sliding_window null".into());
     }
     Ok(())
 }

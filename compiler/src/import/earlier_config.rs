@@ -1,5 +1,5 @@
 //! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, with
-//! them, and with all but what gpt-oss, Gemma 4 or LFM2 needs.
+//! them, and with all but what gpt-oss, Gemma 4, LFM2 or Gemma 4's experts need.
 
 use std::collections::BTreeMap;
 
@@ -61,9 +61,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// How many fields at the end of [`ModelConfig`] a record from before LFM2 does not have, one from before Gemma 4, and one from before
-/// gpt-oss: each is a byte of 0 where a model does not have what it says.
-const LATER_FIELDS: [usize; 3] = [1, 4, 6];
+/// How many fields at the end of [`ModelConfig`] a record from before Gemma 4's experts does not have, one from before LFM2, one from before
+/// Gemma 4, and one from before gpt-oss: each is a byte of 0 where a model does not have what it says.
+const LATER_FIELDS: [usize; 4] = [1, 2, 5, 7];
 
 /// `None`: the bytes are no such record.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
@@ -128,6 +128,7 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             value_norm: false,
             layer_scalars: false,
             short_conv_taps: None,
+            experts_beside_mlp: false,
         }
     }
 }
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
     use crate::import::config_json::model_config;
 
-    /// Fields that came with gpt-oss, Gemma 4 and LFM2 are bytes at its end.
+    /// Fields that came with gpt-oss and what followed it are bytes at its end.
     #[test]
     fn a_record_from_before_a_family_has_none_of_its_fields() {
         let json = json!({

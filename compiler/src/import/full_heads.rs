@@ -169,7 +169,11 @@ mod tests {
             (json!({ "num_global_key_value_heads": 3, "attention_k_eq_v": true }), "num_global_key_value_heads, 3"),
             (json!({ "use_bidirectional_attention": "all" }), "use_bidirectional_attention"),
             (json!({ "sliding_window": null }), "sliding_window null"),
-            (json!({ "enable_moe_block": true }), "enable_moe_block"),
+            (json!({ "enable_moe_block": true }), "num_experts is missing, expected a number"),
+            (
+                json!({ "enable_moe_block": true, "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8 }),
+                "number of experts of a token is 5, expected 1 to 4",
+            ),
             (json!({ "num_kv_shared_layers": 1 }), "num_kv_shared_layers 1"),
             (json!({ "hidden_size_per_layer_input": null }), "hidden_size_per_layer_input 256"),
         ] {

@@ -27,6 +27,8 @@ pub enum FolderLayout {
     GptOss,
     /// Norms, the MLP's matrices and attention's output projection have names of their own (LFM2).
     Lfm2,
+    /// Experts are stacks beside the MLP, of which the router is `router.proj` (Gemma 4).
+    Gemma4,
 }
 
 impl FolderLayout {
@@ -49,7 +51,7 @@ impl FolderLayout {
         let ba = || joined(".in_proj_ba.", &[".in_proj_b.", ".in_proj_a."]);
         let whole = match self {
             FolderLayout::Separate | FolderLayout::Lfm2 => None,
-            FolderLayout::GptOss => transposed::holder(ours),
+            FolderLayout::GptOss | FolderLayout::Gemma4 => transposed::holder(ours),
             FolderLayout::Joined => gate_up().or_else(qkv),
             FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
             FolderLayout::Qwen3_5 => gated(),
@@ -88,6 +90,7 @@ impl FolderLayout {
                 (".post_mlp_layernorm.", ".post_feedforward_layernorm."),
             ],
             FolderLayout::GptOss => &[(".mlp.router.", ".mlp.gate.")],
+            FolderLayout::Gemma4 => &[(".router.proj.", ".mlp.gate."), (".experts.", ".mlp.experts.")],
             FolderLayout::Lfm2 => &[
                 (".operator_norm.", ".input_layernorm."),
                 (".ffn_norm.", ".post_attention_layernorm."),
@@ -133,11 +136,16 @@ mod tests {
             (FolderLayout::Lfm2, "layers.0.feed_forward.w3.weight", "layers.0.mlp.up_proj.weight"),
             (FolderLayout::Lfm2, "layers.0.self_attn.k_layernorm.weight", "layers.0.self_attn.k_norm.weight"),
             (FolderLayout::Lfm2, "layers.0.conv.out_proj.weight", "layers.0.conv.out_proj.weight"),
+            (FolderLayout::Gemma4, "layers.0.router.proj.weight", "layers.0.mlp.gate.weight"),
+            (FolderLayout::Gemma4, "layers.0.router.scale", "layers.0.router.scale"),
+            (FolderLayout::Gemma4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_proj.weight"),
         ] {
             assert_eq!(layout.canonical(theirs), ours);
             assert_eq!(layout.holder(ours), theirs);
         }
         for (layout, ours, theirs) in [
+            (FolderLayout::Gemma4, "layers.0.mlp.experts.3.up_proj.weight", "layers.0.experts.gate_up_proj"),
+            (FolderLayout::Gemma4, "layers.0.mlp.experts.3.down_proj.weight", "layers.0.experts.down_proj"),
             (FolderLayout::Joined, "layers.0.self_attn.v_proj.weight", "layers.0.self_attn.qkv_proj.weight"),
             (FolderLayout::Joined, "layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
             (FolderLayout::Glm4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_up_proj.weight"),

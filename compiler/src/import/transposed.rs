@@ -116,7 +116,7 @@ pub(super) fn elements(config: &ModelConfig, ours: &str) -> Option<Elements> {
 }
 
 /// Block, number, matrix and `weight` or `bias` of the name of an expert's tensor.
-fn expert_tensor(ours: &str) -> Option<(&str, usize, &str, &str)> {
+pub(super) fn expert_tensor(ours: &str) -> Option<(&str, usize, &str, &str)> {
     let (at, marker) = (ours.find(".mlp.experts.")?, ".mlp.experts");
     let (block, rest) = ours.split_at(at + marker.len());
     let mut parts = rest[1..].split('.');

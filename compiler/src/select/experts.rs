@@ -33,16 +33,20 @@ enum TileKernel {
 
 impl Selector<'_> {
     pub(super) fn route(&mut self, node: &FusedNode) {
-        let FusedOp::Route { input, chosen, normalized, out } = node.op else { unreachable!("called for routers") };
+        let FusedOp::Route { input, chosen, normalized, scale, out } = node.op else {
+            unreachable!("called for routers")
+        };
         let spec = RouteSpec {
             experts: self.graph.values[input.0].width,
             chosen,
             normalized,
+            scaled: scale.is_some(),
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
         };
         self.push(node, KernelSpec::Route(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(input),
+            Role::ExpertScale => Operand::Weight(self.weights.vector(scale.expect("experts with a scale"))),
             _ => Operand::Value(out),
         });
         let Some(ByExpert { tiles, .. }) = self.by_expert(out) else { return };

@@ -48,6 +48,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
     for (var place = lane; place < CHOSEN; place += WORKGROUP) {
         routes[row * OUTPUT_STRIDE + place] = chosen_experts[place];
-        routes[row * OUTPUT_STRIDE + CHOSEN + place] = bitcast<u32>(chosen_shares[place] / total);
+//#if SCALED
+        let weight = chosen_shares[place] / total * expert_scale[chosen_experts[place]];
+//#else
+        let weight = chosen_shares[place] / total;
+//#endif
+        routes[row * OUTPUT_STRIDE + CHOSEN + place] = bitcast<u32>(weight);
     }
 }

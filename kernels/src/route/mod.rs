@@ -5,7 +5,8 @@
 //! routes  (rows, 2 * chosen) u32: the experts by falling logit | their weights, bits of f32
 //! ```
 //!
-//! A weight is the expert's share of the softmax over all logits, or of those of the chosen ones alone.
+//! A weight is the expert's share of the softmax over all logits, or of those of the chosen ones alone; and where experts have a scale,
+//! that is multiplied by it.
 
 mod spec;
 mod twin;

@@ -15,6 +15,8 @@ pub struct RouteSpec {
     pub chosen: usize,
     /// Whether the weights of a row's experts sum to 1.
     pub normalized: bool,
+    /// Whether each weight is multiplied by a number of its expert.
+    pub scaled: bool,
     /// Elements between rows of the logits.
     pub input_stride: usize,
     /// Words between rows of the routes.
@@ -30,7 +32,8 @@ const WORKGROUP: usize = 128;
 
 impl Kernel for RouteSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Input, Role::MadeRoutes])
+        let scale = self.scaled.then_some(Role::ExpertScale);
+        bindings([Role::Step, Role::Input, Role::MadeRoutes].into_iter().chain(scale))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -46,6 +49,7 @@ impl Kernel for RouteSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .flag("NORMALIZED", self.normalized)
+            .flag("SCALED", self.scaled)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }

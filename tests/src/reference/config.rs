@@ -71,6 +71,8 @@ pub struct Experts {
     pub chosen: usize,
     /// Their weights are divided by their sum.
     pub normalized: bool,
+    /// They stand beside the MLP (Gemma 4).
+    pub beside: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -251,15 +253,17 @@ fn is_recurrent(json: &Value, family: &str, layer: usize) -> bool {
 
 fn experts(json: &Value, family: &str) -> Option<Experts> {
     let count_field = match family {
+        "gemma4_text" if json["enable_moe_block"] == true => "num_experts",
         "mixtral" | "gpt_oss" => "num_local_experts",
         "qwen2_moe" | "qwen3_moe" | "olmoe" | "qwen3_next" | "qwen3_5_moe_text" => "num_experts",
         _ => return None,
     };
     Some(Experts {
         count: required(json, count_field),
-        chosen: required(json, "num_experts_per_tok"),
+        chosen: required(json, if family == "gemma4_text" { "top_k_experts" } else { "num_experts_per_tok" }),
+        beside: family == "gemma4_text",
         normalized: match family {
-            "mixtral" | "qwen3_5_moe_text" | "gpt_oss" => true,
+            "gemma4_text" | "mixtral" | "qwen3_5_moe_text" | "gpt_oss" => true,
             "qwen3_next" => json["norm_topk_prob"] != false,
             _ => json["norm_topk_prob"] == true,
         },

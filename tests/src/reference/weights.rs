@@ -33,9 +33,9 @@ impl Weights {
         self.find(name).unwrap_or_else(|| panic!("tensor {name} is missing"))
     }
 
-    /// The name of the router of a block of experts: by itself, in gpt-oss, or as transformers 4 calls it for Mixtral.
+    /// The name of the router of a block of experts: by itself, in gpt-oss or Gemma 4, or as transformers 4 calls it for Mixtral.
     pub fn router(&self, block: &str) -> String {
-        let names = ["gate", "router"].map(|name| format!("{block}.{name}.weight"));
+        let names = ["gate", "router", "router.proj"].map(|name| format!("{block}.{name}.weight"));
         let found = names.iter().find(|name| self.0.contains_key(*name)).cloned();
         found.unwrap_or_else(|| names[0].replace(".mlp.", ".block_sparse_moe."))
     }

@@ -16,24 +16,27 @@ use unicorn_spirv::target::GemmTuning;
 #[test]
 fn routes_are_those_of_the_twin() {
     let target = &targets()[0];
-    let cases = (2..300usize, 1..9usize, any::<bool>(), 1..5usize);
-    check_cases("route", 6, &cases, |&(experts, chosen, normalized, n_rows), rng| {
+    let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), 1..5usize);
+    check_cases("route", 8, &cases, |&(experts, chosen, normalized, scaled, n_rows), rng| {
         let chosen = chosen.min(experts);
         let spec = RouteSpec {
             experts,
             chosen,
             normalized,
+            scaled,
             input_stride: experts.next_multiple_of(32),
             output_stride: routes_width(chosen).next_multiple_of(32),
         };
         let mut logits = normals(rng, n_rows * spec.input_stride);
         // Equal ones: the first is chosen.
         logits[1] = logits[0];
+        let scale = normals(rng, if scaled { experts } else { 0 });
         let words = n_rows * spec.output_stride;
-        let operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words }];
+        let mut operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words }];
+        operands.extend(scaled.then(|| Operand::floats(&scale)));
         let found = launch(target, KernelSpec::Route(spec.clone()), operands, n_rows).run();
         for row in 0..n_rows {
-            let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..]);
+            let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &scale);
             let row = &found[&0][row * spec.output_stride..][..spec.output_stride];
             assert_eq!(row[..chosen], experts, "{spec:?}");
             assert_same(&format!("{spec:?}"), &floats(&row[chosen..2 * chosen]), &weights, TOLERANCE);
@@ -45,7 +48,8 @@ fn routes_are_those_of_the_twin() {
 /// Whatever the router's logits are, what reads the routes stays inside the stack.
 #[test]
 fn logits_that_are_no_numbers_choose_experts_that_exist() {
-    let spec = RouteSpec { experts: 5, chosen: 3, normalized: true, input_stride: 32, output_stride: 32 };
+    let spec =
+        RouteSpec { experts: 5, chosen: 3, normalized: true, scaled: false, input_stride: 32, output_stride: 32 };
     let logits = [[f32::NAN; 32], [f32::INFINITY; 32], [f32::NEG_INFINITY; 32]].concat();
     let operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words: 96 }];
     let found = launch(&targets()[0], KernelSpec::Route(spec), operands, 3).run();

@@ -62,6 +62,7 @@ pub(super) const GEMMA4_TEXT: FamilyDefaults = FamilyDefaults {
     partial_rotary: Some(1.0),
     windows: Windows::Alternating { window: 512, pattern: 6 },
     bias: Bias::AttentionAsConfigured,
+    folder: FolderLayout::Gemma4,
     gemma: Some(GemmaDefaults {
         norms_add_one: false,
         // Scores are the products themselves.
