@@ -20,6 +20,8 @@ struct Received {
     has_ended: bool,
     /// By the client.
     is_closed: bool,
+    /// Tokens of the prompt that were in the cache after each step.
+    fed: Vec<u32>,
 }
 
 struct Receiver {
@@ -30,6 +32,11 @@ struct Receiver {
 impl TokenReceiver for Receiver {
     fn begin(&mut self, cached_tokens: u32) {
         assert_eq!(self.received.borrow_mut().cached_tokens.replace(cached_tokens), None);
+    }
+
+    fn fed(&mut self, n_tokens: u32) {
+        assert!(self.received.borrow().tokens.is_empty());
+        self.received.borrow_mut().fed.push(n_tokens);
     }
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
@@ -93,6 +100,22 @@ fn equal_prompts_are_computed_once() {
     assert!(tokens[0] == tokens[1] && tokens[1] == tokens[2], "{tokens:?}");
     // In each of the two groups two common pages, and one of each sequence.
     assert_eq!(model.kv_pages().0, 2 * (2 + 3));
+}
+
+#[test]
+fn a_prompt_is_fed_in_steps_of_the_size_that_was_set() {
+    let (model, _folder) = toy(1);
+    let expected = alone(&model, &prompt(9), 3);
+    let mut scheduler = model.scheduler().unwrap();
+    scheduler.set_max_prefill_tokens(4);
+    for steps in [vec![4, 8, 9], vec![9]] {
+        let received = submit(&mut scheduler, prompt(9), 3);
+        while !scheduler.is_idle() {
+            tick(&mut scheduler);
+        }
+        // The second time all but the last token is in the cache.
+        assert_eq!((&received.borrow().fed, &received.borrow().tokens), (&steps, &expected));
+    }
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
             TEXT,
             r#"{"prompt": []}"#,
             "prompt".into(),
-            "prompt: expected 1 to 64 tokens, the context of a sequence, found 0",
+            "prompt: expected 1 to 64 tokens, found 0",
         ),
         (TEXT, r#"{"prompt": [-1]}"#, "prompt".into(), "prompt: expected text,"),
         (TEXT, r#"{"prompt": [4000000]}"#, "prompt".into(), "prompt: expected token ids below"),

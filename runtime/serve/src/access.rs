@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
+use axum::http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
@@ -29,6 +29,8 @@ use crate::page::is_of_page;
 
 /// Stands for every host or every origin.
 const ANY: &str = "*";
+/// Stands for every origin of this machine, whatever its port, as in llama-server.
+const LOCALHOST: &str = "localhost";
 /// How long a browser may remember that an origin has access.
 const CORS_MAX_AGE: Duration = Duration::from_secs(600);
 
@@ -68,8 +70,17 @@ impl Access {
         log::requests(routes)
     }
 
-    /// Refuses requests to other hosts, those of pages of other origins, and those without a key.
+    /// Refuses requests to other hosts, those of pages of other origins, and those without a key. A browser's question before such a
+    /// request, which has no key and changes nothing, is answered: without the headers of the origins that have access.
     pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+        let headers = request.headers();
+        let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+        if is_preflight && access.host_refusal(headers).is_none() {
+            return match access.origins.is_empty() {
+                true => StatusCode::OK.into_response(),
+                false => next.run(request).await,
+            };
+        }
         let unauthorized = || {
             let path = request.uri().path();
             let is_open = access.keys.is_empty() || PUBLIC.contains(&path) || is_of_page(path);
@@ -88,7 +99,10 @@ impl Access {
         }
         let origins = match self.origins.iter().any(|origin| origin == ANY) {
             true => AllowOrigin::any(),
-            false => AllowOrigin::list(self.origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+            false => {
+                let access = self.clone();
+                AllowOrigin::predicate(move |origin: &HeaderValue, _| access.names(origin.to_str().unwrap_or_default()))
+            }
         };
         Some(
             CorsLayer::new()
@@ -108,7 +122,22 @@ impl Access {
         key.is_some_and(|key| self.keys.iter().fold(false, |found, known| found | is_equal(known, key)))
     }
 
+    /// Whether the operator gave an origin access.
+    fn names(&self, origin: &str) -> bool {
+        let is_of_this_machine = || {
+            let host = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));
+            host.and_then(|host| host.parse::<Authority>().ok()).is_some_and(|authority| {
+                ["localhost", "127.0.0.1", "[::1]"].contains(&authority.host()) && !origin.contains('@')
+            })
+        };
+        self.origins.iter().any(|named| named == ANY || named == origin || (named == LOCALHOST && is_of_this_machine()))
+    }
+
     fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
+        self.host_refusal(headers).or_else(|| self.origin_refusal(headers))
+    }
+
+    fn host_refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
         let mut hosts = headers.get_all(HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok()).filter(|_| hosts.next().is_none());
         let Some(authority) = host.and_then(|host| host.parse::<Authority>().ok()) else {
@@ -121,15 +150,18 @@ impl Access {
             );
             return Some(ApiError::forbidden(message));
         }
-        let origin = headers.get(ORIGIN)?;
-        let origin = origin.to_str().unwrap_or_default();
-        let is_named = self.origins.iter().any(|named| named == ANY || named == origin);
+        None
+    }
+
+    /// Of a request whose host is the server's own.
+    fn origin_refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
+        let origin = headers.get(ORIGIN)?.to_str().unwrap_or_default();
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         // A page that this host serves, itself or behind a proxy with TLS.
-        let is_own =
-            ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(authority.as_str()));
+        let is_own = ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host));
         let message =
             || format!("origin: page of {origin:?} has no access; it may be added to the server's CORS origins");
-        (!is_named && !is_own).then(|| ApiError::forbidden(message()))
+        (!self.names(origin) && !is_own).then(|| ApiError::forbidden(message()))
     }
 
     /// Whether a host is one that no other site's name resolves to. The port is not looked at.
@@ -221,6 +253,13 @@ mod tests {
         assert_eq!(status(&open, "http://localhost:3000"), None);
         assert_eq!(status(&open, "http://evil.example"), Some(StatusCode::FORBIDDEN));
         assert_eq!(status(&access("127.0.0.1:8006", &[], &["*"]), "null"), None);
+        let local = access("127.0.0.1:8006", &[], &["localhost"]);
+        for origin in ["http://localhost", "https://localhost:8080", "http://127.0.0.1:3000", "http://[::1]:3000"] {
+            assert_eq!(status(&local, origin), None, "{origin}");
+        }
+        for origin in ["http://notlocalhost", "http://localhost.evil.com", "localhost", "http://a@localhost", "null"] {
+            assert_eq!(status(&local, origin), Some(StatusCode::FORBIDDEN), "{origin}");
+        }
     }
 
     #[test]

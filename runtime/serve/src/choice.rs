@@ -20,12 +20,23 @@ use crate::metrics::Metrics;
 pub(crate) enum Event {
     /// The first `cached_tokens` of the prompt were in the cache.
     Started { choice: u32, cached_tokens: u32 },
+    /// The cache has the first `fed_tokens` of the prompt.
+    Fed { choice: u32, fed_tokens: u32, times: Times },
     /// Text that became whole, and the tokens since the last, with their probabilities if those were asked for. The text is never empty.
-    Text { choice: u32, text: String, tokens: Vec<u32>, probabilities: Vec<HostSampled> },
+    Text { choice: u32, text: String, tokens: Vec<u32>, probabilities: Vec<HostSampled>, times: Times },
     /// The last of a choice.
     Ended { choice: u32, end: ChoiceEnd },
     /// The last of all choices.
     Failed(ApiError),
+}
+
+/// What a choice has taken until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// Until the first token.
+    pub(crate) prompt: Duration,
+    /// From the first token to the last.
+    pub(crate) decode: Duration,
 }
 
 /// How a choice ended.
@@ -43,10 +54,7 @@ pub(crate) struct ChoiceEnd {
     /// Tokens that speculation proposed, and of those, accepted ones.
     pub(crate) drafted: u32,
     pub(crate) accepted: u32,
-    /// Until the first token.
-    pub(crate) prompt_time: Duration,
-    /// From the first token to the last.
-    pub(crate) decode_time: Duration,
+    pub(crate) times: Times,
 }
 
 /// Receives the tokens of one sequence. The other end of `events` is dropped when the client has disconnected.
@@ -115,7 +123,8 @@ impl Choice {
                 if !text.is_empty() {
                     let tokens = std::mem::take(&mut self.tokens);
                     let probabilities = std::mem::take(&mut self.probabilities);
-                    self.send(Event::Text { choice: self.index, text, tokens, probabilities });
+                    let times = self.times();
+                    self.send(Event::Text { choice: self.index, text, tokens, probabilities, times });
                 }
                 if let Some(reason) = end {
                     let end = self.end_of(reason);
@@ -136,7 +145,6 @@ impl Choice {
     }
 
     fn end_of(&mut self, reason: EndReason) -> ChoiceEnd {
-        let first_token = self.first_token.unwrap_or(self.begun);
         ChoiceEnd {
             reason,
             stop_string: self.output.stopped_by().map(str::to_owned),
@@ -145,8 +153,14 @@ impl Choice {
             probabilities: std::mem::take(&mut self.probabilities),
             drafted: self.drafted,
             accepted: self.accepted,
-            prompt_time: first_token - self.begun,
-            decode_time: first_token.elapsed(),
+            times: self.times(),
+        }
+    }
+
+    fn times(&self) -> Times {
+        match self.first_token {
+            Some(first) => Times { prompt: first - self.begun, decode: first.elapsed() },
+            None => Times { prompt: self.begun.elapsed(), decode: Duration::ZERO },
         }
     }
 
@@ -164,6 +178,10 @@ impl TokenReceiver for Choice {
         self.prompt_tokens -= cached_tokens;
         self.metrics.count_cached(cached_tokens);
         self.send(Event::Started { choice: self.index, cached_tokens });
+    }
+
+    fn fed(&mut self, n_tokens: u32) {
+        self.send(Event::Fed { choice: self.index, fed_tokens: n_tokens, times: self.times() });
     }
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
@@ -249,10 +267,8 @@ mod tests {
         let output = OutputText::new(&tokenizer, &[], StopConditions::default());
         let mut choice = Choice::new(0, 1, events, output, None, Arc::default(), place);
         assert!(choice.token(0).is_continue());
-        assert_eq!(
-            received.try_recv(),
-            Ok(Event::Text { choice: 0, text: "a".into(), tokens: vec![0], probabilities: vec![] })
-        );
+        let Ok(Event::Text { choice: 0, text, tokens, .. }) = received.try_recv() else { panic!("expected a text") };
+        assert_eq!((&*text, &tokens[..]), ("a", &[0][..]));
         assert!(choice.token(1).is_break());
         let Ok(Event::Failed(error)) = received.try_recv() else { panic!("expected an error") };
         assert!(error.status == 500 && error.message.contains("panicked"), "{error:?}");

@@ -1,5 +1,6 @@
 //! From the body of a request to jobs for the worker.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
-use unicorn_text::{Tokenizer, random_seed};
+use unicorn_text::{Tokenizer, TokenizerSection, random_seed, today};
 
 use crate::admission::{Admission, ClientGone};
 use crate::anthropic;
@@ -30,7 +31,7 @@ use crate::ollama::request::only_loads;
 use crate::ollama::response::Lines;
 use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
-use crate::options::{LeftOut, ServeOptions};
+use crate::options::{LeftOut, ServeOptions, VertexPaths};
 use crate::pending::PendingResponse;
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
@@ -52,6 +53,9 @@ pub(crate) struct RequestHandler {
     /// Elements of a hidden row.
     pub(crate) hidden_size: usize,
     template_arguments: TemplateArguments,
+    /// `enable_thinking` of templates, where nobody sets it.
+    reasoning: bool,
+    verbose: bool,
     stop_tokens: Vec<u32>,
     sampling: Sampling,
     seed: Option<u64>,
@@ -61,7 +65,12 @@ pub(crate) struct RequestHandler {
     eos_token: Option<String>,
     slots: u32,
     pub(crate) model_name: String,
+    /// All names of the model, the one of responses among them.
+    pub(crate) aliases: Vec<String>,
+    pub(crate) tags: Vec<String>,
+    model_path: String,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) vertex: Option<VertexPaths>,
     /// For Ollama's clients.
     pub(crate) ollama: Arc<Description>,
     /// What the chat page shows of device and memory, as far as it stays.
@@ -82,7 +91,13 @@ impl RequestHandler {
         options: &ServeOptions,
         commands: mpsc::Sender<Command>,
     ) -> Result<RequestHandler, TextError> {
-        let section = model.tokenizer_section();
+        let named = options.chat_template.as_deref().and_then(ChatTemplate::named);
+        let section = &match named.or(options.chat_template.as_deref()) {
+            Some(source) => {
+                TokenizerSection { chat_template: Some(source.to_owned()), ..model.tokenizer_section().clone() }
+            }
+            None => model.tokenizer_section().clone(),
+        };
         let meta = &model.meta().model;
         let tokenizer = Tokenizer::new(section)?;
         let context_tokens = model.context_tokens();
@@ -102,12 +117,22 @@ impl RequestHandler {
         let ollama = Arc::new(Description::new(model, &served));
         Ok(RequestHandler {
             admission: Admission::new(max_text_bytes + PARAMETERS_BYTES, options.timeout, queue_places),
-            encoder: PromptEncoder { tokenizer, template, vocab_size: meta.vocab_size, context_tokens, max_text_bytes },
+            encoder: PromptEncoder {
+                tokenizer,
+                template,
+                adds_special: named.is_some(),
+                splits_reasoning: options.splits_reasoning,
+                vocab_size: meta.vocab_size,
+                context_tokens,
+                max_text_bytes,
+            },
             embeddings: options.embeddings,
             reranking: options.reranking,
             how_to_enable: options.how_to_enable,
             hidden_size: meta.hidden_size as usize,
             template_arguments: options.template_arguments.clone(),
+            reasoning: options.reasoning,
+            verbose: options.verbose,
             stop_tokens: section.stop_ids.clone(),
             sampling: options.sampling.clone(),
             seed: options.seed,
@@ -118,6 +143,10 @@ impl RequestHandler {
             metrics: Arc::new(Metrics::new(model.kv_pages().1)),
             ollama,
             about: about(model),
+            model_path: options.model_path.clone().unwrap_or_else(|| model_name.clone()),
+            aliases: options.aliases.iter().chain([&model_name]).cloned().collect::<BTreeSet<_>>().into_iter().collect(),
+            tags: options.tags.clone(),
+            vertex: options.vertex.clone(),
             model_name,
             commands,
             vocabulary: OnceLock::new(),
@@ -295,6 +324,15 @@ impl RequestHandler {
     fn arguments(&self, request: &Request) -> TemplateArguments {
         let mut arguments = self.template_arguments.clone();
         arguments.extend(request.template_arguments.clone());
+        // As llama-server has them, where nobody else sets them: some templates date from a day that they name, without one.
+        let defaults = [
+            ("enable_thinking", self.reasoning.into()),
+            ("date_string", today("%d %b %Y").into()),
+            ("datetime", today("%b %d %Y").into()),
+        ];
+        for (name, value) in defaults {
+            arguments.entry(name).or_insert(value);
+        }
         arguments
     }
 
@@ -331,11 +369,11 @@ impl RequestHandler {
         let probabilities = further.n_top.map(|_| Probabilities::new(self.vocabulary(), further.reports_filtered));
         Ok(match api {
             Api::Chat | Api::Completions => {
-                let prompt = prompts.first().filter(|_| request.verbose);
+                let prompt = prompts.first().filter(|_| request.verbose.unwrap_or(self.verbose));
                 let prompt = prompt.map(|prompt| self.text(&prompt.tokens)).transpose()?;
                 Box::new(Completions::new(endpoint, created, model, request, probabilities, prompt))
             }
-            Api::Responses => Box::new(Responses::new(created, model)),
+            Api::Responses => Box::new(Responses::new(created, model, request)),
             Api::Messages => Box::new(anthropic::response::Message::new(model)),
             Api::OllamaChat => Box::new(Lines::new(created, model, true)),
             Api::OllamaGenerate => Box::new(Lines::new(created, model, false)),
@@ -455,7 +493,8 @@ impl RequestHandler {
             "default_generation_settings": {"id": 0, "n_ctx": self.encoder.context_tokens, "params": params},
             "total_slots": self.slots,
             "model_alias": self.model_name,
-            "model_path": self.model_name,
+            "model_path": self.model_path,
+            "is_sleeping": false,
             "modalities": {"vision": false, "audio": false},
             "chat_template": self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default(),
             "bos_token": token(&self.bos_token),

@@ -46,6 +46,7 @@ mod admission;
 mod api;
 mod handler;
 mod models;
+mod predictions;
 mod prompt;
 mod routes;
 
@@ -81,6 +82,6 @@ pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
-pub use options::{LeftOut, ServeOptions};
+pub use options::{LeftOut, ServeOptions, VertexPaths};
 pub use reading::Pooling;
 pub use server::{Activity, Server, Stopper};

@@ -75,9 +75,9 @@ impl Metrics {
             counter.fetch_add(value, Ordering::Relaxed);
         };
         add(&self.prompt_tokens, prompt_tokens.into());
-        add(&self.prompt_micros, end.prompt_time.as_micros() as u64);
+        add(&self.prompt_micros, end.times.prompt.as_micros() as u64);
         add(&self.predicted_tokens, end.tokens.into());
-        add(&self.decode_micros, end.decode_time.as_micros() as u64);
+        add(&self.decode_micros, end.times.decode.as_micros() as u64);
         add(&self.decode_tokens, end.tokens.saturating_sub(1).into());
         add(&self.requests, 1);
         self.longest.fetch_max(u64::from(prompt_tokens) + u64::from(end.tokens), Ordering::Relaxed);
@@ -224,6 +224,7 @@ mod tests {
     use unicorn_text::EndReason;
 
     use super::*;
+    use crate::choice::Times;
 
     #[test]
     fn what_ended_is_counted() {
@@ -243,8 +244,7 @@ mod tests {
             probabilities: Vec::new(),
             drafted: 0,
             accepted: 0,
-            prompt_time: Duration::from_millis(500),
-            decode_time: Duration::from_secs(2),
+            times: Times { prompt: Duration::from_millis(500), decode: Duration::from_secs(2) },
         };
         metrics.count(10, &end);
         metrics.count_cached(3);

@@ -29,8 +29,29 @@ pub struct ServeOptions {
     pub speculation: Option<Speculation>,
     /// Variables of the chat template that a request leaves out, such as `enable_thinking`. Default: none.
     pub template_arguments: TemplateArguments,
+    /// The chat template in the place of the model's own: Jinja, or one of [`ChatTemplate::names`]; `None`, the default: the model's.
+    ///
+    /// [`ChatTemplate::names`]: unicorn_text::ChatTemplate::names
+    pub chat_template: Option<String>,
+    /// `enable_thinking` of chat templates, where neither a request nor [`ServeOptions::template_arguments`] set it. Default: true, as
+    /// llama-server's.
+    pub reasoning: bool,
+    /// Whether reasoning is told apart from the answer, where a request does not say. Default: yes.
+    pub splits_reasoning: bool,
+    /// Whether responses have the text of the prompt as `__verbose`, where a request does not say. Default: no.
+    pub verbose: bool,
+    /// Most tokens of a prompt in one step; `None`, the default: 512.
+    pub batch_tokens: Option<u32>,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
     pub model_name: Option<String>,
+    /// Further names of the model, in lists of models. Default: none.
+    pub aliases: Vec<String>,
+    /// What lists of models tell of it, such as `code`. Default: nothing.
+    pub tags: Vec<String>,
+    /// Where the model came from, for `/props`; `None`, the default: its name.
+    pub model_path: Option<String>,
+    /// Where Vertex AI's requests are answered; `None`, the default: nowhere.
+    pub vertex: Option<VertexPaths>,
     /// Keys, one of which requests need to name; empty, the default: none. Whether the server is there is told without.
     pub api_keys: Vec<String>,
     /// Whether `/metrics` is answered. Default: no.
@@ -52,7 +73,8 @@ pub struct ServeOptions {
     pub address: Option<SocketAddr>,
     /// Further names and addresses that requests may have in their `Host` header, without a port; `*`: all. Default: none.
     pub allowed_hosts: Vec<String>,
-    /// Origins, such as `https://chat.example`, whose pages may use the server in a browser; `*`: all. Default: none.
+    /// Origins, such as `https://chat.example`, whose pages may use the server in a browser; `localhost`: all of this machine; `*`: all.
+    /// Default: none.
     pub cors: Vec<String>,
     /// How the program is started with a part that these options leave out: the end of the error that a client gets which asks for it,
     /// such as `; start it with --metrics`. Default: nothing.
@@ -75,6 +97,15 @@ pub enum LeftOut {
     Slots,
 }
 
+/// Paths that Vertex AI gives a container, beside those of this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VertexPaths {
+    /// Of predictions.
+    pub predict: String,
+    /// As `/health`.
+    pub health: Option<String>,
+}
+
 impl Default for ServeOptions {
     fn default() -> ServeOptions {
         ServeOptions {
@@ -83,7 +114,16 @@ impl Default for ServeOptions {
             max_tokens: None,
             speculation: None,
             template_arguments: TemplateArguments::new(),
+            chat_template: None,
+            reasoning: true,
+            splits_reasoning: true,
+            verbose: false,
+            batch_tokens: None,
             model_name: None,
+            aliases: Vec::new(),
+            tags: Vec::new(),
+            model_path: None,
+            vertex: None,
             api_keys: Vec::new(),
             metrics: false,
             slots: true,

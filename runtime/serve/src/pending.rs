@@ -32,6 +32,7 @@ pub(crate) struct PendingResponse {
 /// What an event was.
 enum News {
     Begun { choice: usize, deltas: Vec<Delta> },
+    Fed { choice: usize },
     More { choice: usize, deltas: Vec<Delta>, tokens: Vec<u32> },
     Ended { choice: usize, deltas: Vec<Delta>, tokens: Vec<u32> },
     Failed(ApiError),
@@ -92,10 +93,12 @@ impl PendingResponse {
         match news {
             Some(News::Begun { choice, deltas }) => {
                 writer.begin(choice, replies, out);
+                writer.progress(choice, replies, out);
                 if !deltas.is_empty() {
                     writer.add(choice, &deltas, &[], replies, out);
                 }
             }
+            Some(News::Fed { choice }) => writer.progress(choice, replies, out),
             Some(News::More { choice, deltas, tokens }) => writer.add(choice, &deltas, &tokens, replies, out),
             Some(News::Ended { choice, deltas, tokens }) => {
                 if !deltas.is_empty() {
@@ -124,12 +127,20 @@ impl PendingResponse {
         Some(match event {
             Event::Started { choice, cached_tokens } => {
                 let choice = choice as usize;
-                self.replies[choice].cached_tokens = cached_tokens;
+                let reply = &mut self.replies[choice];
+                (reply.cached_tokens, reply.fed_tokens) = (cached_tokens, cached_tokens);
                 let deltas = self.replies[choice].push(std::mem::take(&mut self.beginnings[choice]));
                 News::Begun { choice, deltas }
             }
-            Event::Text { choice, text, tokens, mut probabilities } => {
+            Event::Fed { choice, fed_tokens, times } => {
                 let choice = choice as usize;
+                let reply = &mut self.replies[choice];
+                (reply.fed_tokens, reply.times) = (fed_tokens, times);
+                News::Fed { choice }
+            }
+            Event::Text { choice, text, tokens, mut probabilities, times } => {
+                let choice = choice as usize;
+                self.replies[choice].times = times;
                 self.replies[choice].tokens.extend(&tokens);
                 self.replies[choice].probabilities.append(&mut probabilities);
                 News::More { choice, deltas: self.replies[choice].push(text), tokens }

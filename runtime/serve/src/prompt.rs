@@ -12,6 +12,10 @@ pub(crate) struct PromptEncoder {
     pub(crate) tokenizer: Tokenizer,
     /// `None`: the model came without one.
     pub(crate) template: Option<ChatTemplate>,
+    /// Whether the template leaves the tokens that begin a text to the tokenizer.
+    pub(crate) adds_special: bool,
+    /// Whether reasoning is told apart from the answer, where a request does not say.
+    pub(crate) splits_reasoning: bool,
     pub(crate) vocab_size: u32,
     pub(crate) context_tokens: u32,
     /// Length of the text that a context of the longest token holds.
@@ -58,7 +62,11 @@ impl PromptEncoder {
             Prompt::Chat(messages) => {
                 let rendered = self.render(messages, request, arguments)?;
                 self.check_length("messages", &rendered.text, client)?;
-                let tokens = self.tokenizer.encode(&rendered.text).map_err(rejected)?;
+                let tokens = match self.adds_special {
+                    true => self.tokenizer.encode_prompt(&rendered.text),
+                    false => self.tokenizer.encode(&rendered.text),
+                };
+                let tokens = tokens.map_err(rejected)?;
                 ("messages", EncodedPrompt { tokens, format: rendered.format, beginning: rendered.beginning })
             }
             prompt => ("prompt", plain(self.plain_tokens(prompt, true, client)?)),
@@ -102,10 +110,9 @@ impl PromptEncoder {
 
     fn check_tokens(&self, name: &str, tokens: &[u32]) -> Result<(), ApiError> {
         if tokens.is_empty() || tokens.len() > self.context_tokens as usize {
-            let found = format!("{}, found {}", self.expected(), tokens.len());
             return Err(match tokens.len() {
-                0 => ApiError::parameter(name, found),
-                n_tokens => self.too_long(name, found, n_tokens),
+                0 => ApiError::parameter(name, format!("{}, found 0", self.expected())),
+                n_tokens => self.too_long(name, &n_tokens.to_string(), n_tokens),
             });
         }
         if let Some(unknown) = tokens.iter().find(|&&token| token >= self.vocab_size) {
@@ -136,16 +143,23 @@ impl PromptEncoder {
             Some((last, before)) if request.continues => (before, last.content.as_str()),
             _ => (messages, ""),
         };
-        let rendered = template.render_with_tools(messages, &request.tools, arguments);
+        let rendered = match request.begins_reply {
+            true => template.render_with_tools(messages, &request.tools, arguments),
+            false => template.render_history(messages, &request.tools, arguments),
+        };
         let mut text = rendered.map_err(|error| match error {
             TextError::TemplateOutput { .. } => ApiError::context_length("messages", error),
             error => rejected(error),
         })?;
         let mut format = template.reply_format(!request.tools.is_empty());
+        // A template that always begins to reason: without reasoning, that ends at once.
+        if arguments.get("enable_thinking") == Some(&false.into()) && text.trim_end().ends_with("<think>") {
+            text += "</think>";
+        }
         if format.thinks.is_some() && text.trim_end().ends_with("<think>") {
             format.thinks = Some(begun.is_empty());
         }
-        if !request.splits_reasoning {
+        if !request.splits_reasoning.unwrap_or(self.splits_reasoning) {
             format.thinks = None;
         }
         let name = match &request.tool_choice {
@@ -171,8 +185,7 @@ impl PromptEncoder {
             n_tokens += self.tokenizer.encode(piece).map_err(rejected)?.len();
             allowed += TOKENS_OF_A_CUT;
             if n_tokens > allowed {
-                let found = format!("{}, found more than {n_tokens}", self.expected());
-                return Err(self.too_long(name, found, n_tokens));
+                return Err(self.too_long(name, &format!("more than {n_tokens}"), n_tokens));
             }
         }
         Ok(())
@@ -182,18 +195,19 @@ impl PromptEncoder {
         if n_bytes <= self.max_text_bytes {
             return Ok(());
         }
-        let found = format!("found {n_bytes} bytes of text: more than {} are more tokens", self.max_text_bytes);
+        let found = format!("{n_bytes} bytes of text: more than {} are more tokens", self.max_text_bytes);
         // Of so many bytes, more are tokens than the context has.
-        Err(self.too_long(name, format!("{}, {found}", self.expected()), self.context_tokens as usize + 1))
+        Err(self.too_long(name, &found, self.context_tokens as usize + 1))
     }
 
-    /// The error of a prompt that has `n_tokens` at least.
-    fn too_long(&self, name: &str, found: String, n_tokens: usize) -> ApiError {
-        ApiError { tokens: Some((n_tokens, self.context_tokens)), ..ApiError::context_length(name, found) }
+    /// The error of a prompt that has `n_tokens` at least. Clients of llama-server search it for its beginning.
+    fn too_long(&self, name: &str, found: &str, n_tokens: usize) -> ApiError {
+        let message = format!("exceeds the available context size: {}, found {found}", self.expected());
+        ApiError { tokens: Some((n_tokens, self.context_tokens)), ..ApiError::context_length(name, message) }
     }
 
     fn expected(&self) -> String {
-        format!("expected 1 to {} tokens, the context of a sequence", self.context_tokens)
+        format!("expected 1 to {} tokens", self.context_tokens)
     }
 }
 
@@ -230,7 +244,15 @@ mod tests {
         let section = TokenizerSection { tokenizer_json: json, ..TokenizerSection::default() };
         let tokenizer = Tokenizer::new(&section).unwrap();
         let max_text_bytes = context_tokens as usize * tokenizer.longest_token_bytes();
-        PromptEncoder { tokenizer, template: None, vocab_size: 4, context_tokens, max_text_bytes }
+        PromptEncoder {
+            tokenizer,
+            template: None,
+            adds_special: false,
+            splits_reasoning: true,
+            vocab_size: 4,
+            context_tokens,
+            max_text_bytes,
+        }
     }
 
     fn tokens(context_tokens: u32, text: &str) -> Result<usize, String> {
@@ -252,7 +274,7 @@ mod tests {
         // One token of many bytes, which the rule permits up to here.
         assert_eq!(tokens(4, &"-".repeat(400)), Ok(1));
         let refused = tokens(4, &"-".repeat(401)).unwrap_err();
-        let expected = "prompt: expected 1 to 4 tokens, the context of a sequence, found 401 bytes of text: more than 400 are more tokens";
+        let expected = "prompt: exceeds the available context size: expected 1 to 4 tokens, found 401 bytes of text: more than 400 are more tokens";
         assert_eq!(refused, expected);
     }
 
@@ -261,7 +283,7 @@ mod tests {
         let context = 40_000;
         let refused = tokens(context, &"a b ".repeat(500_000)).unwrap_err();
         // Two pieces of 32,768 tokens each, of a million.
-        assert_eq!(refused, "prompt: expected 1 to 40000 tokens, the context of a sequence, found more than 65536");
+        assert_eq!(refused, "prompt: exceeds the available context size: expected 1 to 40000 tokens, found more than 65536");
         // Long words, of which the pieces cut some.
         let dashes = format!("{} ", "-".repeat(100)).repeat(39_000 * 100 / 101);
         assert_eq!(tokens(context, &dashes), Ok(39_000 * 100 / 101));

@@ -36,6 +36,10 @@ impl TokenReceiver for Receiver {
         self.inner().begin(cached_tokens);
     }
 
+    fn fed(&mut self, n_tokens: u32) {
+        self.inner().fed(n_tokens);
+    }
+
     fn token(&mut self, token: u32) -> ControlFlow<()> {
         self.inner().token(token)
     }

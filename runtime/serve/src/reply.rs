@@ -1,11 +1,9 @@
 //! A choice of a response as far as it has come, whatever the form in which the client gets it.
 
-use std::time::Duration;
-
 use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::{Delta, EndReason, ReplyParser};
 
-use crate::choice::ChoiceEnd;
+use crate::choice::{ChoiceEnd, Times};
 
 /// One choice.
 #[derive(Default)]
@@ -20,6 +18,10 @@ pub(crate) struct Reply {
     pub(crate) prompt_tokens: u32,
     /// Of the prompt, those that were in the cache.
     pub(crate) cached_tokens: u32,
+    /// Of the prompt, those that the cache has.
+    pub(crate) fed_tokens: u32,
+    /// Until its last event.
+    pub(crate) times: Times,
     /// `None`: it has not ended.
     pub(crate) end: Option<ChoiceEnd>,
     /// Separates reasoning and calls from content; `None`: all text is content.
@@ -71,6 +73,7 @@ impl Reply {
             self.tokens.pop();
             self.probabilities.truncate(self.tokens.len());
         }
+        self.times = end.times;
         self.end = Some(end);
         let deltas = self.parser.as_mut().map(ReplyParser::finish).unwrap_or_default();
         self.add(deltas)
@@ -114,11 +117,6 @@ impl Reply {
     /// Tokens that speculation proposed, and of those, accepted ones.
     pub(crate) fn drafted(&self) -> (u32, u32) {
         self.end.as_ref().map_or((0, 0), |end| (end.drafted, end.accepted))
-    }
-
-    /// Until the first token, and from there to the last.
-    pub(crate) fn times(&self) -> (Duration, Duration) {
-        self.end.as_ref().map_or_else(Default::default, |end| (end.prompt_time, end.decode_time))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, Request};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -17,6 +17,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::options::{LeftOut, ServeOptions};
 use crate::page;
+use crate::predictions::predict;
 use crate::reading::EmbeddingsApi;
 
 /// Which of the endpoints that are no API are served.
@@ -61,28 +62,51 @@ const EMBED: [(&str, EmbeddingsApi); 4] = [
 /// Paths of ranks.
 const RERANK: [&str; 4] = ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"];
 
+/// Paths of what is done to text without the model, but for counts of tokens.
+const TEXT: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
+
 /// Everything that is answered about one model, without [`Access`].
 pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
     let routes = GENERATE.iter().fold(Router::new(), |routes, &(path, api)| {
         let handler = handler.clone();
         routes.route(path, post(move |request| generate(handler, api, request)))
     });
-    routes
+    let routes = routes
         .merge(about_text(&handler))
         .merge(about_documents(&handler))
         .merge(about_models(&handler))
         .merge(about_the_server(&handler, shown))
-        .merge(if shown.page { page::routes() } else { Router::new() })
-        .fallback(|| async {
-            let paths = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
-            ApiError { status: StatusCode::NOT_FOUND, ..ApiError::bad_request(paths) }
-        })
+        .merge(if shown.page { page::routes() } else { Router::new() });
+    let endpoints = routes.clone();
+    routes
+        .fallback(move |request: Request| async move { at_other_path(handler, endpoints, request).await })
         .method_not_allowed_fallback(|| async {
             ApiError {
                 status: StatusCode::METHOD_NOT_ALLOWED,
                 ..ApiError::bad_request("method: expected the other one of GET and POST")
             }
         })
+}
+
+/// Vertex AI's paths are its own.
+async fn at_other_path(handler: Arc<RequestHandler>, endpoints: Router, request: Request) -> Result<Response, ApiError> {
+    let path = request.uri().path();
+    match handler.vertex.clone() {
+        Some(vertex) if path == vertex.predict && request.method() == Method::POST => {
+            expect_json(request.headers())?;
+            let fields = handler.with_body(request, |_, fields, _| Ok(fields)).await?;
+            let generate = GENERATE.iter().map(|(path, _)| *path);
+            let paths = generate.chain(EMBED.iter().map(|(path, _)| *path)).chain(RERANK).chain(TEXT);
+            predict(&endpoints, paths, fields).await
+        }
+        Some(vertex) if vertex.health.as_deref() == Some(path) => {
+            Ok(json_response(StatusCode::OK, &json!({"status": "ok"})))
+        }
+        _ => {
+            let paths = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
+            Err(ApiError { status: StatusCode::NOT_FOUND, ..ApiError::bad_request(paths) })
+        }
+    }
 }
 
 /// The API whose errors a path has.
@@ -166,13 +190,14 @@ fn answer(handler: &Arc<RequestHandler>, api: Api, work: Work) -> MethodRouter {
 fn about_models(handler: &Arc<RequestHandler>) -> Router {
     let (name, created) = (handler.model_name.clone(), seconds_since_1970());
     let model = json!({
-        "id": name, "object": "model", "created": created, "owned_by": "unicorn", "aliases": [name], "tags": [],
+        "id": name, "object": "model", "created": created, "owned_by": "unicorn", "aliases": handler.aliases, "tags": handler.tags,
         "max_model_len": handler.context_tokens(),
     });
     let ollama = handler.ollama.clone();
     let list = json!({"object": "list", "data": [model], "models": [ollama.tag]});
+    let aliases = handler.aliases.clone();
     let named_model = move |Path(id): Path<String>| async move {
-        match id == name {
+        match aliases.contains(&id) {
             true => Ok(json_response(StatusCode::OK, &model)),
             false => Err(ApiError::unknown_model(&id, &name)),
         }

@@ -68,6 +68,9 @@ impl Server {
         }
         let mut scheduler = model.scheduler()?;
         scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;
+        if let Some(tokens) = options.batch_tokens {
+            scheduler.set_max_prefill_tokens(tokens);
+        }
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
         let (access, shown) = (Access::of(&options), Shown::of(&options));

@@ -16,6 +16,9 @@ pub(crate) trait ResponseWriter: Send {
     /// A choice has begun.
     fn begin(&mut self, choice: usize, replies: &[Reply], out: &mut Stream);
 
+    /// More of a choice's prompt is in the cache, if the request asked to learn that.
+    fn progress(&mut self, _choice: usize, _replies: &[Reply], _out: &mut Stream) {}
+
     /// A choice has more of these, made of `tokens`.
     fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream);
 
@@ -65,11 +68,18 @@ impl Stream {
     }
 }
 
-/// llama-server's account of the time that a choice took.
+/// llama-server's account of how far a prompt is.
+pub(crate) fn prompt_progress(reply: &Reply) -> Value {
+    json!({
+        "total": reply.prompt_tokens, "cache": reply.cached_tokens, "processed": reply.fed_tokens,
+        "time_ms": reply.times.prompt.as_millis() as u64,
+    })
+}
+
+/// llama-server's account of the time that a choice took, or has taken until now.
 pub(crate) fn timings(reply: &Reply) -> Value {
-    let (prompt_time, decode_time) = reply.times();
-    let (prompt_ms, predicted_ms) = (prompt_time.as_secs_f64() * 1e3, decode_time.as_secs_f64() * 1e3);
-    let prompt_n = reply.prompt_tokens - reply.cached_tokens;
+    let (prompt_ms, predicted_ms) = (reply.times.prompt.as_secs_f64() * 1e3, reply.times.decode.as_secs_f64() * 1e3);
+    let prompt_n = reply.fed_tokens - reply.cached_tokens;
     let predicted_n = reply.n_tokens();
     // The first token takes no step of decode.
     let steps = predicted_n.saturating_sub(1);

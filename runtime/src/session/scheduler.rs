@@ -50,6 +50,8 @@ pub struct Scheduler<R> {
     idle: VecDeque<Session>,
     /// Of the last tick that fed a step's worth.
     prefill_tokens_per_s: Option<f64>,
+    /// Most tokens of a prompt that are fed in a tick.
+    max_prefill_tokens: usize,
     /// Room for the logits of rows whose receivers choose, and of verifications.
     logits: Vec<f32>,
     /// `None`: sequences do not speculate.
@@ -72,6 +74,10 @@ pub struct Request<R> {
 pub trait TokenReceiver {
     /// The prompt is about to be fed, to a session whose cache has the first `cached_tokens` of it.
     fn begin(&mut self, cached_tokens: u32);
+
+    /// The cache has the first `n_tokens` of the prompt. Is called after each step that fed some of it, before the first token; not for
+    /// tokens that are computed again because pages ran out.
+    fn fed(&mut self, _n_tokens: u32) {}
 
     /// Receives the next token. `Break` ends the request; no method is called afterwards.
     fn token(&mut self, token: u32) -> ControlFlow<()>;
@@ -150,7 +156,7 @@ struct Active<R> {
     speculator: Option<Speculator>,
 }
 
-/// Most tokens of a prompt that are fed in a tick.
+/// Most tokens of a prompt that are fed in a tick, unless [`Scheduler::set_max_prefill_tokens`] says fewer.
 const MAX_PREFILL_TOKENS: usize = 512;
 /// Fewest tokens, unless the prompt ends: shorter steps would read all weights for little.
 const MIN_PREFILL_TOKENS: usize = 64;
@@ -174,6 +180,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             decoding,
             idle,
             prefill_tokens_per_s: None,
+            max_prefill_tokens: MAX_PREFILL_TOKENS,
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
@@ -189,6 +196,12 @@ impl<R: TokenReceiver> Scheduler<R> {
         speculation.as_ref().map_or(Ok(()), |speculation| speculation.check_for(self.shared.has_state()))?;
         self.speculation = speculation;
         Ok(())
+    }
+
+    /// From now on, at most so many tokens of a prompt are fed in a tick: fewer let sequences that decode wait less, and receivers learn
+    /// more often how far a prompt is. At least 1; more than 512, the default, count as these.
+    pub fn set_max_prefill_tokens(&mut self, max_tokens: u32) {
+        self.max_prefill_tokens = (max_tokens as usize).clamp(1, MAX_PREFILL_TOKENS);
     }
 
     /// Puts a request at the end of the queue.
@@ -391,7 +404,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.begin_prompt();
         let max_tokens = self.prefill_tokens();
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
-        let Active { session, rest, sampling, receiver, .. } = active;
+        let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
         let n_tokens = rest.len().min(max_tokens);
         let fed = match n_tokens < rest.len() {
@@ -406,6 +419,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         };
         if n_tokens >= MIN_PREFILL_TOKENS {
             self.prefill_tokens_per_s = Some(n_tokens as f64 / begun.elapsed().as_secs_f64());
+        }
+        if fed.is_ok() && resumes.is_none() {
+            receiver.fed(n_cached + n_tokens as u32);
         }
         match fed {
             Ok(None) => {
@@ -448,8 +464,8 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// pause that they may wait.
     fn prefill_tokens(&self) -> usize {
         match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty()) {
-            Some(tokens_per_s) => tokens_in_pause(tokens_per_s),
-            None => MAX_PREFILL_TOKENS,
+            Some(tokens_per_s) => tokens_in_pause(tokens_per_s).min(self.max_prefill_tokens),
+            None => self.max_prefill_tokens,
         }
     }
 

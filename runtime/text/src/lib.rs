@@ -38,7 +38,7 @@ pub use unicorn_artifact::TokenizerSection;
 pub use unicorn_runtime;
 
 pub use chat::{Answer, Chat, ChatOptions};
-pub use chat_template::{ChatTemplate, Message, TemplateArguments};
+pub use chat_template::{ChatTemplate, Message, TemplateArguments, today};
 pub use continuation::Continuation;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;

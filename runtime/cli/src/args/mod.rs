@@ -34,7 +34,7 @@ pub use profile::ProfileArgs;
 pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
 pub use selftest::{CONSERVATIVE, NpuSelftestArgs, SelftestArgs};
-pub use serve::{LogFormat, ServeArgs};
+pub use serve::{LogFormat, ReasoningFormatOption, ReasoningOption, ServeArgs};
 pub use speculation::SpeculationArgs;
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};

@@ -1,5 +1,6 @@
 //! `serve`.
 
+use std::io;
 use std::path::PathBuf;
 
 use clap::value_parser;
@@ -53,9 +54,13 @@ pub struct ServeArgs {
     /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub kv_tokens: Option<u32>,
-    /// Name of the model in responses and in lists of models [default: that of the artifact]
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["models", "models_dir"])]
-    pub alias: Option<String>,
+    /// Name of the model in responses and in lists of models; of several with commas between them, the first in alphabetical order
+    /// [default: that of the artifact]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["models", "models_dir"])]
+    pub alias: Vec<String>,
+    /// What lists of models tell of it, with commas between them
+    #[arg(long, value_name = "TAG", value_delimiter = ',', conflicts_with_all = ["models", "models_dir"], hide_short_help = true)]
+    pub tags: Vec<String>,
     /// Key that requests need to name, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`; repeatable, and a list with commas
     #[arg(long, value_name = "KEY", value_delimiter = ',', env = "UNICORN_API_KEY", hide_env_values = true, help_heading = ACCESS, hide_short_help = true)]
     pub api_key: Vec<String>,
@@ -92,6 +97,21 @@ pub struct ServeArgs {
     /// No chat page at /
     #[arg(long, visible_alias = "no-ui", help_heading = ACCESS, hide_short_help = true)]
     pub no_webui: bool,
+    /// Chat template in the place of the model's: Jinja, or the name of a family: chatml, command-r, gemma, llama3, phi3, zephyr
+    #[arg(long, value_name = "TEMPLATE", conflicts_with_all = ["chat_template_file", "models", "models_dir"], help_heading = SAMPLING, hide_short_help = true)]
+    pub chat_template: Option<String>,
+    /// File with a chat template in the place of the model's
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["models", "models_dir"], help_heading = SAMPLING, hide_short_help = true)]
+    pub chat_template_file: Option<PathBuf>,
+    /// Whether models reason whose chat template asks (`enable_thinking`), unless a request says otherwise; auto: as on
+    #[arg(long, visible_alias = "rea", value_name = "WHETHER", value_enum, default_value = "auto", help_heading = SAMPLING, hide_short_help = true)]
+    pub reasoning: ReasoningOption,
+    /// Reasoning becomes `reasoning_content` (deepseek, auto) or stays in the text (none), unless a request says otherwise
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "auto", help_heading = SAMPLING, hide_short_help = true)]
+    pub reasoning_format: ReasoningFormatOption,
+    /// Most tokens of a prompt in one step; fewer let other answers wait less [default: 512]
+    #[arg(short, long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
+    pub batch_size: Option<u32>,
     /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
     #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_kwargs: Option<TemplateArguments>,
@@ -110,7 +130,7 @@ pub struct ServeArgs {
     /// Name or address that requests may have in their Host header, beside localhost and --host; *: any; repeatable
     #[arg(long, value_name = "NAME", help_heading = ACCESS, hide_short_help = true)]
     pub allowed_host: Vec<String>,
-    /// Origin, such as https://chat.example, whose pages may use the server in a browser; *: any; repeatable, and a list with commas
+    /// Origin, such as https://chat.example, whose pages may use the server in a browser; localhost: any of this machine; *: any; repeatable, and a list with commas
     #[arg(long, visible_alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', help_heading = ACCESS, hide_short_help = true)]
     pub cors: Vec<String>,
     /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock)
@@ -131,6 +151,22 @@ pub enum LogFormat {
     Json,
 }
 
+/// Whether models reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReasoningOption {
+    Auto,
+    On,
+    Off,
+}
+
+/// What becomes of reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReasoningFormatOption {
+    Auto,
+    Deepseek,
+    None,
+}
+
 /// How hidden states become an embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PoolingOption {
@@ -144,6 +180,22 @@ impl ServeArgs {
     /// Context of each sequence in tokens, by either option; `None`: neither was given.
     pub fn context_tokens(&self) -> Option<u32> {
         self.ctx.or(self.ctx_size.map(|all| (all / self.parallel).max(1)))
+    }
+
+    /// Name of the model in responses: the first one in alphabetical order, as in llama-server. `None`: no option gave one.
+    pub fn model_name(&self) -> Option<&String> {
+        self.alias.iter().min()
+    }
+
+    /// Jinja, or the name of a family; `None`: the model's own.
+    ///
+    /// # Errors
+    /// For a file that cannot be read.
+    pub fn template(&self) -> io::Result<Option<String>> {
+        match &self.chat_template_file {
+            Some(path) => std::fs::read_to_string(path).map(Some),
+            None => Ok(self.chat_template.clone()),
+        }
     }
 
     /// Most tokens of an answer; `None`: as many as the context holds.
@@ -201,6 +253,11 @@ mod tests {
         assert_eq!((args.context_tokens(), args.max_tokens(), args.no_webui), (Some(256), Some(8), true));
         assert_eq!(serve(&["-c", "512", "--n-predict", "-1"]).unwrap().max_tokens(), None);
         assert_eq!(serve(&["--cors-origins", "http://a,http://b"]).unwrap().cors, ["http://a", "http://b"]);
+        let args = serve(&["--alias", "small,fim,code", "--tags", "chat", "--reasoning", "off", "-b", "32"]).unwrap();
+        assert_eq!((args.model_name().map(String::as_str), args.alias.len(), &*args.tags[0]), (Some("code"), 3, "chat"));
+        assert_eq!((args.reasoning, args.batch_size), (ReasoningOption::Off, Some(32)));
+        assert_eq!(serve(&["--reasoning-format", "none"]).unwrap().reasoning_format, ReasoningFormatOption::None);
+        assert_eq!(serve(&["--chat-template", "llama3"]).unwrap().template().unwrap().as_deref(), Some("llama3"));
         let slots = |options: &[&str]| serve(options).map(|args| (args.slots, args.no_slots)).unwrap();
         assert_eq!(slots(&["--no-slots", "--slots"]), (true, false));
         assert_eq!(slots(&["--slots", "--no-slots"]), (false, true));

@@ -63,18 +63,24 @@ pub struct Request {
     pub tool_choice: ToolChoice,
     /// Whether calls behind the first are left out.
     pub one_call: bool,
-    /// Whether reasoning is told apart from the answer.
-    pub splits_reasoning: bool,
+    /// Whether reasoning is told apart from the answer; `None`: as the server has it.
+    pub splits_reasoning: Option<bool>,
     /// Whether the last message is the beginning of the reply.
     pub continues: bool,
+    /// Whether the prompt ends with the beginning of a reply, where no message is one.
+    pub begins_reply: bool,
     /// Further variables of the chat template.
     pub template_arguments: TemplateArguments,
     /// Whether the response is a stream of server-sent events.
     pub stream: bool,
     /// Whether a stream ends with token counts.
     pub include_usage: bool,
-    /// Whether the response has the text of the prompt, as llama-server's `__verbose`.
-    pub verbose: bool,
+    /// Whether the response has the text of the prompt, as llama-server's `__verbose`; `None`: as the server has it.
+    pub verbose: Option<bool>,
+    /// Whether each part of a stream has llama-server's `timings`.
+    pub timings_per_token: bool,
+    /// Whether a stream says how much of the prompt is in the cache, as llama-server's `prompt_progress`.
+    pub return_progress: bool,
 }
 
 /// What a bias is for.
@@ -148,12 +154,18 @@ impl Request {
             fields.accept_only(name, &no_effect)?;
         }
         let continues = continues(&mut fields)?;
+        let asks_for_history = continues == Some(true);
         let (prompts, continues) = match endpoint {
             Endpoint::ChatCompletions => {
                 let messages = messages(fields.require("messages", "a list of messages")?)?;
-                let ends_with_reply =
-                    messages.last().is_some_and(|last| last.role == "assistant" && last.fields.is_empty());
-                (vec![Prompt::Chat(messages)], continues.unwrap_or(true) && ends_with_reply)
+                let is_reply = |message: &Message| message.role == "assistant" && message.fields.is_empty();
+                let continues = continues.unwrap_or(true) && messages.last().is_some_and(is_reply);
+                // Only one of them can go on.
+                if continues && messages.iter().rev().nth(1).is_some_and(is_reply) {
+                    let expected = "expected one message of the assistant at the end, which the reply continues, found two";
+                    return Err(ApiError::parameter("messages", expected));
+                }
+                (vec![Prompt::Chat(messages)], continues)
             }
             Endpoint::Completions => (prompts(&fields.require("prompt", PROMPT)?)?, false),
         };
@@ -198,12 +210,15 @@ impl Request {
             tools: if tool_choice == ToolChoice::None { Vec::new() } else { tools },
             tool_choice,
             one_call: !fields.take("parallel_tool_calls", BOOLEAN)?.unwrap_or(true),
-            splits_reasoning: reasoning_format.is_none_or(|format| format != "none"),
+            splits_reasoning: reasoning_format.map(|format| format != "none"),
             continues,
+            begins_reply: continues || !asks_for_history,
             template_arguments,
             stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
-            verbose: fields.take("verbose", BOOLEAN)?.unwrap_or(false),
+            verbose: fields.take("verbose", BOOLEAN)?,
+            timings_per_token: fields.take("timings_per_token", BOOLEAN)?.unwrap_or(false),
+            return_progress: fields.take("return_progress", BOOLEAN)?.unwrap_or(false),
         })
     }
 }
@@ -371,6 +386,13 @@ mod tests {
         };
         assert_eq!(continues(json!({})), Ok(true));
         assert_eq!(continues(json!({"add_generation_prompt": true})), Ok(false));
+        let begins = |body: Value| parse(Endpoint::ChatCompletions, body).map(|request| request.begins_reply);
+        let question = json!([{"role": "user", "content": "a"}]);
+        assert_eq!(begins(json!({"messages": question})), Ok(true));
+        assert_eq!(begins(json!({"messages": question, "add_generation_prompt": false})), Ok(false));
+        let twice = json!([question[0], {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "c"}]);
+        assert!(begins(json!({"messages": twice})).unwrap_err().contains("expected one message of the assistant"));
+        assert_eq!(begins(json!({"messages": twice, "add_generation_prompt": true})), Ok(true));
         assert!(continues(json!({"add_generation_prompt": true, "continue_final_message": true})).is_err());
     }
 

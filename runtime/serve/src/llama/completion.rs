@@ -6,7 +6,7 @@ use unicorn_text::{Delta, EndReason};
 use crate::api::request::Request;
 use crate::probabilities::Probabilities;
 use crate::reply::Reply;
-use crate::writer::{ResponseWriter, Stream, timings};
+use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
 
 /// Writes completions in llama-server's form.
 pub(crate) struct Completion {
@@ -15,6 +15,8 @@ pub(crate) struct Completion {
     prompts: Vec<String>,
     settings: Value,
     return_tokens: bool,
+    timings_per_token: bool,
+    return_progress: bool,
     /// Paths of the fields that the client wants; empty: all.
     fields: Vec<String>,
     /// Choices of each prompt.
@@ -33,8 +35,19 @@ impl Completion {
         request: &Request,
         probabilities: Option<Probabilities>,
     ) -> Completion {
-        let &Request { return_tokens, n, .. } = request;
-        Completion { model: model.to_owned(), prompts, settings, return_tokens, fields, n, probabilities }
+        let &Request { return_tokens, timings_per_token, return_progress, n, .. } = request;
+        let model = model.to_owned();
+        Completion {
+            model,
+            prompts,
+            settings,
+            return_tokens,
+            timings_per_token,
+            return_progress,
+            fields,
+            n,
+            probabilities,
+        }
     }
 
     fn last(&self, index: usize, reply: &Reply, is_stream: bool) -> Value {
@@ -69,15 +82,24 @@ impl Completion {
         object
     }
 
+    /// A part of a stream that is not its last.
+    fn part(&self, choice: usize, text: &str, tokens: &[u32], reply: &Reply) -> Value {
+        let mut part = json!({
+            "index": choice, "content": text, "tokens": tokens, "id_slot": 0, "stop": false,
+            "tokens_predicted": reply.tokens.len(), "tokens_evaluated": reply.prompt_tokens,
+        });
+        if self.timings_per_token {
+            part["timings"] = timings(reply);
+        }
+        part
+    }
+
     fn chosen(&self, object: Value) -> Value {
         if self.fields.is_empty() {
             return object;
         }
-        // A path `a/b` is given as `b`.
-        let one = |path: &String| {
-            let value = object.pointer(&format!("/{path}"))?;
-            Some((path.rsplit('/').next().unwrap_or_default().to_owned(), value.clone()))
-        };
+        // A path `a/b` is the name of its value, as in llama-server.
+        let one = |path: &String| Some((path.clone(), object.pointer(&format!("/{path}"))?.clone()));
         Value::Object(self.fields.iter().filter_map(one).collect::<Map<_, _>>())
     }
 }
@@ -93,14 +115,19 @@ impl ResponseWriter for Completion {
 
     fn begin(&mut self, _choice: usize, _replies: &[Reply], _out: &mut Stream) {}
 
+    fn progress(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
+        if self.return_progress {
+            let mut part = self.part(choice, "", &[], &replies[choice]);
+            part["prompt_progress"] = prompt_progress(&replies[choice]);
+            out.data(&part);
+        }
+    }
+
     fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream) {
         let reply = &replies[choice];
         for delta in deltas {
             let Delta::Content(text) = delta else { continue };
-            let mut chunk = json!({
-                "index": choice, "content": text, "tokens": tokens, "id_slot": 0, "stop": false,
-                "tokens_predicted": reply.tokens.len(), "tokens_evaluated": reply.prompt_tokens,
-            });
+            let mut chunk = self.part(choice, text, tokens, reply);
             if let Some(probabilities) = &self.probabilities {
                 chunk["completion_probabilities"] = probabilities.of_llama(reply.last_probabilities(tokens.len()));
             }

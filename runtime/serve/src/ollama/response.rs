@@ -5,6 +5,7 @@ use unicorn_text::{Delta, EndReason};
 
 use super::date::rfc3339;
 use crate::api::error::ApiError;
+use crate::choice::Times;
 use crate::reply::{Call, Reply};
 use crate::writer::{ResponseWriter, Stream};
 
@@ -55,11 +56,11 @@ impl Lines {
             EndReason::StopToken | EndReason::StopString => "stop",
             _ => "length",
         };
-        let (prompt_time, decode_time) = reply.times();
+        let Times { prompt, decode } = reply.times;
         let last = json!({
-            "done": true, "done_reason": reason, "total_duration": (prompt_time + decode_time).as_nanos() as u64, "load_duration": 0,
-            "prompt_eval_count": reply.prompt_tokens, "prompt_eval_duration": prompt_time.as_nanos() as u64,
-            "eval_count": reply.n_tokens(), "eval_duration": decode_time.as_nanos() as u64,
+            "done": true, "done_reason": reason, "total_duration": (prompt + decode).as_nanos() as u64, "load_duration": 0,
+            "prompt_eval_count": reply.prompt_tokens, "prompt_eval_duration": prompt.as_nanos() as u64,
+            "eval_count": reply.n_tokens(), "eval_duration": decode.as_nanos() as u64,
         });
         if let (Some(object), Value::Object(last)) = (object.as_object_mut(), last) {
             object.extend(last);

@@ -7,7 +7,7 @@ use unicorn_text::{Delta, EndReason};
 use crate::api::request::{Endpoint, Request};
 use crate::probabilities::Probabilities;
 use crate::reply::{Call, Reply, Usage, new_id};
-use crate::writer::{ResponseWriter, Stream, timings};
+use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
 
 /// Writes responses in OpenAI's form, with llama-server's `timings`.
 pub(crate) struct Completions {
@@ -18,6 +18,8 @@ pub(crate) struct Completions {
     model: String,
     include_usage: bool,
     return_tokens: bool,
+    timings_per_token: bool,
+    return_progress: bool,
     /// Choices of each prompt.
     n: u32,
     /// `None`: they were not asked for.
@@ -40,9 +42,20 @@ impl Completions {
             Endpoint::ChatCompletions => "chatcmpl-",
             Endpoint::Completions => "cmpl-",
         };
-        let &Request { include_usage, return_tokens, n, .. } = request;
-        let (id, model) = (new_id(prefix), model.to_owned());
-        Completions { endpoint, id, created, model, include_usage, return_tokens, n, probabilities, prompt }
+        let &Request { include_usage, return_tokens, timings_per_token, return_progress, n, .. } = request;
+        Completions {
+            endpoint,
+            id: new_id(prefix),
+            created,
+            model: model.to_owned(),
+            include_usage,
+            return_tokens,
+            timings_per_token,
+            return_progress,
+            n,
+            probabilities,
+            prompt,
+        }
     }
 
     fn choice(&self, index: usize, reply: &Reply) -> Value {
@@ -78,6 +91,14 @@ impl Completions {
         };
         let choice = json!({"index": choice, key: new, "logprobs": null, "finish_reason": reason});
         self.part(self.chunk_object(), vec![choice])
+    }
+
+    /// What a chunk has that says nothing new.
+    fn nothing(&self) -> Value {
+        match self.endpoint {
+            Endpoint::ChatCompletions => json!({}),
+            Endpoint::Completions => json!(""),
+        }
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -122,6 +143,18 @@ impl ResponseWriter for Completions {
         }
     }
 
+    fn progress(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
+        if !self.return_progress {
+            return;
+        }
+        let mut chunk = self.chunk(choice, &self.nothing(), None);
+        chunk["prompt_progress"] = prompt_progress(&replies[choice]);
+        if self.timings_per_token {
+            chunk["timings"] = timings(&replies[choice]);
+        }
+        out.data(&chunk);
+    }
+
     fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream) {
         for (number, delta) in deltas.iter().enumerate() {
             let new = match (self.endpoint, delta) {
@@ -130,6 +163,9 @@ impl ResponseWriter for Completions {
                 (Endpoint::ChatCompletions, delta) => chat_delta(delta, &replies[choice]),
             };
             let mut chunk = self.chunk(choice, &new, None);
+            if self.timings_per_token {
+                chunk["timings"] = timings(&replies[choice]);
+            }
             if self.return_tokens && number == 0 {
                 chunk["choices"][0]["token_ids"] = json!(tokens);
             }
@@ -147,11 +183,7 @@ impl ResponseWriter for Completions {
     }
 
     fn end(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
-        let nothing = match self.endpoint {
-            Endpoint::ChatCompletions => json!({}),
-            Endpoint::Completions => json!(""),
-        };
-        let mut chunk = self.chunk(choice, &nothing, Some(finish_reason(&replies[choice])));
+        let mut chunk = self.chunk(choice, &self.nothing(), Some(finish_reason(&replies[choice])));
         if !self.include_usage && replies.len() == 1 {
             chunk["timings"] = timings(&replies[choice]);
         }

@@ -6,8 +6,9 @@ use unicorn_text::{Delta, EndReason};
 use crate::api::error::ApiError;
 use crate::api::fields::unexpected;
 use crate::api::prompt::text;
+use crate::api::request::Request;
 use crate::reply::{Reply, Usage, new_id};
-use crate::writer::{ResponseWriter, Stream};
+use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
 
 /// The request as one for chat completions.
 ///
@@ -85,6 +86,8 @@ pub(crate) struct Responses {
     model: String,
     /// Items that have begun; the last of them may go on.
     items: Vec<Item>,
+    timings_per_token: bool,
+    return_progress: bool,
     /// Number of the next event.
     sequence: u32,
 }
@@ -104,8 +107,11 @@ enum Kind {
 }
 
 impl Responses {
-    pub(crate) fn new(created: u64, model: &str) -> Responses {
-        Responses { id: new_id("resp_"), created, model: model.to_owned(), items: Vec::new(), sequence: 0 }
+    /// The response to `request`.
+    pub(crate) fn new(created: u64, model: &str, request: &Request) -> Responses {
+        let &Request { timings_per_token, return_progress, .. } = request;
+        let (id, model) = (new_id("resp_"), model.to_owned());
+        Responses { id, created, model, items: Vec::new(), timings_per_token, return_progress, sequence: 0 }
     }
 
     fn object(&self, status: &str, output: &[Value], reply: &Reply) -> Value {
@@ -239,6 +245,21 @@ impl ResponseWriter for Responses {
         self.event(json!({"type": "response.in_progress", "response": response}), out);
     }
 
+    fn progress(&mut self, choice: usize, replies: &[Reply], out: &mut Stream) {
+        if !self.return_progress {
+            return;
+        }
+        let reply = &replies[choice];
+        let response = self.object("in_progress", &[], reply);
+        let mut event = json!({
+            "type": "response.in_progress", "response": response, "prompt_progress": prompt_progress(reply),
+        });
+        if self.timings_per_token {
+            event["timings"] = timings(reply);
+        }
+        self.event(event, out);
+    }
+
     fn add(&mut self, choice: usize, deltas: &[Delta], _tokens: &[u32], replies: &[Reply], out: &mut Stream) {
         let reply = &replies[choice];
         for delta in deltas {
@@ -254,9 +275,12 @@ impl ResponseWriter for Responses {
             if !name.is_empty() {
                 let index = self.items.len() - 1;
                 let id = self.items[index].id.clone();
-                let event = json!({
+                let mut event = json!({
                     "type": name, "item_id": id, "output_index": index, "content_index": 0, "delta": text, "logprobs": [],
                 });
+                if self.timings_per_token {
+                    event["timings"] = timings(reply);
+                }
                 self.event(event, out);
             }
         }
@@ -272,7 +296,7 @@ impl ResponseWriter for Responses {
         let response = self.object(status, &self.output(reply), reply);
         // Clients wait for this event, also where a limit ended the text.
         let kind = format!("response.{status}");
-        self.event(json!({"type": kind, "response": response}), out);
+        self.event(json!({"type": kind, "response": response, "timings": timings(reply)}), out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Stream) {

@@ -10,6 +10,7 @@ mod dialect;
 mod dictionary;
 mod environment;
 mod json;
+mod named;
 mod plain_tools;
 mod strftime;
 
@@ -24,6 +25,7 @@ use self::dialect::for_minijinja;
 use self::dictionary::{Dictionary, dictionary, from_json};
 use self::environment::{environment, seconds_since_1970};
 use self::plain_tools::without_tools;
+use self::strftime::strftime;
 use crate::error::TextError;
 use crate::reply::ReplyFormat;
 
@@ -52,6 +54,15 @@ pub struct ChatTemplate {
     eos_token: Option<String>,
     max_bytes: usize,
     reads_tools: bool,
+}
+
+/// What a template reads beside the messages.
+#[derive(Clone, Copy)]
+struct Surroundings<'a> {
+    tools: &'a [serde_json::Value],
+    arguments: &'a TemplateArguments,
+    /// Whether the text ends with the beginning of an answer.
+    begins_reply: bool,
 }
 
 impl ChatTemplate {
@@ -90,7 +101,7 @@ impl ChatTemplate {
     /// something else; [`TextError::TemplateSteps`] and [`TextError::TemplateOutput`] if it does not end;
     /// [`TextError::TemplateThread`] without address space for its stack.
     pub fn render(&self, messages: &[Message], arguments: &TemplateArguments) -> Result<String, TextError> {
-        self.render_arranged(messages, &[], arguments)
+        self.checked(messages, &Surroundings { tools: &[], arguments, begins_reply: true })
     }
 
     /// The same where the model may call `tools`, declared as in OpenAI's API. A template that has no place for tools gets them, and
@@ -104,11 +115,30 @@ impl ChatTemplate {
         tools: &[serde_json::Value],
         arguments: &TemplateArguments,
     ) -> Result<String, TextError> {
-        let uses_tools = !tools.is_empty() || messages.iter().any(|message| message.uses_tools());
-        match uses_tools && !self.reads_tools {
-            true => self.render_arranged(&without_tools(messages, tools), &[], arguments),
-            false => self.render_arranged(messages, tools, arguments),
-        }
+        self.render_arranged(messages, &Surroundings { tools, arguments, begins_reply: true })
+    }
+
+    /// The same up to the end of the last message: without the beginning of an answer.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::render`].
+    pub fn render_history(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        arguments: &TemplateArguments,
+    ) -> Result<String, TextError> {
+        self.render_arranged(messages, &Surroundings { tools, arguments, begins_reply: false })
+    }
+
+    /// The template of a family, by llama-server's name for it; `None`: no family that is known here.
+    pub fn named(name: &str) -> Option<&'static str> {
+        named::TEMPLATES.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
+    }
+
+    /// Names of [`ChatTemplate::named`].
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        named::TEMPLATES.iter().map(|(name, _)| *name)
     }
 
     /// How a reply to a conversation with this template is to be read.
@@ -116,28 +146,27 @@ impl ChatTemplate {
         ReplyFormat::of_template(&self.source, self.reads_tools, has_tools)
     }
 
-    fn render_arranged(
-        &self,
-        messages: &[Message],
-        tools: &[serde_json::Value],
-        arguments: &TemplateArguments,
-    ) -> Result<String, TextError> {
-        if let Some(name) = RESERVED.into_iter().find(|name| arguments.contains_key(*name)) {
+    /// Tools become text where the template has no place for them.
+    fn render_arranged(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
+        let uses_tools = !around.tools.is_empty() || messages.iter().any(|message| message.uses_tools());
+        match uses_tools && !self.reads_tools {
+            true => self.checked(&without_tools(messages, around.tools), &Surroundings { tools: &[], ..*around }),
+            false => self.checked(messages, around),
+        }
+    }
+
+    fn checked(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
+        if let Some(name) = RESERVED.into_iter().find(|name| around.arguments.contains_key(*name)) {
             return Err(TextError::TemplateArgument { name: name.to_owned() });
         }
-        on_deep_stack(|| self.render_first_arrangement(messages, tools, arguments))?
+        on_deep_stack(|| self.render_first_arrangement(messages, around))?
     }
 
     /// The first arrangement of `messages` that the template takes.
-    fn render_first_arrangement(
-        &self,
-        messages: &[Message],
-        tools: &[serde_json::Value],
-        arguments: &TemplateArguments,
-    ) -> Result<String, TextError> {
+    fn render_first_arrangement(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let mut rejected = None;
         for arrangement in arrangements(messages) {
-            match self.render_whole(&arrangement, tools, arguments) {
+            match self.render_whole(&arrangement, around) {
                 Err(error @ (TextError::Conversation { .. } | TextError::DroppedMessage { .. })) => {
                     rejected = Some(error);
                 }
@@ -158,16 +187,11 @@ impl ChatTemplate {
     }
 
     /// An error if a message is not part of the text.
-    fn render_whole(
-        &self,
-        messages: &[Message],
-        tools: &[serde_json::Value],
-        arguments: &TemplateArguments,
-    ) -> Result<String, TextError> {
-        let text = self.render_once(messages, tools, arguments)?;
+    fn render_whole(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
+        let text = self.render_once(messages, around)?;
         // Contents may be changed on the way (trimmed, written as JSON, without their reasoning), marks are not. A template that
         // rejects the marks says nothing of the messages.
-        if let Ok(with_marks) = self.render_once(&marked(messages), tools, arguments)
+        if let Ok(with_marks) = self.render_once(&marked(messages), around)
             && let Some(index) = missing_mark(messages, &with_marks)
         {
             return Err(TextError::DroppedMessage { role: messages[index].role.clone(), number: index + 1 });
@@ -175,17 +199,13 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    fn render_once(
-        &self,
-        messages: &[Message],
-        tools: &[serde_json::Value],
-        arguments: &TemplateArguments,
-    ) -> Result<String, TextError> {
+    fn render_once(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
+        let &Surroundings { tools, arguments, begins_reply } = around;
         // Templates ask whether there are tools.
         let tools = if tools.is_empty() { Value::from(()) } else { tools.iter().map(from_json).collect() };
         let own = context! {
             messages => messages.iter().map(Message::value).collect::<Vec<_>>(),
-            add_generation_prompt => true,
+            add_generation_prompt => begins_reply,
             tools => tools,
             documents => (),
         };
@@ -208,6 +228,11 @@ impl ChatTemplate {
     fn template(&self) -> minijinja::Template<'_, '_> {
         self.environment.get_template(TEMPLATE_NAME).expect("added when the template was parsed")
     }
+}
+
+/// Today's date in UTC, in the form of Python's `strftime`: for variables of a template that are a date.
+pub fn today(format: &str) -> String {
+    strftime(format, seconds_since_1970())
 }
 
 impl Message {

@@ -99,6 +99,56 @@ fn a_template_s_own_error_is_quoted_with_its_line() {
     assert!(template("{% for %}").is_err());
 }
 
+#[test]
+fn a_history_ends_with_its_last_message() {
+    let messages = [Message::new("user", "Hi"), Message::new("assistant", "Ho")];
+    let history = template(GEMMA).unwrap().render_history(&messages, &[], &TemplateArguments::new()).unwrap();
+    assert_eq!(history, "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHo<end_of_turn>\n");
+}
+
+/// What llama-server 0.7.0's `/apply-template` gave for these turns with each `--chat-template`.
+#[test]
+fn templates_by_name_are_llama_servers() {
+    let turns = [("system", "Be brief."), ("user", " Hi "), ("assistant", "Ho"), ("user", "Bye")];
+    let turn = "<|START_OF_TURN_TOKEN|><|";
+    let command_r = [
+        &format!("{turn}SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|>{turn}USER_TOKEN|>Hi<|END_OF_TURN_TOKEN|>"),
+        &*format!("{turn}CHATBOT_TOKEN|>Ho<|END_OF_TURN_TOKEN|>{turn}USER_TOKEN|>Bye<|END_OF_TURN_TOKEN|>"),
+        &format!("{turn}CHATBOT_TOKEN|>"),
+    ]
+    .concat();
+    let llama3 = ["system", "user", "assistant", "user"].iter().zip(["Be brief.", "Hi", "Ho", "Bye"]);
+    let llama3: String =
+        llama3.map(|(role, text)| format!("<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>")).collect();
+    let expected = [
+        (
+            "chatml",
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n\
+             <|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        ("command-r", &*command_r),
+        (
+            "gemma",
+            "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHo<end_of_turn>\n\
+             <start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n",
+        ),
+        ("llama3", &*format!("{llama3}<|start_header_id|>assistant<|end_header_id|>\n\n")),
+        (
+            "phi3",
+            "<|system|>\nBe brief.<|end|>\n<|user|>\n Hi <|end|>\n<|assistant|>\nHo<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n",
+        ),
+        (
+            "zephyr",
+            "<|system|>\nBe brief.<|endoftext|>\n<|user|>\n Hi <|endoftext|>\n<|assistant|>\nHo<|endoftext|>\n\
+             <|user|>\nBye<|endoftext|>\n<|assistant|>\n",
+        ),
+    ];
+    assert_eq!(ChatTemplate::names().collect::<Vec<_>>(), expected.map(|(name, _)| name));
+    for (name, text) in expected {
+        assert_eq!(render(ChatTemplate::named(name).unwrap(), &turns), text, "{name}");
+    }
+}
+
 fn render_all(source: &str, turns: &[(&str, &str)], arguments: serde_json::Value) -> Result<String, String> {
     let messages: Vec<Message> = turns.iter().map(|&(role, content)| Message::new(role, content)).collect();
     let arguments = arguments.as_object().unwrap();

@@ -2,6 +2,7 @@
 
 mod requests_log;
 mod several;
+mod vertex;
 
 use std::io;
 use std::path::Path;
@@ -17,7 +18,7 @@ use unicorn_serve::{
     Activity, HttpAddress, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server, TlsIdentity,
 };
 
-use crate::args::ServeArgs;
+use crate::args::{ReasoningFormatOption, ReasoningOption, ServeArgs};
 use crate::error::CliError;
 use crate::explain;
 use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, read};
@@ -26,7 +27,7 @@ use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
 use crate::sandbox::{self, Files};
 use crate::terminal::interrupt;
-use crate::terminal::output::note;
+use crate::terminal::output::{Verbosity, note, verbosity};
 
 /// Serves until Ctrl-C, or until SIGTERM and the end of answers.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
@@ -41,8 +42,11 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     // Errors that can be found before a minute of loading.
     refuse_synthetic(artifact)?;
     let (mut options, listeners) = prepare(args)?;
+    options.model_path = Some(model.display().to_string());
     let model = load_to_serve(artifact, &serving_of(args))?;
-    options.model_name.clone_from(&args.alias);
+    options.model_name = args.model_name().cloned();
+    options.aliases.clone_from(&args.alias);
+    options.tags.clone_from(&args.tags);
     options.speculation = load_speculation(&args.speculation, &args.load, &model)?;
     let server = Server::new(&model, options)?;
 
@@ -56,7 +60,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     serve_at(listeners, args, &serving, &server.router(), |address| {
         format!(
             "serving {} at {address}/v1: {} sequences of {} tokens",
-            printable(args.alias.as_deref().unwrap_or(&model.meta().model.name)),
+            printable(args.model_name().unwrap_or(&model.meta().model.name)),
             args.parallel,
             model.context_tokens()
         )
@@ -98,6 +102,12 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     (options.seed, options.max_tokens) = (args.sampling.seed, args.max_tokens());
     options.speculation = args.speculation.resolve(None)?;
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
+    let file = args.chat_template_file.as_deref().unwrap_or(Path::new(""));
+    options.chat_template = args.template().map_err(|error| CliError::at(file, error))?;
+    options.reasoning = args.reasoning != ReasoningOption::Off;
+    options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
+    (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
+    options.vertex = vertex::paths();
     (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
     // One that stands for all addresses of the machine stands for the others.
     options.address = addresses.clone().find(|address| address.ip().is_unspecified()).or(addresses.next());
@@ -156,7 +166,7 @@ fn bind(args: &ServeArgs) -> Result<Vec<HttpListener>, CliError> {
     let hosts = if listeners.is_empty() { &args.host[..] } else { &[] };
     for host in hosts {
         let first = listeners.iter().find_map(|listener| listener.address().tcp());
-        let port = first.map_or(args.port, |first| first.port());
+        let port = first.map_or_else(|| vertex::port().unwrap_or(args.port), |first| first.port());
         let is_file = host.ends_with(".sock");
         let bound =
             if is_file { HttpListener::bind_unix(Path::new(host)) } else { HttpListener::bind((host.as_str(), port)) };

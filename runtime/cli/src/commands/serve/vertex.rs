@@ -1,0 +1,28 @@
+//! What Vertex AI tells the server in its container by environment variables
+//! (<https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#aip-variables>).
+
+use std::env::var;
+
+use unicorn_serve::VertexPaths;
+
+/// Where it sends requests; `None`: this is no such container.
+pub fn paths() -> Option<VertexPaths> {
+    is_container().then(|| VertexPaths {
+        predict: path("AIP_PREDICT_ROUTE").unwrap_or_else(|| "/predict".to_owned()),
+        health: path("AIP_HEALTH_ROUTE"),
+    })
+}
+
+/// The port that it sends them to.
+pub fn port() -> Option<u16> {
+    var("AIP_HTTP_PORT").ok().filter(|_| is_container())?.parse().ok()
+}
+
+fn is_container() -> bool {
+    var("AIP_MODE").is_ok_and(|mode| mode == "PREDICTION")
+}
+
+fn path(name: &str) -> Option<String> {
+    let path = var(name).ok().filter(|path| !path.is_empty())?;
+    Some(if path.starts_with('/') { path } else { format!("/{path}") })
+}
