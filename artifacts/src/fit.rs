@@ -119,8 +119,8 @@ pub fn fill(machine: &MachinePlan, items: &[Item]) -> Result<Vec<Choice>, u64> {
 fn choose(machine: &MachinePlan, items: &[Item], extra_bytes: u64) -> Option<Vec<Choice>> {
     let mut tiers: Vec<(&TierPlan, u64)> =
         machine.gpu_tiers().map(|tier| (tier, tier.budget_bytes.unwrap_or(u64::MAX))).collect();
-    if let Some((_, room)) = tiers.last_mut() {
-        *room = room.saturating_add(extra_bytes);
+    if let Some((_, free_bytes)) = tiers.last_mut() {
+        *free_bytes = free_bytes.saturating_add(extra_bytes);
     }
     let mut choices = Vec::with_capacity(items.len());
     for item in items {

@@ -56,7 +56,7 @@ pub struct TargetKernels {
     pub checksum: Option<u32>,
     /// Index into `pipelines` of the one that reads a buffer once, by which bandwidth is measured: bound to whole blocks of
     /// [`READ_BLOCK_BYTES`] and a word for each workgroup, of which there may be any number.
-    pub reads: Option<u32>,
+    pub bandwidth_probe: Option<u32>,
     /// Index into `pipelines` of the one that counts the elements of a cooperative matrix that the device's lanes do not hold where this
     /// target's kernels have them: bound to one word, of one workgroup. The target is for devices where that is 0.
     pub fragments: Option<u32>,

@@ -6,7 +6,7 @@
 //!     ├───────────────┤ 64 KiB aligned sections, in the order of the table:
 //!     │ weights 0..n  │   at most 1 GiB each, in exactly the bytes, order and alignment that the GPU reads
 //!     │ metadata      │   Meta: what the model is, who made the file, what quantising cost
-//!     │ plan          │   Plan: where every byte lives and why
+//!     │ plan          │   Plan: where every byte is placed, and why
 //!     │ kernels       │   Kernels: SPIR-V of each target, compressed, and its dispatch lists
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
 //!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights lie behind those of the GPU

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A program is a matrix product of fixed size; a product is a matrix of the model with the program that multiplies by it and the place of its
-//! weights in a section of NPU weights. The check knows what a stream may write, not what its program computes.
+//! weights in a section of NPU weights. The check covers what a stream may write, not what its program computes.
 
 mod check;
 pub mod instruction;

@@ -1,4 +1,4 @@
-//! The placement plan: where every byte lives, how large it is, and why. Only the compiler's `place` writes addresses;
+//! The placement plan: where every byte is placed, how large it is, and why. Only the compiler's `place` writes addresses;
 //! the runtime follows them.
 
 use std::fmt;
@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub const BUFFER_ALIGN: u64 = 256;
 /// Largest range that one shader binding may see: Vulkan's guaranteed minimum of maxStorageBufferRange.
 pub const MAX_BINDING_BYTES: u64 = 128 << 20;
+/// Most layers of a model: of a KV group, too.
+pub const MAX_LAYERS: u64 = 10_000;
 
 /// A kind of memory, fastest to reach first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -209,7 +211,7 @@ pub struct BufferPlan {
     pub reason: String,
 }
 
-/// One activation in the arena and the dispatches (of the program it was worked out for) between which it lives.
+/// One activation in the arena and the dispatches (of the program it was worked out for) between which its value is needed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActivationPlan {
     /// The value, by its graph name.

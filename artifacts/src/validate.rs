@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
 use crate::kernels::{Binding, BufferRef, Dispatch, LogitsRows, Order, Program, TargetKernels};
-use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, Plan};
+use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, MAX_LAYERS, Plan};
 use crate::spirv;
 use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
 use crate::view::ArtifactView;
@@ -42,7 +42,7 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
         }
         in_range("page_bytes of a KV group", group.page_bytes, 1, MAX_PAGE_BYTES)?;
         in_range("window of a KV group", u64::from(group.window_tokens.unwrap_or(1)), 1, 1 << 30)?;
-        in_range("layers of a KV group", u64::from(group.n_layers), 1, 4096)?;
+        in_range("layers of a KV group", u64::from(group.n_layers), 1, MAX_LAYERS)?;
         let of_layers = 2 * group.page_bytes * u64::from(group.n_layers);
         in_range("bytes of a page in all layers of a KV group", of_layers, 1, MAX_GROUP_PAGE_BYTES)?;
     }
@@ -68,7 +68,11 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
 
 fn validate_target(plan: &Plan, target: &TargetKernels) -> Result<(), ParseError> {
     target.modules.validate()?;
-    let of_runtime = [("checksum", target.checksum, 3), ("reads", target.reads, 2), ("fragments", target.fragments, 1)];
+    let of_runtime = [
+        ("checksum", target.checksum, 3),
+        ("bandwidth probe", target.bandwidth_probe, 2),
+        ("fragments", target.fragments, 1),
+    ];
     for (what, pipeline, bindings) in of_runtime {
         let Some(pipeline) = pipeline else { continue };
         below(&format!("pipeline of the {what}"), pipeline, target.pipelines.len())?;
@@ -152,7 +156,7 @@ fn validate_lives(activations: &[ActivationPlan], arena_bytes: u64) -> Result<()
         if let Some(other) = before.filter(reaches_it).or_else(behind) {
             return Err(ParseError::invalid(
                 format!("activation {}", one.name),
-                format!("no overlap with {}, which lives at the same time", other.name),
+                format!("no overlap with {}, which is in use at the same time", other.name),
                 format!("offset {}", one.offset_bytes),
             ));
         }

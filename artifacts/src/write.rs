@@ -36,7 +36,7 @@ pub struct ArtifactWriter {
 
 impl ArtifactWriter {
     /// Makes the file of an artifact that will be named `path` and removes it again: what [`ArtifactWriter::create`] would
-    /// say, told before the work that comes first.
+    /// say, given before the work that comes first.
     ///
     /// # Errors
     /// As of [`ArtifactWriter::create`].

@@ -2,7 +2,7 @@
 //! were not measured (`Target::is_measured`), so of kernels that such targets have.
 //!
 //! ```text
-//! KernelSpec ─┬─ matmul      lanes, rows and columns a lane, loads in flight
+//! KernelSpec ─┬─ matmul      lanes, rows and tokens a lane, loads in flight
 //!             ├─ lane_tile   tiles of a workgroup and of a lane, of GEMMs without matrix units
 //!             ├─ matrices    tiles of gemm and flash
 //!             ├─ attention   splits, heads and rows a workgroup; combine's lanes

@@ -18,7 +18,7 @@ pub enum Form {
     Graph,
     /// The fused graph.
     Fused,
-    /// Where every byte lives, and why.
+    /// Where every byte is placed, and why.
     Plan,
     /// Pipelines with their WGSL, and the dispatch lists.
     Kernels,
@@ -33,7 +33,7 @@ impl Form {
         match self {
             Form::Graph => "The plain graph",
             Form::Fused => "The fused graph",
-            Form::Plan => "Where every byte lives, and why",
+            Form::Plan => "Where every byte is placed, and why",
             Form::Kernels => "Pipelines with their WGSL, and the dispatch lists",
         }
     }

@@ -76,7 +76,7 @@ fn store(
         pipelines,
         programs: programs.to_vec(),
         checksum: selected.checksum.map(|index| index as u32),
-        reads: selected.bandwidth_probe.map(|index| index as u32),
+        bandwidth_probe: selected.bandwidth_probe.map(|index| index as u32),
         fragments: selected.fragments.map(|index| index as u32),
     })
 }

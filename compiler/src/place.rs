@@ -1,4 +1,4 @@
-//! Where every byte lives. The only code that chooses an address or a memory tier.
+//! Where every byte is placed. The only code that chooses an address or a memory tier.
 
 mod arena;
 pub mod npu;
@@ -301,7 +301,7 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
             Binding { buffer: BufferRef::Logits, offset_bytes: 0, len_bytes: 4 * len as u64, writes }
         }
         Operand::Samples => whole(BufferRef::Output),
-        Operand::Arrivals => words(0, COMPLETION_COUNTERS),
+        Operand::CompletionCounters => words(0, COMPLETION_COUNTERS),
         Operand::SyncCounters { dispatch } => words(slot(dispatch - 1), 2 * counter_sync::SLOT_WORDS),
         Operand::SyncCounterSlots => words(slot(0), counter_sync::SLOTS * counter_sync::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),

@@ -150,7 +150,7 @@ pub struct PlanReport<'a> {
     pub estimated_tokens_per_s: Option<f64>,
     /// What was decided of the NPU; empty: there is none.
     pub npu: &'a [NpuDecision],
-    /// Where every byte would live.
+    /// Where every byte would be placed.
     pub plan: &'a Plan,
 }
 

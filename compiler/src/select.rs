@@ -116,7 +116,7 @@ pub enum Operand {
     /// The same value as sums that workgroups add to.
     Sums(ValueId),
     /// Counters of those who leave a result in parts, 0 between dispatches.
-    Arrivals,
+    CompletionCounters,
     /// The slots of the dispatch before this one and its own, see `unicorn_kernels::counter_sync`.
     SyncCounters {
         dispatch: usize,

@@ -61,14 +61,14 @@ impl FusedTailSpec {
 
 /// Values of the piece `fused_tail`, of a kernel that may have one: of so many lanes, and so many groups of 32 elements that a workgroup
 /// makes.
-pub(crate) fn values(next: Option<&FusedTailSpec>, lanes: usize, groups: usize, values: Values) -> Values {
-    let values = values.flag("FUSED_TAIL", next.is_some()).size("TAIL_GROUPS", groups);
-    let Some(next) = next else { return values };
-    let layout = &next.layout;
+pub(crate) fn values(tail: Option<&FusedTailSpec>, lanes: usize, groups: usize, values: Values) -> Values {
+    let values = values.flag("FUSED_TAIL", tail.is_some()).size("TAIL_GROUPS", groups);
+    let Some(tail) = tail else { return values };
+    let layout = &tail.layout;
     layout
         .format
         .values("FUSED", values)
-        .count("TAIL_SLOTS", next.slots(lanes))
+        .count("TAIL_SLOTS", tail.slots(lanes))
         .count("FUSED_LAST_GROUP", layout.cols.div_ceil(ACTIVATION_GROUP) - 1)
         .count("FUSED_LAST_TILE", layout.tiles() - 1)
         .count("FUSED_TILE_WORDS", layout.blocks_per_tile() * layout.format.block_words())

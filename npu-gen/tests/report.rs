@@ -38,7 +38,7 @@ const HEAD: &str = "\
 W4A8 GEMMs and attention of prefill, and GEMVs of at most 8 rows, for the NPU of Ryzen 7040 and 8040 (XDNA1), by npu-gen.
 
 Emitted, checked against the device's limits, and functionally simulated on the host; never compiled to AIE2 machine code and never run on
-hardware here. Times and shares are of the static model in npu-gen/src/solve.rs, which knows neither DRAM nor what a compiler makes of a loop.
+hardware here. Times and shares are of the static model in npu-gen/src/solve.rs, which leaves out DRAM and what a compiler makes of a loop.
 
   tile        rows × columns of a core's sums, and values of k at a time
   L1, L2      bytes of the fullest core's data memory and of the fullest memory tile, in per cent

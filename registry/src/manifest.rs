@@ -1,5 +1,5 @@
 //! The manifest and configuration of an artifact in a registry, by the CNCF's ModelPack specification: an OCI image manifest whose
-//! layers have the media types of models. `docs/registries.md` shows one.
+//! layers have the media types of models. `docs/registry.md` shows one.
 
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::Meta;

@@ -11,7 +11,7 @@ pub struct Transfer {
     pub moved_bytes: u64,
 }
 
-/// Is told of each step of a transfer, on any thread.
+/// Called at each step of a transfer, on any thread.
 pub type TransferProgress<'a> = &'a (dyn Fn(Transfer) + Send + Sync);
 
 /// The progress that nobody follows.

@@ -67,7 +67,7 @@ pub struct PullOptions<'a> {
     pub targets: Targets,
     /// Whose signature it must have; the kernels of all targets are then fetched, which a signature covers. Default: it needs none.
     pub trust: Option<&'a Trust>,
-    /// Is called with how far it is. Default: it does nothing.
+    /// Receives the progress. Default: it does nothing.
     pub progress: TransferProgress<'a>,
     /// Is called before a wait for another process that pulls the same. Default: it does nothing.
     pub on_wait: &'a dyn Fn(),

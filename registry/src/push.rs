@@ -33,7 +33,7 @@ pub struct PushOptions<'a> {
     pub chunk_bytes: u64,
     /// Signs the artifact. Default: none.
     pub signing_key: Option<&'a SigningKey>,
-    /// Is called with how far it is. Default: it does nothing.
+    /// Receives the progress. Default: it does nothing.
     pub progress: TransferProgress<'a>,
 }
 

@@ -299,7 +299,7 @@ impl Model {
         let engine = self.shared.ready(&mut slot).ok()?.1;
         engine.settle(None).ok()?;
         let device = engine.queue.device().clone();
-        bandwidth::measure(&device, &mut engine.queue, engine.reads.as_ref()?).ok()
+        bandwidth::measure(&device, &mut engine.queue, engine.bandwidth_probe.as_ref()?).ok()
     }
 
     /// Shapes of steps that [`Model::time_kernels`] can measure at this depth, with the number of versions of their program: those

@@ -190,7 +190,7 @@ pub fn make_resident(
         views,
         npu,
         programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,
-        reads: target.reads.map(|kernel| pipelines[kernel as usize].clone()),
+        bandwidth_probe: target.bandwidth_probe.map(|kernel| pipelines[kernel as usize].clone()),
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),

@@ -37,7 +37,7 @@ pub enum Operand {
     Values,
     Samples,
     /// Counters that are 0 before and after.
-    Arrivals,
+    CompletionCounters,
     /// The counters of the step before and of its own. Steps that follow each other without a barrier count each other.
     SyncCounters,
     SyncCounterSlots,
@@ -284,7 +284,7 @@ impl Launch {
                 Operand::Keys => whole(BufferRef::Keys { group: 0, layer: 0 }, binding.writes),
                 Operand::Values => whole(BufferRef::Values { group: 0, layer: 0 }, binding.writes),
                 Operand::Samples => whole(BufferRef::Output, true),
-                Operand::Arrivals => Binding { len_bytes: COUNTERS_BYTES, ..whole(BufferRef::Arena, true) },
+                Operand::CompletionCounters => Binding { len_bytes: COUNTERS_BYTES, ..whole(BufferRef::Arena, true) },
                 Operand::SyncCounters => {
                     let offset_bytes = COUNTERS_BYTES + SLOT_BYTES * slot;
                     Binding { offset_bytes, len_bytes: 2 * SLOT_BYTES, ..whole(BufferRef::Arena, true) }
@@ -315,7 +315,7 @@ impl Launch {
             pipelines,
             programs,
             checksum: Some(number),
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         };
         let kernels = Kernels { targets: vec![target] };

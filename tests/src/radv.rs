@@ -95,7 +95,7 @@ impl CompiledModel {
             pipelines: others.iter().map(|(pipeline, _, _)| pipeline.clone()).collect(),
             programs: Vec::new(),
             checksum: None,
-            reads: None,
+            bandwidth_probe: None,
             ..compiled.clone()
         };
         let executables = kernel_statistics(facts, &only_others, true)?;

@@ -256,7 +256,7 @@ fn kernels(targets: Vec<Target>) -> Vec<TargetKernels> {
         pipelines: Vec::new(),
         programs: Vec::new(),
         checksum: None,
-        reads: None,
+        bandwidth_probe: None,
         fragments: None,
     };
     targets.into_iter().map(kernels).collect()

@@ -185,7 +185,7 @@ fn an_npu_that_is_missing_is_named() {
     assert!(error.contains("NPU is busy") && error.contains("end one of them"), "{error}");
 }
 
-/// Without the feature `npu-simulator`, `unicorn-run` knows no other NPU than this machine's.
+/// Without the feature `npu-simulator`, `unicorn-run` has no other NPU than this machine's.
 #[test]
 fn the_command_line_names_the_option_and_says_what_the_npu_does() {
     if Path::new("/dev/accel").exists() {

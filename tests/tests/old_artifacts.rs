@@ -226,7 +226,7 @@ fn decode_only(kernels: &Kernels) -> Kernels {
             decodes || (program.rows == 8 && program.logits == LogitsRows::Hidden)
         };
         target.programs.retain(is_kept);
-        (target.checksum, target.reads, target.fragments) = (None, None, None);
+        (target.checksum, target.bandwidth_probe, target.fragments) = (None, None, None);
         let all = std::mem::take(&mut target.pipelines);
         let mut kept: Vec<u32> = Vec::new();
         for dispatch in target.programs.iter_mut().flat_map(|program| &mut program.dispatches) {

@@ -345,7 +345,7 @@ fn two_processes_fetch_once_and_gc_spares_them() {
     assert!(user.files("partial").is_empty() && user.json(&["list"]).as_array().unwrap().len() == 1);
 }
 
-/// `draft` as docker-registry wants it: bcrypt of the word `secret`.
+/// `draft` in docker-registry's form: bcrypt of the word `secret`.
 const PASSWORDS: &str = "draft:$2b$04$gdWzctID407GJqfeF/iqFOG1/AYNe/nayNlTOyBUwlH1EZnJCKxNy\n";
 
 #[test]

@@ -108,7 +108,7 @@ fn the_same_bytes_arrive_and_fewer_kernels_are_an_artifact_too() {
     assert!(names(&folder, "artifacts").is_empty() && store.remove(&reference).is_err());
 }
 
-/// With sections of kinds that the registry knows nothing of.
+/// With sections of kinds that the registry does not read.
 #[test]
 fn an_artifact_with_npu_programs_arrives_whole() {
     let Some((registry, folder)) = start() else { return };

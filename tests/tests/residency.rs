@@ -210,7 +210,7 @@ fn loading_takes_no_second_copy() {
     assert!(weight_bytes > 256 << 20, "{weight_bytes} bytes: a second copy would go unseen");
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     forget(&artifact);
-    // A file system without a cache of its own, such as tmpfs, forgets nothing.
+    // A file system without a cache of its own, such as tmpfs, drops nothing.
     let is_watched = cached_bytes(&artifact) == 0;
     if !is_watched {
         skip("page cache", format_args!("{} stays in it", artifact.display()));

@@ -172,12 +172,7 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
         (TEXT, "{", Value::Null, "body: expected JSON, found EOF"),
         (TEXT, "[]", Value::Null, "body: expected an object, found []"),
         (TEXT, "{}", "prompt".into(), "prompt: expected text,"),
-        (
-            TEXT,
-            r#"{"prompt": []}"#,
-            "prompt".into(),
-            "prompt: expected 1 to 64 tokens, found 0",
-        ),
+        (TEXT, r#"{"prompt": []}"#, "prompt".into(), "prompt: expected 1 to 64 tokens, found 0"),
         (TEXT, r#"{"prompt": [-1]}"#, "prompt".into(), "prompt: expected text,"),
         (TEXT, r#"{"prompt": [4000000]}"#, "prompt".into(), "prompt: expected token ids below"),
         (TEXT, &json!({"prompt": far}).to_string(), "prompt".into(), "prompt: expected 1 to 64 tokens"),

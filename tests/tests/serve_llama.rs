@@ -58,7 +58,8 @@ fn a_template_replaces_the_model_s() {
     std::fs::write(&file, template).unwrap();
     let prompt_of = |reasoning: &str, request: Value| {
         let file = file.to_str().unwrap();
-        let server = start(&["--parallel", "1", "--ctx", "256", "--chat-template-file", file, "--reasoning", reasoning]);
+        let server =
+            start(&["--parallel", "1", "--ctx", "256", "--chat-template-file", file, "--reasoning", reasoning]);
         rendered(&server, request)
     };
     let question = json!([{"role": "user", "content": "Hi"}]);
@@ -115,8 +116,7 @@ fn a_stream_says_how_far_the_prompt_is_and_what_each_part_took() {
             let texts = ["/content", "/choices/0/text", "/choices/0/delta/content", "/delta"];
             texts.iter().any(|text| part.pointer(text).and_then(Value::as_str).is_some_and(|text| !text.is_empty()))
         });
-        let predicted: Vec<u64> =
-            with_text.filter_map(|part| part["timings"]["predicted_n"].as_u64()).collect();
+        let predicted: Vec<u64> = with_text.filter_map(|part| part["timings"]["predicted_n"].as_u64()).collect();
         assert!(!predicted.is_empty() && predicted.is_sorted() && predicted[0] >= 1, "{path}: {predicted:?}");
     }
     let plain = events(&server, "/completion", &json!({"prompt": prompt, "n_predict": 2, "stream": true}));
@@ -179,7 +179,8 @@ fn pages_of_this_machine_have_access_by_one_word() {
 
 #[test]
 fn vertex_ai_finds_its_paths() {
-    let variables = [("AIP_MODE", "PREDICTION"), ("AIP_PREDICT_ROUTE", "v1/models/m:predict"), ("AIP_HEALTH_ROUTE", "/alive")];
+    let variables =
+        [("AIP_MODE", "PREDICTION"), ("AIP_PREDICT_ROUTE", "v1/models/m:predict"), ("AIP_HEALTH_ROUTE", "/alive")];
     let server = start_with(&["--parallel", "2", "--ctx", "128"], &variables);
     assert!(get(&server.address, "/alive").0.starts_with("HTTP/1.0 200 "));
     let messages = json!([{"role": "user", "content": "Hi"}]);

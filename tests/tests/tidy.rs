@@ -6,6 +6,8 @@ use std::process::Command;
 
 /// Longest source file: a longer file has more than one subject.
 const MAX_LINES: usize = 700;
+/// Longest page of benchmarks: a table a device, and what must be read with it.
+const MAX_BENCHMARK_LINES: usize = 150;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.
 const FORMAT_FILES: [&str; 11] = [
@@ -256,6 +258,60 @@ fn links_between_documents_lead_to_files() {
 }
 
 /// Files that people write; those of the models are data.
+/// A path in backticks that begins with a folder of the repository.
+#[test]
+fn files_that_documents_name_exist() {
+    let folders: BTreeSet<String> =
+        ["artifacts", "compiler", "deploy", "docs", "kernels", "npu-gen", "packaging", "registry", "runtime"]
+            .into_iter()
+            .chain(["shaders-gen", "tests", "xtask"])
+            .map(|folder| format!("{folder}/"))
+            .collect();
+    let is_path = |text: &str| {
+        folders.iter().any(|folder| text.starts_with(folder.as_str()))
+            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "/._-".contains(letter))
+    };
+    let mut missing = Vec::new();
+    // What the past names may be gone.
+    let is_of_today = |file: &PathBuf| !shown(file).starts_with("docs/lab/") && !shown(file).ends_with("CHANGELOG.md");
+    for file in text_files().into_iter().filter(is_of_today) {
+        let text = read(&file);
+        let named = text.split('`').skip(1).step_by(2).filter(|text| is_path(text));
+        let made = ["tests/fuzz/artifacts", "tests/fuzz/corpus"];
+        let gone = named.filter(|path| !root().join(path).exists() && !made.iter().any(|made| path.starts_with(made)));
+        missing.extend(gone.map(|path| format!("{}: {path}", shown(&file))));
+    }
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn benchmarks_fit_their_page_and_experiments_name_their_commit() {
+    let lines = read(&root().join("docs/benchmarks.md")).lines().count();
+    assert!(lines <= MAX_BENCHMARK_LINES, "docs/benchmarks.md: {lines} lines; move the older ones to the lab book");
+    let pages = files("md").into_iter().filter(|file| shown(file).starts_with("docs/lab/20"));
+    for page in pages {
+        let text = read(&page);
+        let mut lines = text.lines();
+        while let Some(title) = lines.find(|line| line.starts_with("### ")) {
+            let facts = lines.next().unwrap_or_default();
+            let words = facts.split([' ', ',']);
+            let is_commit = |word: &str| word.len() >= 7 && word.chars().all(|letter| letter.is_ascii_hexdigit());
+            assert!(words.into_iter().any(is_commit), "{}: {title}: no commit in {facts:?}", shown(&page));
+        }
+    }
+}
+
+/// `skip` of `tests/src/skip.rs` counts a check that does not run, and refuses most under UNICORN_STRICT.
+#[test]
+fn no_check_is_skipped_without_being_counted() {
+    // In pieces, so that this file is not its own finding.
+    let words = ["eprintln!(\"skip", "println!(\"skip"].map(|word| format!("{word}ped"));
+    for file in files("rs").into_iter().filter(|file| !file.ends_with("tests/src/skip.rs")) {
+        let text = read(&file);
+        assert!(!words.iter().any(|word| text.contains(word.as_str())), "{}: use tests/src/skip.rs", shown(&file));
+    }
+}
+
 fn text_files() -> Vec<PathBuf> {
     let written = ["rs", "toml", "md", "wgsl", "py", "yml", "yaml", "sh", "test"];
     written.into_iter().flat_map(files).filter(|path| !path.starts_with(root().join("tests/models"))).collect()

@@ -47,7 +47,7 @@ fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
     ]
 }
 
-/// Fewer loads in flight, or more than one, fewer rows a lane, fewer columns a lane, fewer lanes a row.
+/// Fewer loads in flight, or more than one, fewer rows a lane, fewer tokens a lane, fewer lanes a row.
 fn of_rows(tile: MatMulTile) -> Vec<MatMulTile> {
     vec![
         MatMulTile { unroll: if tile.unroll > 1 { tile.unroll / 2 } else { 2 }, ..tile },

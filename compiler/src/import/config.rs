@@ -242,7 +242,7 @@ pub(super) mod limits {
     pub const HEADS: usize = 1 << 12;
     pub const HEAD_DIM: usize = 1 << 12;
     pub const VOCAB_SIZE: usize = 1 << 24;
-    pub const LAYERS: usize = 10_000;
+    pub const LAYERS: usize = unicorn_artifact::plan::MAX_LAYERS as usize;
     pub const POSITIONS: usize = 1 << 30;
     pub const EXPERTS: usize = 1 << 12;
     /// A lane of the delta rule has as many numbers in registers.

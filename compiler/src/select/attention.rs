@@ -184,7 +184,7 @@ impl Selector<'_> {
             Role::Output => Operand::Value(out),
             Role::Encoded => Operand::Encoded(out),
             Role::Exchange => Operand::Partials { of: out, len },
-            Role::CompletionCounters => Operand::Arrivals,
+            Role::CompletionCounters => Operand::CompletionCounters,
             Role::Keys => Operand::Keys { group, layer },
             Role::Values => Operand::Values { group, layer },
             Role::Sinks => self.sinks(node),

@@ -109,7 +109,7 @@ fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
 /// Whether a kernel with its next matmul, in so many workgroups, has lanes and room for it, and adds few parts. All splits of an
 /// attention read the weights, one of each head adds.
 fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: FusedTailTuning, shared_memory_bytes: usize) -> bool {
-    let (next, held, shared_bytes, adding) = match merged {
+    let (tail, groups, shared_bytes, adding) = match merged {
         KernelSpec::MatMul(spec) if spec.output == CODES && spec.tile.tokens_per_lane * spec.tile.passes == 1 => {
             (&spec.fused_tail, spec.tail_groups_per_lane(), spec.shared_bytes(), workgroups[1])
         }
@@ -118,8 +118,8 @@ fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: FusedTailTunin
         }
         _ => return false,
     };
-    let added = next.as_ref().map_or(0, |next| next.layout.rows) * adding;
-    added <= tuning.max_added && held <= tuning.max_groups && shared_bytes <= shared_memory_bytes
+    let added = tail.as_ref().map_or(0, |tail| tail.layout.rows) * adding;
+    added <= tuning.max_added && groups <= tuning.max_groups && shared_bytes <= shared_memory_bytes
 }
 
 /// How many dispatches use each operand.

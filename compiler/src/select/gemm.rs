@@ -52,7 +52,7 @@ impl Selector<'_> {
             Role::ProductFactor => factor.expect("halves have one"),
             Role::Encoded => Operand::Encoded(out),
             Role::ExchangedSums => Operand::Partials { of: out, len: partials },
-            Role::CompletionCounters => Operand::Arrivals,
+            Role::CompletionCounters => Operand::CompletionCounters,
             _ => result,
         });
     }

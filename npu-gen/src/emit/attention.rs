@@ -1,6 +1,6 @@
 //! What the cores of attention compute, in operations of MLIR's vector dialect.
 //!
-//! mlir-aie's conversion makes the matrix unit's instruction of a `vector.contract` of 4×8 by 8×4 bf16 with extensions to f32 in front, and knows products
+//! mlir-aie's conversion makes the matrix unit's instruction of a `vector.contract` of 4×8 by 8×4 bf16 with extensions to f32 in front, and converts products
 //! of f32 and the truncation to bf16. Bit casts of whole vectors are left to the compiler of the core; they are not checked here. The softmax is an
 //! external function: AIE2 has no exponential but by tables, and its vectors of f32 have neither sum nor difference.
 

@@ -94,7 +94,7 @@ async fn piece_by_piece(
 ) -> Result<(), Broken> {
     let (response, is_rest) = hub.content(commit, &file.name, *done).await.map_err(Broken::There)?;
     if !is_rest && *done > 0 {
-        // This hub knows no ranges.
+        // This hub serves no ranges.
         counter.lost(std::mem::take(done));
         *hasher = Hasher::new(file);
     }

@@ -113,6 +113,11 @@ fn deny_system_calls() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/src/skip.rs"]
+#[allow(dead_code)]
+mod skip;
+
+#[cfg(test)]
 mod tests {
     use std::fs::{self, File};
     use std::io::ErrorKind::PermissionDenied;
@@ -173,7 +178,7 @@ mod tests {
         fs::remove_file(status.join("1.json")).unwrap();
         thread::spawn(|| ()).join().unwrap();
         if files == Files::Unrestricted {
-            eprintln!("skipped: files in the sandbox: this kernel has no Landlock");
+            skip::skip("files in the sandbox", "this kernel has no Landlock");
             return;
         }
         let denied = [

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER};
+use axum::http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIGIN, RETRY_AFTER,
+};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};

@@ -35,7 +35,7 @@ use crate::options::{LeftOut, ServeOptions, VertexPaths};
 use crate::pending::PendingResponse;
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
-use crate::reading::{Finding, Found, Pooling, ReadJob, Reader, Wanted};
+use crate::reading::{Finding, Found, Output, Pooling, ReadJob, Reader};
 use crate::reply::Reply;
 use crate::structure::{Constraint, Start, Vocabulary};
 use crate::worker::{Command, Job};
@@ -144,7 +144,14 @@ impl RequestHandler {
             ollama,
             about: about(model),
             model_path: options.model_path.clone().unwrap_or_else(|| model_name.clone()),
-            aliases: options.aliases.iter().chain([&model_name]).cloned().collect::<BTreeSet<_>>().into_iter().collect(),
+            aliases: options
+                .aliases
+                .iter()
+                .chain([&model_name])
+                .cloned()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
             tags: options.tags.clone(),
             vertex: options.vertex.clone(),
             model_name,
@@ -248,15 +255,15 @@ impl RequestHandler {
         Ok(PendingResponse::new(writer, received, replies, beginnings, request.stream))
     }
 
-    /// Queues prompts that are read for what `wanted` says, and after which nothing is generated.
+    /// Queues prompts that are read for this output, and after which nothing is generated.
     ///
     /// # Errors
     /// When the queue is full or the server is stopping.
-    pub(crate) fn read(&self, prompts: Vec<Vec<u32>>, wanted: impl Fn() -> Wanted) -> Result<Awaited, ApiError> {
+    pub(crate) fn read(&self, prompts: Vec<Vec<u32>>, output: impl Fn() -> Output) -> Result<Awaited, ApiError> {
         let places = self.admission.queue(prompts.len())?;
         let mut awaited = Awaited { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
         for (prompt, place) in prompts.into_iter().zip(places) {
-            let (reader, found) = Reader::new(wanted(), prompt.len() as u32, self.metrics.clone(), place);
+            let (reader, found) = Reader::new(output(), prompt.len() as u32, self.metrics.clone(), place);
             awaited.found.push(found);
             let job = Box::new(ReadJob { prompt, reader });
             self.commands.send(Command::Read(job)).map_err(|_| ApiError::stopping())?;

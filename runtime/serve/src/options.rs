@@ -46,13 +46,13 @@ pub struct ServeOptions {
     pub model_name: Option<String>,
     /// Further names of the model, in lists of models. Default: none.
     pub aliases: Vec<String>,
-    /// What lists of models tell of it, such as `code`. Default: nothing.
+    /// Words that lists of models show beside its name, such as `code`. Default: none.
     pub tags: Vec<String>,
     /// Where the model came from, for `/props`; `None`, the default: its name.
     pub model_path: Option<String>,
     /// Where Vertex AI's requests are answered; `None`, the default: nowhere.
     pub vertex: Option<VertexPaths>,
-    /// Keys, one of which requests need to name; empty, the default: none. Whether the server is there is told without.
+    /// Keys, one of which requests need to name; empty, the default: none. Health needs none.
     pub api_keys: Vec<String>,
     /// Whether `/metrics` is answered. Default: no.
     pub metrics: bool,

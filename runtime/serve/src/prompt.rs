@@ -283,7 +283,10 @@ mod tests {
         let context = 40_000;
         let refused = tokens(context, &"a b ".repeat(500_000)).unwrap_err();
         // Two pieces of 32,768 tokens each, of a million.
-        assert_eq!(refused, "prompt: exceeds the available context size: expected 1 to 40000 tokens, found more than 65536");
+        assert_eq!(
+            refused,
+            "prompt: exceeds the available context size: expected 1 to 40000 tokens, found more than 65536"
+        );
         // Long words, of which the pieces cut some.
         let dashes = format!("{} ", "-".repeat(100)).repeat(39_000 * 100 / 101);
         assert_eq!(tokens(context, &dashes), Ok(39_000 * 100 / 101));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, Request};
-use axum::http::{Method, StatusCode};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Map, Value, json};
@@ -89,7 +89,11 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
 }
 
 /// Vertex AI's paths are its own.
-async fn at_other_path(handler: Arc<RequestHandler>, endpoints: Router, request: Request) -> Result<Response, ApiError> {
+async fn at_other_path(
+    handler: Arc<RequestHandler>,
+    endpoints: Router,
+    request: Request,
+) -> Result<Response, ApiError> {
     let path = request.uri().path();
     match handler.vertex.clone() {
         Some(vertex) if path == vertex.predict && request.method() == Method::POST => {

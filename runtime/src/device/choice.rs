@@ -211,7 +211,7 @@ mod tests {
             pipelines: vec![],
             programs: vec![],
             checksum: None,
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         }
     }

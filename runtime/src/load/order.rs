@@ -142,7 +142,7 @@ mod tests {
             pipelines: vec![],
             programs: programs.into_iter().map(program).collect(),
             checksum: None,
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         }
     }

@@ -63,7 +63,7 @@ impl PagePool {
         self.free.len() as u32
     }
 
-    /// The caller knows that a page is free.
+    /// A page must be free.
     fn allocate(&mut self) -> u32 {
         self.in_use.0.fetch_add(1, Ordering::Relaxed);
         let page = self.free.pop().expect("a free page: see BlockTable::can_advance");

@@ -38,7 +38,7 @@ impl Node {
     /// The answer to a query, which is of type `T`.
     ///
     /// # Errors
-    /// Of a query that the driver does not know.
+    /// Of a query that the driver does not have.
     pub fn info<T: Plain>(&self, param: u32) -> io::Result<T> {
         let mut answer = T::default();
         let buffer = ptr::from_mut(&mut answer) as u64;
@@ -159,7 +159,7 @@ impl Node {
         }
     }
 
-    /// `value` has the type of the ioctl's number, and addresses in it are of memory that lives and is as long as it says.
+    /// `value` has the type of the ioctl's number, and addresses in it are of memory that is valid and as long as it says.
     fn call<T>(&self, number: u32, value: &mut T) -> io::Result<()> {
         assert_eq!(number >> 16 & 0x3fff, size_of::<T>() as u32, "ioctl {number:#x} of another struct");
         loop {

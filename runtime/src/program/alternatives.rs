@@ -101,7 +101,7 @@ mod tests {
             pipelines: vec![pipeline],
             programs: vec![program],
             checksum: None,
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         };
         let mut kernels = Kernels { targets: vec![target] };

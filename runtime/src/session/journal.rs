@@ -34,8 +34,8 @@ pub struct Entry<'j> {
 impl Journal {
     /// Empty, with room for `context_tokens`: appending allocates nothing.
     pub fn new(context_tokens: u32) -> Journal {
-        let room = context_tokens as usize;
-        Journal { tokens: Vec::with_capacity(room), steps: Vec::with_capacity(room) }
+        let capacity = context_tokens as usize;
+        Journal { tokens: Vec::with_capacity(capacity), steps: Vec::with_capacity(capacity) }
     }
 
     /// All tokens, in order.

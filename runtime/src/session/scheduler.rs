@@ -93,8 +93,8 @@ pub trait TokenReceiver {
         0
     }
 
-    /// Whether [`TokenReceiver::hidden_row`] wants the prompt's hidden rows, and no token. Such a prompt is fed from its first token on, by
-    /// a session that forgets it afterwards.
+    /// Whether [`TokenReceiver::hidden_row`] takes the prompt's hidden rows, and no token. Such a prompt is fed from its first token on, by
+    /// a session that is cleared afterwards.
     fn reads_hidden_rows(&self) -> bool {
         false
     }

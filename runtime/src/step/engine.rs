@@ -40,7 +40,7 @@ pub struct Engine {
     /// Zeros the activations and, before them, the counters by which dispatches wait for each other.
     pub clear_arena: CommandList,
     /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
-    pub reads: Option<Arc<Pipeline>>,
+    pub bandwidth_probe: Option<Arc<Pipeline>>,
     /// Pages of the KV cache that no sequence has. Its lock is never held while a step runs.
     pub pools: PagePools,
     pub slots: u32,

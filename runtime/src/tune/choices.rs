@@ -156,7 +156,7 @@ pub(super) fn assemble(target: &TargetKernels, programs: &[(usize, &BTreeMap<u32
     }
     let of_runtime = [
         (&mut made.checksum, target.checksum),
-        (&mut made.reads, target.reads),
+        (&mut made.bandwidth_probe, target.bandwidth_probe),
         (&mut made.fragments, target.fragments),
     ];
     for (of_runtime, number) in of_runtime {
@@ -219,7 +219,7 @@ mod tests {
                 program(1, vec![matmul()]),
             ],
             checksum: Some(2),
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         }
     }

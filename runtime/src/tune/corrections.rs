@@ -193,7 +193,7 @@ mod tests {
             pipelines: (0..count).map(pipeline).collect(),
             programs: (0..).zip(rows).map(program).collect(),
             checksum: None,
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         }
     }

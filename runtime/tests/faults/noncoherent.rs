@@ -42,18 +42,23 @@ fn memory_that_is_not_coherent_is_flushed_and_invalidated_on_every_upload_path()
     assert_eq!((count(&made_calls(), FLUSH), count(&made_calls(), INVALIDATE)), (0, 0), "llvmpipe is coherent");
     let _noncoherent = Noncoherent::new();
     let mut loaded = 0;
-    for way in UploadPath::ALL {
+    for upload in UploadPath::ALL {
         inject(None);
-        let model = match Model::load(&path, &options.clone().with(|options| options.residency = Some(way))) {
+        let model = match Model::load(&path, &options.clone().with(|options| options.residency = Some(upload))) {
             // The pages that llvmpipe imports are coherent: without such memory it has no type for them.
-            Err(LoadError::Residency { .. }) if [UploadPath::Import, UploadPath::Host].contains(&way) => continue,
-            other => other.unwrap_or_else(|error| panic!("{way}: {error}")),
+            Err(LoadError::Residency { .. }) if [UploadPath::Import, UploadPath::Host].contains(&upload) => continue,
+            other => other.unwrap_or_else(|error| panic!("{upload}: {error}")),
         };
         let of_load = made_calls();
-        assert_eq!(run(&model).unwrap(), expected, "{way}");
-        assert!(count(&made_calls(), INVALIDATE) > count(&of_load, INVALIDATE), "{way}: no step invalidated");
+        assert_eq!(run(&model).unwrap(), expected, "{upload}");
+        assert!(count(&made_calls(), INVALIDATE) > count(&of_load, INVALIDATE), "{upload}: no step invalidated");
         // Stages and imported pages are coherent where the device has such memory.
-        assert_eq!(count(&of_load, FLUSH) > 0, way == UploadPath::Map, "{way}: {} flushes", count(&of_load, FLUSH));
+        assert_eq!(
+            count(&of_load, FLUSH) > 0,
+            upload == UploadPath::Map,
+            "{upload}: {} flushes",
+            count(&of_load, FLUSH)
+        );
         loaded += 1;
     }
     assert!(loaded >= 2, "{loaded} upload paths");

@@ -204,7 +204,7 @@ fn kernels() -> Kernels {
             pipelines,
             programs,
             checksum: None,
-            reads: None,
+            bandwidth_probe: None,
             fragments: None,
         }],
     }

@@ -117,8 +117,8 @@ impl Chat {
     pub fn ask(&mut self, question: &str) -> Result<Answer<'_>, TextError> {
         let question = Message::new("user", question);
         let max_tokens = self.options.max_tokens.unwrap_or(u32::MAX);
-        let room = Window::for_answer(self.context_tokens, max_tokens);
-        let (prompt, first) = self.fit(room, self.first, Some(&question), "")?;
+        let window = Window::for_answer(self.context_tokens, max_tokens);
+        let (prompt, first) = self.fit(window, self.first, Some(&question), "")?;
         self.first = first;
         self.answer(&prompt, Exchange::New { question })
     }

@@ -16,7 +16,7 @@ pub enum Settings {
     Graph(ModelSettings),
     /// The fused graph.
     Fuse(ModelSettings),
-    /// Where every byte lives.
+    /// Where every byte is placed.
     Plan(ModelSettings),
     /// The dispatches of the program that decodes a token of each of so many `sequences`, with the kernels they run.
     Dispatches(ModelSettings),

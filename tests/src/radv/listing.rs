@@ -1,4 +1,4 @@
-//! Machine code as text. Where RADV's disassembler does not know a family, ACO prints its own form of the same instructions, with results in front
+//! Machine code as text. Where RADV's disassembler lacks a family, ACO prints its own form of the same instructions, with results in front
 //! and registers by other punctuation; it is brought into the disassembler's form here.
 //!
 //! ```text

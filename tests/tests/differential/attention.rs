@@ -379,7 +379,7 @@ impl Case {
             Role::Keys => Operand::Keys,
             Role::Values => Operand::Values,
             Role::Partials | Role::Exchange => Operand::Out { id: PARTIALS, words: partials },
-            Role::CompletionCounters => Operand::Arrivals,
+            Role::CompletionCounters => Operand::CompletionCounters,
             Role::SyncCounters => Operand::SyncCounters,
             Role::Output if kernel == EMBED => Operand::Out { id: EMBED, words: self.rows * heads.input_stride },
             Role::Input if kernel == HEADS || self.attention.prologue.is_some() => {

@@ -260,7 +260,7 @@ impl Inputs {
             Role::QuantizedInput | Role::InputQuads => Operand::words(&self.codes),
             Role::Bias => Operand::floats(&self.bias),
             Role::ExchangedSums => Operand::Out { id: 1, words: partials },
-            Role::CompletionCounters => Operand::Arrivals,
+            Role::CompletionCounters => Operand::CompletionCounters,
             other => panic!("a GEMM has no {other:?}"),
         };
         let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();

@@ -119,7 +119,7 @@ fn the_delta_rule_goes_on_from_step_to_step() {
         let input = normals(rng, rows * spec.input_stride);
         let (decay, strength) = (normals(rng, rows * spec.gate_stride), normals(rng, rows * spec.gate_stride));
         let (mut decay_rate, bias) = (normals(rng, state.heads), normals(rng, state.heads));
-        // One that forgets at once.
+        // One that decays at once.
         decay_rate[0] = 5.0;
         let words = rows * spec.output_stride;
         let operands = vec![

@@ -46,7 +46,7 @@ const COMMON: &str = "Common";
 const SAMPLING: &str = "Sampling";
 /// Which tokens are proposed, and how many.
 const SPECULATION: &str = "Speculation";
-/// Where weights and KV cache live, and how they get there.
+/// Where weights and KV cache are placed, and how they get there.
 const MEMORY: &str = "Memory";
 /// Which device, and which target of the artifact.
 const DEVICE: &str = "Device";

@@ -24,7 +24,7 @@ pub struct ProfileArgs {
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
-    /// Print what the driver reports of each kernel: registers, code size, whatever it knows. Kernels are compiled once more for it
+    /// Print what the driver reports of each kernel: registers, code size and other statistics. Kernels are compiled once more for it
     #[arg(long)]
     pub kernel_statistics: bool,
     /// Print JSON

@@ -67,7 +67,7 @@ pub struct ServeArgs {
     /// File with a key in each line
     #[arg(long, value_name = "FILE", help_heading = ACCESS, hide_short_help = true)]
     pub api_key_file: Option<PathBuf>,
-    /// Speak TLS, with the certificate and its chain in this PEM file
+    /// Serve by TLS, with the certificate and its chain in this PEM file
     #[arg(long, value_name = "FILE", requires = "ssl_key_file", help_heading = ACCESS, hide_short_help = true)]
     pub ssl_cert_file: Option<PathBuf>,
     /// The certificate's private key, a PEM file
@@ -254,7 +254,10 @@ mod tests {
         assert_eq!(serve(&["-c", "512", "--n-predict", "-1"]).unwrap().max_tokens(), None);
         assert_eq!(serve(&["--cors-origins", "http://a,http://b"]).unwrap().cors, ["http://a", "http://b"]);
         let args = serve(&["--alias", "small,fim,code", "--tags", "chat", "--reasoning", "off", "-b", "32"]).unwrap();
-        assert_eq!((args.model_name().map(String::as_str), args.alias.len(), &*args.tags[0]), (Some("code"), 3, "chat"));
+        assert_eq!(
+            (args.model_name().map(String::as_str), args.alias.len(), &*args.tags[0]),
+            (Some("code"), 3, "chat")
+        );
         assert_eq!((args.reasoning, args.batch_size), (ReasoningOption::Off, Some(32)));
         assert_eq!(serve(&["--reasoning-format", "none"]).unwrap().reasoning_format, ReasoningFormatOption::None);
         assert_eq!(serve(&["--chat-template", "llama3"]).unwrap().template().unwrap().as_deref(), Some("llama3"));

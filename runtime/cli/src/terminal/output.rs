@@ -45,7 +45,8 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&(json + "\n"))
 }
 
-/// Prints a line on stderr, unless `--quiet` is given. Errors of stderr, such as a full disk behind a log, are ignored.
+/// Prints a line on stderr, unless `--quiet` is given. Control characters of names in it are escaped. Errors of stderr, such as a full disk
+/// behind a log, are ignored.
 pub fn note(line: impl Display) {
     note_part(format_args!("{line}\n"));
 }
@@ -53,7 +54,7 @@ pub fn note(line: impl Display) {
 /// The same without a line break.
 pub fn note_part(text: impl Display) {
     if verbosity() != Verbosity::Quiet {
-        write_stderr(text);
+        write_stderr(printable_lines(&text.to_string()));
     }
 }
 

@@ -63,7 +63,7 @@ pub struct Request {
     pub tool_choice: ToolChoice,
     /// Whether calls behind the first are left out.
     pub one_call: bool,
-    /// Whether reasoning is told apart from the answer; `None`: as the server has it.
+    /// Whether reasoning is separated from the answer; `None`: the server's default.
     pub splits_reasoning: Option<bool>,
     /// Whether the last message is the beginning of the reply.
     pub continues: bool,
@@ -162,7 +162,8 @@ impl Request {
                 let continues = continues.unwrap_or(true) && messages.last().is_some_and(is_reply);
                 // Only one of them can go on.
                 if continues && messages.iter().rev().nth(1).is_some_and(is_reply) {
-                    let expected = "expected one message of the assistant at the end, which the reply continues, found two";
+                    let expected =
+                        "expected one message of the assistant at the end, which the reply continues, found two";
                     return Err(ApiError::parameter("messages", expected));
                 }
                 (vec![Prompt::Chat(messages)], continues)

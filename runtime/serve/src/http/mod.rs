@@ -105,7 +105,7 @@ impl HttpListener {
         Ok(sockets.map(|socket| HttpListener { socket, tls: None }).collect())
     }
 
-    /// The same socket, on which clients speak TLS.
+    /// The same socket, on which clients use TLS.
     #[must_use]
     pub fn with_tls(self, identity: TlsIdentity) -> HttpListener {
         HttpListener { tls: Some(identity), ..self }
@@ -335,7 +335,7 @@ mod tests {
         assert!(read_to_end(asked).ends_with("\r\n\r\nwhole") && read_to_end(idle).is_empty());
     }
 
-    /// By a client that trusts this certificate alone; one that speaks no TLS gets no answer, and the next client is served.
+    /// By a client that trusts this certificate alone; one without TLS gets no answer, and the next client is served.
     #[test]
     fn tls_is_spoken_with_the_certificate_of_the_files() {
         let folder = tempfile::tempdir().unwrap();

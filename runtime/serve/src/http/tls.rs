@@ -16,7 +16,7 @@ pub struct TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// Reads PEM files: the server's certificate with those that lead to its authority, and its private key. Clients speak TLS 1.2 or 1.3.
+    /// Reads PEM files: the server's certificate with those that lead to its authority, and its private key. Clients use TLS 1.2 or 1.3.
     ///
     /// # Errors
     /// When a file cannot be read or holds something else, or the key does not belong to the certificate.

@@ -17,7 +17,7 @@ pub(crate) struct Completion {
     return_tokens: bool,
     timings_per_token: bool,
     return_progress: bool,
-    /// Paths of the fields that the client wants; empty: all.
+    /// Paths of the requested fields; empty: all.
     fields: Vec<String>,
     /// Choices of each prompt.
     n: u32,

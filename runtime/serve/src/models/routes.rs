@@ -156,7 +156,7 @@ impl ModelRouter {
     }
 }
 
-/// Reads no more of a body than its model's name: what is wrong beside that is told by the model.
+/// Reads no more of a body than its model's name: the model reports what else is wrong.
 fn name_in(body: &[u8]) -> Result<Option<String>, ApiError> {
     let named: Result<Named, _> = serde_json::from_slice(body);
     named

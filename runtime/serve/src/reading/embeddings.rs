@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::pooling::{Pool, Pooling, normalize};
-use super::{Finding, Wanted};
+use super::{Finding, Output};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{Fields, unexpected};
@@ -26,7 +26,7 @@ pub(crate) enum EmbeddingsApi {
     Ollama,
 }
 
-/// What a request wants of its rows.
+/// What a request takes of its rows.
 struct Form {
     api: EmbeddingsApi,
     base64: bool,
@@ -53,7 +53,7 @@ impl RequestHandler {
         let n_tokens = awaited.n_tokens;
         let mut rows = Vec::new();
         for found in awaited.all().await? {
-            let Finding::Rows(found) = found else { unreachable!("hidden rows were wanted") };
+            let Finding::Rows(found) = found else { unreachable!("the output is hidden rows") };
             rows.push(found);
         }
         Ok(json_response(StatusCode::OK, &form.answer(&model, rows, n_tokens)))
@@ -94,7 +94,7 @@ impl RequestHandler {
         let inputs = prompts(&input).map_err(|error| ApiError::parameter("input", error.message))?;
         let tokens = inputs.iter().map(|input| self.encoder.encode_plain("input", input, client));
         let tokens = tokens.collect::<Result<_, _>>()?;
-        Ok((form, self.read(tokens, || Wanted::Hidden(Pool::new(pooling)))?))
+        Ok((form, self.read(tokens, || Output::Hidden(Pool::new(pooling)))?))
     }
 
     fn dimensions(&self, fields: &mut Fields) -> Result<Option<usize>, ApiError> {

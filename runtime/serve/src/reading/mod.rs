@@ -25,8 +25,8 @@ pub(crate) use pooling::Pool;
 pub use pooling::Pooling;
 pub(crate) use rerank::Yes;
 
-/// What a prompt is read for.
-pub(crate) enum Wanted {
+/// What is made of a prompt.
+pub(crate) enum Output {
     /// Its hidden rows, pooled.
     Hidden(Pool),
     /// How much more likely yes follows than no.
@@ -54,7 +54,7 @@ pub(crate) struct ReadJob {
 
 /// Reads one prompt. The other end of `found` is dropped when the client has disconnected.
 pub(crate) struct Reader {
-    wanted: Wanted,
+    output: Output,
     /// `None`: it was sent.
     found: Option<oneshot::Sender<Found>>,
     prompt_tokens: u32,
@@ -66,14 +66,14 @@ pub(crate) struct Reader {
 impl Reader {
     /// Of a prompt of `prompt_tokens`.
     pub(crate) fn new(
-        wanted: Wanted,
+        output: Output,
         prompt_tokens: u32,
         metrics: Arc<Metrics>,
         place: QueuePlace,
     ) -> (Reader, oneshot::Receiver<Found>) {
         let (found, awaited) = oneshot::channel();
         let begun = Instant::now();
-        (Reader { wanted, found: Some(found), prompt_tokens, begun, metrics, _place: place }, awaited)
+        (Reader { output, found: Some(found), prompt_tokens, begun, metrics, _place: place }, awaited)
     }
 
     /// Sends what was found. A client that has left does not receive it, which is no error.
@@ -92,7 +92,7 @@ impl TokenReceiver for Reader {
         self.begun = Instant::now();
         self.prompt_tokens -= cached_tokens;
         self.metrics.count_cached(cached_tokens);
-        if let Wanted::Hidden(pool) = &mut self.wanted {
+        if let Output::Hidden(pool) = &mut self.output {
             pool.clear();
         }
     }
@@ -102,11 +102,11 @@ impl TokenReceiver for Reader {
     }
 
     fn chooses(&self) -> bool {
-        matches!(self.wanted, Wanted::Yes(_))
+        matches!(self.output, Output::Yes(_))
     }
 
     fn choose(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
-        if let Wanted::Yes(yes) = &self.wanted {
+        if let Output::Yes(yes) = &self.output {
             let score = yes.score(logits);
             self.send(Ok(Finding::Score(score)));
         }
@@ -114,11 +114,11 @@ impl TokenReceiver for Reader {
     }
 
     fn reads_hidden_rows(&self) -> bool {
-        matches!(self.wanted, Wanted::Hidden(_))
+        matches!(self.output, Output::Hidden(_))
     }
 
     fn hidden_row(&mut self, row: &[f32]) {
-        if let Wanted::Hidden(pool) = &mut self.wanted {
+        if let Output::Hidden(pool) = &mut self.output {
             pool.add(row);
         }
     }
@@ -128,9 +128,9 @@ impl TokenReceiver for Reader {
     }
 
     fn end(&mut self, why: End<'_>) {
-        let found = match (why, &mut self.wanted) {
+        let found = match (why, &mut self.output) {
             (End::Failed(error), _) => Err(ApiError::failed(error.to_string())),
-            (End::Fed, Wanted::Hidden(pool)) => Ok(Finding::Rows(pool.take())),
+            (End::Fed, Output::Hidden(pool)) => Ok(Finding::Rows(pool.take())),
             (End::Fed | End::ContextFull, _) => return,
         };
         self.send(found);

@@ -29,7 +29,7 @@ impl Pool {
         Pool { pooling, n_rows: 0, sums: Vec::new(), rows: Vec::new() }
     }
 
-    /// Forgets what it has: the text is read again.
+    /// Drops its sums: the text is read again.
     pub(crate) fn clear(&mut self) {
         *self = Pool::new(self.pooling);
     }

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::{Finding, Wanted};
+use super::{Finding, Output};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{BOOLEAN, Fields};
@@ -40,7 +40,7 @@ const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages 
 
 const DOCUMENTS: &str = "a list of texts, one at least";
 
-/// What a request wants of its ranks.
+/// What a request takes of its ranks.
 struct Form {
     documents: Vec<String>,
     /// TEI's form, a plain list.
@@ -60,7 +60,7 @@ impl RequestHandler {
         let n_tokens = awaited.n_tokens;
         let scores = awaited.all().await?.into_iter().map(|found| match found {
             Finding::Score(score) => score,
-            Finding::Rows(_) => unreachable!("a score was wanted"),
+            Finding::Rows(_) => unreachable!("the output is a score"),
         });
         Ok(json_response(StatusCode::OK, &form.answer(&model, scores.collect(), n_tokens)))
     }
@@ -82,7 +82,7 @@ impl RequestHandler {
         });
         let tokens = tokens.collect::<Result<_, ApiError>>()?;
         let answer = self.yes_and_no()?;
-        Ok((form, self.read(tokens, || Wanted::Yes(answer))?))
+        Ok((form, self.read(tokens, || Output::Yes(answer))?))
     }
 
     /// The question in the model's own chat template, without thoughts; as plain text where there is none.

@@ -1,4 +1,4 @@
-//! What a model's reply is made of: its reasoning, its content, and its calls of tools, told apart while the text arrives.
+//! What a model's reply is made of: its reasoning, its content, and its calls of tools, separated while the text arrives.
 //!
 //! ```text
 //! text ──► ReplyParser ── pending: text that may be a part of a marker

@@ -21,9 +21,9 @@ pub fn measure(options: &Options, clock: &Clock, shape: &str, report: &mut Repor
     let (p, n, depth) = (options.prompt_tokens, options.generated_tokens, options.depth_tokens);
     let steps = options.batch_tokens;
     let alone = ["-p", &p.to_string(), "-n", &n.to_string(), "--depth", "0"].map(String::from).to_vec();
-    let deep = ["-p", "0", "-n", &n.to_string(), "--depth", &depth.to_string()].map(String::from).to_vec();
+    let at_depth = ["-p", "0", "-n", &n.to_string(), "--depth", &depth.to_string()].map(String::from).to_vec();
     let batches = ["-p", "0", "-n", &steps.to_string(), "-s", &options.sequences].map(String::from).to_vec();
-    for arguments in [alone, deep, batches] {
+    for arguments in [alone, at_depth, batches] {
         let mut bench = Command::new(options.program("unicorn-run"));
         bench.arg("bench").arg(&artifact.path).args(["--json", "-r", &options.repetitions.to_string()]).args(arguments);
         if let Some(device) = &options.device {

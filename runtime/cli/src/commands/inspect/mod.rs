@@ -1,4 +1,4 @@
-//! `inspect`: what an artifact holds, where its bytes will live, and on which machines. Needs no GPU.
+//! `inspect`: what an artifact holds, where its bytes will be placed, and on which machines. Needs no GPU.
 //!
 //! ```text
 //! artifact ─► rows, kernels, machines ─► Inspection ─┬► summary, sections   text

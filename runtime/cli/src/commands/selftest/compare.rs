@@ -8,12 +8,24 @@ use unicorn_runtime::Model;
 const ROUNDED_LIMIT: f64 = 0.15;
 /// Where only the order of sums differs.
 const SUMS_LIMIT: f64 = 0.01;
+/// The kernel that chooses experts.
+const ROUTER: &str = "route";
+
+/// What right kernels of a target may differ by.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Of [`Difference::relative`].
+    pub relative: f64,
+    /// Where two experts are nearly as likely, a difference within the limit chooses the other one, and the row is that of another model: the
+    /// rows that differ most are then left out, and a step is wrong when it is so with several texts.
+    has_experts: bool,
+}
 
 /// How far the results of two targets are apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Difference {
-    /// Root mean square of the difference, as a part of the logits' standard deviation, or of the hidden row's; the largest of all rows.
-    /// Infinite where a number is not finite, or missing.
+    /// Root mean square of the difference, as a part of the logits' standard deviation, or of the hidden row's; the largest of the rows
+    /// compared. Infinite where a number is not finite, or missing.
     pub relative: f64,
     /// Mean Kullback-Leibler divergence, in nats.
     pub kl: f64,
@@ -21,47 +33,63 @@ pub struct Difference {
     pub same_top: f64,
 }
 
-/// The largest relative difference that right kernels of the own target may have.
-pub fn limit(model: &Model, own: &str) -> f64 {
-    let target = model.targets().iter().find(|target| target.name == own);
-    let rounds = |matches: &unicorn_runtime::TargetMatch| matches.integer_dot_product || matches.matrix_side > 0;
-    if target.is_some_and(|target| rounds(&target.matches)) { ROUNDED_LIMIT } else { SUMS_LIMIT }
+impl Limit {
+    /// Of the target named `own`.
+    pub fn of(model: &Model, own: &str) -> Limit {
+        let target = model.targets().iter().find(|target| target.name == own);
+        let rounds = |matches: &unicorn_runtime::TargetMatch| matches.integer_dot_product || matches.matrix_side > 0;
+        let is_rounded = target.is_some_and(|target| rounds(&target.matches));
+        let relative = if is_rounded { ROUNDED_LIMIT } else { SUMS_LIMIT };
+        let has_experts = target.is_some_and(|target| target.pipelines.iter().any(|pipeline| pipeline.name == ROUTER));
+        Limit { relative, has_experts }
+    }
+
+    /// Different texts with which a step is tried before it counts as wrong.
+    pub fn n_texts(self) -> usize {
+        if self.has_experts { 3 } else { 1 }
+    }
+
+    /// The largest of the values; of a model with experts, of the nine tenths that are smallest. Infinite where one is not finite.
+    pub fn largest(self, mut values: Vec<f64>) -> f64 {
+        if values.iter().any(|value| !value.is_finite()) {
+            return f64::INFINITY;
+        }
+        values.sort_by(f64::total_cmp);
+        let compared = if self.has_experts { (values.len() * 9 / 10).max(1) } else { values.len() };
+        values.into_iter().take(compared).next_back().unwrap_or(0.0)
+    }
 }
 
 impl Difference {
-    pub fn between(expected: &Observation, found: &Observation) -> Difference {
+    pub fn between(expected: &Observation, found: &Observation, limit: Limit) -> Difference {
         let counts = |seen: &Observation| (seen.rows.len(), seen.sampled.len(), seen.hidden.len());
         if counts(expected) != counts(found) {
             return Difference { relative: f64::INFINITY, kl: f64::INFINITY, same_top: 0.0 };
         }
         let mut divergence = Divergence::default();
-        let mut relative: f64 = 0.0;
+        let mut relative = Vec::new();
         for (expected, found) in expected.rows.iter().zip(&found.rows) {
             divergence.add(expected, found);
-            relative = worse(relative, relative_difference(expected, found));
+            relative.push(relative_difference(expected, found));
         }
         for (expected, found) in expected.hidden.iter().zip(&found.hidden) {
-            relative = worse(relative, relative_difference(expected, found));
+            relative.push(relative_difference(expected, found));
         }
         let all_spread = expected.rows.first().map_or(1.0, |row| spread(row));
         for (&expected, &found) in expected.sampled.iter().zip(&found.sampled) {
             // One logit differs by more than the root mean square of all.
-            relative = worse(relative, f64::from(expected - found).abs() / all_spread / SAMPLED_ALLOWANCE);
+            relative.push(f64::from(expected - found).abs() / all_spread / SAMPLED_ALLOWANCE);
         }
-        Difference { relative, kl: divergence.mean(), same_top: divergence.same_top() }
+        Difference { relative: limit.largest(relative), kl: divergence.mean(), same_top: divergence.same_top() }
     }
 
-    pub fn is_within(&self, limit: f64) -> bool {
-        self.relative <= limit
+    pub fn is_within(&self, limit: Limit) -> bool {
+        self.relative <= limit.relative
     }
 }
 
 /// A single logit is farther off than the root mean square: this many standard deviations.
 const SAMPLED_ALLOWANCE: f64 = 4.0;
-
-fn worse(one: f64, other: f64) -> f64 {
-    if other.is_finite() { one.max(other) } else { f64::INFINITY }
-}
 
 fn relative_difference(expected: &[f32], found: &[f32]) -> f64 {
     let squares = expected.iter().zip(found).map(|(&one, &other)| f64::from(one - other).powi(2)).sum::<f64>();
@@ -84,6 +112,10 @@ pub fn top(logits: &[f32]) -> usize {
 mod tests {
     use super::*;
 
+    fn limit(relative: f64) -> Limit {
+        Limit { relative, has_experts: false }
+    }
+
     fn seen(rows: &[&[f32]], sampled: &[f32]) -> Observation {
         Observation {
             rows: rows.iter().map(|row| row.to_vec()).collect(),
@@ -95,24 +127,36 @@ mod tests {
     #[test]
     fn the_difference_is_a_part_of_the_logits_spread() {
         // Standard deviation 1, and a difference of 0.1 in each.
-        let found = Difference::between(&seen(&[&[1.0, -1.0]], &[1.0]), &seen(&[&[1.1, -1.1]], &[1.1]));
+        let found = Difference::between(&seen(&[&[1.0, -1.0]], &[1.0]), &seen(&[&[1.1, -1.1]], &[1.1]), limit(0.0));
         assert!((found.relative - 0.1).abs() < 1e-6 && found.same_top == 1.0 && found.kl > 0.0, "{found:?}");
-        assert!(found.is_within(0.11) && !found.is_within(0.09));
+        assert!(found.is_within(limit(0.11)) && !found.is_within(limit(0.09)));
     }
 
     #[test]
     fn hidden_rows_count_as_logits_do() {
         let with = |hidden: &[f32]| Observation { hidden: vec![hidden.to_vec()], ..seen(&[&[1.0, -1.0]], &[1.0]) };
-        let found = Difference::between(&with(&[2.0, -2.0]), &with(&[2.2, -2.2]));
+        let found = Difference::between(&with(&[2.0, -2.0]), &with(&[2.2, -2.2]), limit(0.0));
         assert!((found.relative - 0.1).abs() < 1e-6 && found.kl == 0.0, "{found:?}");
-        assert!(!Difference::between(&with(&[2.0, -2.0]), &seen(&[&[1.0, -1.0]], &[1.0])).is_within(1e9));
+        assert!(
+            !Difference::between(&with(&[2.0, -2.0]), &seen(&[&[1.0, -1.0]], &[1.0]), limit(0.0)).is_within(limit(1e9))
+        );
     }
 
     #[test]
     fn what_is_missing_or_no_number_is_never_right() {
         let expected = seen(&[&[1.0, -1.0]], &[1.0]);
         for wrong in [seen(&[], &[1.0]), seen(&[&[f32::NAN, 0.0]], &[1.0]), seen(&[&[1.0, -1.0]], &[f32::NAN])] {
-            assert!(!Difference::between(&expected, &wrong).is_within(1e9));
+            assert!(!Difference::between(&expected, &wrong, limit(0.0)).is_within(limit(1e9)));
         }
+    }
+
+    #[test]
+    fn of_a_mixture_the_rows_with_another_expert_are_left_out() {
+        let mixture = Limit { relative: 0.01, has_experts: true };
+        let rows = |wrong: usize| -> Vec<f64> { (0..20).map(|row| if row < wrong { 1.0 } else { 0.005 }).collect() };
+        assert_eq!([0, 2, 3].map(|wrong| mixture.largest(rows(wrong))), [0.005, 0.005, 1.0]);
+        assert_eq!(limit(0.01).largest(rows(1)), 1.0);
+        assert_eq!(mixture.largest([vec![f64::NAN], rows(0)].concat()), f64::INFINITY);
+        assert_eq!([mixture.largest(vec![1.0]), mixture.largest(Vec::new())], [1.0, 0.0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compare::Difference;
+use super::compare::{Difference, Limit};
 use super::observe::{Observation, Sides, Who};
 use crate::error::CliError;
 use unicorn_runtime::{Choice, StepShape};
@@ -52,7 +52,7 @@ pub fn locate(
     shape: StepShape,
     cached: u32,
     expected: &Observation,
-    limit: f64,
+    limit: Limit,
 ) -> Result<Located, CliError> {
     let (suspects, place) = suspects(sides, shape, cached)?;
     let mut pipelines: BTreeMap<u32, String> = BTreeMap::new();
@@ -65,7 +65,7 @@ pub fn locate(
         for choice in trials(&own, pipeline, alternatives) {
             let mut programs = sides.record(shape, &choice)?;
             let found = sides.observe(shape, Who::Trial(&mut programs), cached)?;
-            if Difference::between(expected, &found).is_within(limit) {
+            if Difference::between(expected, &found, limit).is_within(limit) {
                 return Ok(Located { kernels: vec![kernel.clone()], place, instead: Some(choice) });
             }
         }

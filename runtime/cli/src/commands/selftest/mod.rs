@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use unicorn_artifact::header::hex;
 
-use self::compare::{Difference, limit};
+use self::compare::{Difference, Limit};
 use self::locate::Located;
 use self::observe::{Observation, Sides, Who};
 use self::report::{Check, Outcome, Report, Verdict};
@@ -65,7 +65,7 @@ pub fn run(args: &SelftestArgs) -> Result<(), CliError> {
         args,
         sides,
         begun: Instant::now(),
-        limit: limit(&model, &own),
+        limit: Limit::of(&model, &own),
         steps: Vec::new(),
         checked: BTreeSet::new(),
     };
@@ -142,8 +142,7 @@ struct SelfTest<'m> {
     sides: Sides<'m>,
     /// When the checks began.
     begun: Instant,
-    /// Largest relative difference of logits.
-    limit: f64,
+    limit: Limit,
     /// What is wrong, and what runs in its place.
     steps: Vec<CorrectedStep>,
     /// Shapes of the steps that were checked.
@@ -192,9 +191,8 @@ impl SelfTest<'_> {
         if self.is_late() {
             return Ok(Check::without_numbers(name, Verdict::NotChecked("no time left".into())));
         }
-        let expected = self.sides.observe(shape, Who::Base, cached)?;
-        let found = self.sides.observe(shape, Who::Own, cached)?;
-        let difference = Difference::between(&expected, &found);
+        let (expected, found) = self.both(shape, cached)?;
+        let difference = Difference::between(&expected, &found, self.limit);
         self.checked.insert(shape);
         if difference.is_within(self.limit) {
             return Ok(Check::new(name, Verdict::Right, &difference));
@@ -202,10 +200,11 @@ impl SelfTest<'_> {
         if let Some(kernels) = self.corrected(shape, cached, &expected)? {
             return Ok(Check::new(name, Verdict::Wrong(kernels), &difference));
         }
-        let located = match Difference::between(&expected.of_logits(), &found.of_logits()).is_within(self.limit) {
-            true => Located::in_hidden_rows(self.sides.kernels_of_hidden_rows(shape)),
-            false => locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?,
-        };
+        let located =
+            match Difference::between(&expected.of_logits(), &found.of_logits(), self.limit).is_within(self.limit) {
+                true => Located::in_hidden_rows(self.sides.kernels_of_hidden_rows(shape)),
+                false => locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?,
+            };
         let what = located.in_words();
         let instead = match located.instead {
             Some(choice) => Instead::Alternatives(choice.into()),
@@ -217,6 +216,21 @@ impl SelfTest<'_> {
         Ok(Check::new(name, Verdict::Wrong(what), &difference))
     }
 
+    /// What a step gives by either target: with the first text by which they agree, else with the last that was tried.
+    fn both(&mut self, shape: StepShape, cached: u32) -> Result<(Observation, Observation), CliError> {
+        let mut text = 0;
+        loop {
+            self.sides.begin_at_text(text);
+            let expected = self.sides.observe(shape, Who::Base, cached)?;
+            let found = self.sides.observe(shape, Who::Own, cached)?;
+            text += 1;
+            let agree = Difference::between(&expected, &found, self.limit).is_within(self.limit);
+            if agree || text == self.limit.n_texts() {
+                return Ok((expected, found));
+            }
+        }
+    }
+
     /// The kernels that an earlier check of the shape found wrong, if what runs in their place is right here, too.
     fn corrected(&mut self, shape: StepShape, cached: u32, expected: &Observation) -> Result<Option<String>, CliError> {
         let Some(step) = self.steps.iter().find(|step| step.shape() == shape) else { return Ok(None) };
@@ -225,7 +239,7 @@ impl SelfTest<'_> {
         let Instead::Alternatives(alternatives) = &step.instead else { return Ok(Some(kernels)) };
         let mut programs = self.sides.record(shape, &alternatives.choice())?;
         let found = self.sides.observe(shape, Who::Trial(&mut programs), cached)?;
-        Ok(Difference::between(expected, &found).is_within(self.limit).then_some(kernels))
+        Ok(Difference::between(expected, &found, self.limit).is_within(self.limit).then_some(kernels))
     }
 
     /// Decode behind a context as long as time and memory allow.
@@ -246,14 +260,16 @@ impl SelfTest<'_> {
         if let Some(why) = self.sides.why_no_text(TEXT_TOKENS) {
             return Ok((Check::without_numbers(name, Verdict::NotChecked(why)), None));
         }
+        self.sides.begin_at_text(0);
         let text = self.sides.text(TEXT_TOKENS)?;
-        let verdict = match text.largest_gap <= 2.0 * self.limit {
+        let largest_gap = self.limit.largest(text.gaps);
+        let verdict = match largest_gap <= 2.0 * self.limit.relative {
             true => Verdict::Right,
             false if !self.steps.is_empty() => Verdict::Wrong("as steps above are".into()),
             false => Verdict::Wrong(format!("a token is unlikely by target {}", self.args.against)),
         };
         let mut check = Check::without_numbers(name, verdict);
-        check.relative_error = Some(text.largest_gap);
+        check.relative_error = Some(largest_gap);
         check.note = Some(format!("{} of {TEXT_TOKENS} tokens are the most likely of both", text.same));
         Ok((check, Some(text.tokens_per_second)))
     }

@@ -16,6 +16,8 @@ use unicorn_runtime::{
 
 /// Tokens decoded one by one in a check of decode.
 const DECODED: usize = 6;
+/// Tokens between the beginnings of two texts.
+const DISTANCE: usize = 37;
 /// Seconds that the conservative kernels may spend on the longest context.
 const LONG_SECONDS: f64 = 5.0;
 /// Text from which the tokens are, where the model has a tokenizer.
@@ -63,8 +65,8 @@ pub struct Text {
     pub tokens_per_second: f64,
     /// Tokens that the others find the most likely, too.
     pub same: usize,
-    /// From a token's logit to the largest, as a part of the logits' spread.
-    pub largest_gap: f64,
+    /// From each token's logit to the largest, as a part of the logits' spread.
+    pub gaps: Vec<f64>,
 }
 
 /// A model with the conservative programs in place, and its own at hand.
@@ -77,6 +79,8 @@ pub struct Sides<'m> {
     /// Of an earlier tuning, which are tested as they would run.
     choices: Vec<(StepShape, Choice)>,
     tokens: Vec<u32>,
+    /// The first of the tokens that steps are given.
+    first_token: usize,
 }
 
 impl<'m> Sides<'m> {
@@ -88,11 +92,16 @@ impl<'m> Sides<'m> {
         let tuning = if is_tuned { tuning_file::read(artifact) } else { None };
         let choices = tuning.map(|tuning| tuning.choices.into_iter().collect()).unwrap_or_default();
         let tokens = tokens(model);
-        Ok(Sides { model, own: named(own), base: named(base), programs, choices, tokens })
+        Ok(Sides { model, own: named(own), base: named(base), programs, choices, tokens, first_token: 0 })
     }
 
     pub fn own(&self) -> &'m TargetKernels {
         self.own
+    }
+
+    /// Steps are given other tokens, by the number of a text.
+    pub fn begin_at_text(&mut self, text: usize) {
+        self.first_token = text * DISTANCE;
     }
 
     /// Every kind of step of the own target.
@@ -263,9 +272,9 @@ impl<'m> Sides<'m> {
         session.feed_with_logits(&fed, &mut |_, logits| rows.push(logits.to_vec()))?;
         let gap = |(row, &token): (&Vec<f32>, &u32)| f64::from(row[top(row)] - row[token as usize]) / spread(row);
         let same = rows.iter().zip(&text).filter(|(row, token)| top(row) == **token as usize).count();
-        let largest_gap = rows.iter().zip(&text).map(gap).fold(0.0, f64::max);
+        let gaps = rows.iter().zip(&text).map(gap).collect();
         let tokens_per_second = f64::from(n_tokens - 1) / seconds;
-        Ok(Text { tokens_per_second, same, largest_gap })
+        Ok(Text { tokens_per_second, same, gaps })
     }
 
     /// Programs of one shape with an alternative in the place of a pipeline.
@@ -285,9 +294,10 @@ impl<'m> Sides<'m> {
         self.model.trace_step(&target.name, &step, sink).map_err(CliError::new)
     }
 
-    /// `count` tokens from number `from` on; the text is repeated.
+    /// `count` tokens from number `from` of the present text on; all tokens are repeated.
     fn window(&self, from: usize, count: usize) -> Vec<u32> {
-        self.tokens.iter().copied().cycle().skip(from % self.tokens.len()).take(count).collect()
+        let skipped = (self.first_token + from) % self.tokens.len();
+        self.tokens.iter().copied().cycle().skip(skipped).take(count).collect()
     }
 }
 
