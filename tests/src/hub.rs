@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Larger files are LFS's on the hub.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// A running hub with one repository, `tests/draft`.
+/// A running hub with one repository, named draft, of the owner tests.
 pub struct Hub {
     pub address: String,
     state: Arc<Mutex<State>>,
