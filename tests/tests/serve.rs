@@ -175,7 +175,12 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
         (TEXT, r#"{"prompt": []}"#, "prompt".into(), "prompt: expected 1 to 64 tokens, found 0"),
         (TEXT, r#"{"prompt": [-1]}"#, "prompt".into(), "prompt: expected text,"),
         (TEXT, r#"{"prompt": [4000000]}"#, "prompt".into(), "prompt: expected token ids below"),
-        (TEXT, &json!({"prompt": far}).to_string(), "prompt".into(), "prompt: expected 1 to 64 tokens"),
+        (
+            TEXT,
+            &json!({"prompt": far}).to_string(),
+            "prompt".into(),
+            "prompt: exceeds the available context size: expected 1 to 64 tokens",
+        ),
         (TEXT, r#"{"prompt": "a", "temperature": -1}"#, Value::Null, "temperature must be 0 or more, found -1"),
         (TEXT, r#"{"prompt": "a", "mirostat": 2}"#, "mirostat".into(), "mirostat: not supported here, found 2"),
         (CHAT, r#"{"messages": []}"#, "messages".into(), "messages: expected at least one message, found none"),

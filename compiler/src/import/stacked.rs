@@ -39,7 +39,7 @@ mod tests {
     fn an_expert_has_its_gate_above_its_up() {
         let config = json!({
             "architectures": ["Gemma4ForCausalLM"], "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 3, "top_k_experts": 2,
+            "num_key_value_heads": 2, "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 3, "top_k_experts": 2,
             "moe_intermediate_size": 5,
         });
         let config = model_config(Path::new("config.json"), &config).unwrap_or_else(|error| panic!("{error}"));

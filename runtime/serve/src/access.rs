@@ -132,7 +132,11 @@ impl Access {
                 ["localhost", "127.0.0.1", "[::1]"].contains(&authority.host()) && !origin.contains('@')
             })
         };
-        self.origins.iter().any(|named| named == ANY || named == origin || (named == LOCALHOST && is_of_this_machine()))
+        self.origins.iter().any(|named| match named.as_str() {
+            ANY => true,
+            LOCALHOST => is_of_this_machine(),
+            named => named == origin,
+        })
     }
 
     fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {

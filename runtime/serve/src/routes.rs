@@ -78,21 +78,26 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
         .merge(about_the_server(&handler, shown))
         .merge(if shown.page { page::routes() } else { Router::new() });
     let endpoints = routes.clone();
-    routes
-        .fallback(move |request: Request| async move { at_other_path(handler, endpoints, request).await })
-        .method_not_allowed_fallback(|| async {
-            ApiError {
-                status: StatusCode::METHOD_NOT_ALLOWED,
-                ..ApiError::bad_request("method: expected the other one of GET and POST")
-            }
-        })
+    let other = move |status, why| {
+        let (handler, endpoints) = (handler.clone(), endpoints.clone());
+        move |request: Request| async move {
+            let neither = ApiError { status, ..ApiError::bad_request(why) };
+            at_other_path(handler, endpoints, request, neither).await
+        }
+    };
+    let no_endpoint = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
+    routes.fallback(other(StatusCode::NOT_FOUND, no_endpoint)).method_not_allowed_fallback(other(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method: expected the other one of GET and POST",
+    ))
 }
 
-/// Vertex AI's paths are its own.
+/// Vertex AI's paths are the operator's choice, also where a GET has another meaning. `neither`: the answer to other requests.
 async fn at_other_path(
     handler: Arc<RequestHandler>,
     endpoints: Router,
     request: Request,
+    neither: ApiError,
 ) -> Result<Response, ApiError> {
     let path = request.uri().path();
     match handler.vertex.clone() {
@@ -106,10 +111,7 @@ async fn at_other_path(
         Some(vertex) if vertex.health.as_deref() == Some(path) => {
             Ok(json_response(StatusCode::OK, &json!({"status": "ok"})))
         }
-        _ => {
-            let paths = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
-            Err(ApiError { status: StatusCode::NOT_FOUND, ..ApiError::bad_request(paths) })
-        }
+        _ => Err(neither),
     }
 }
 

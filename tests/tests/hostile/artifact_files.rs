@@ -178,7 +178,7 @@ fn another_major_version_is_refused_by_name() {
         rehash_table(artifact);
     };
     let (found, supported) = (format!("version {}.7", VERSION_MAJOR + 1), format!("{VERSION_MAJOR}.x"));
-    refused(newer, &[&found, &supported, "unicorn-run of that version"]);
+    refused(newer, &[&found, &supported, "use one of that version or compile the model again"]);
 }
 
 #[test]

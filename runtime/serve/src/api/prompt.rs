@@ -22,10 +22,12 @@ pub(crate) fn prompts(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
 fn whole(prompt: &Value) -> Option<Prompt> {
     match prompt {
         Value::String(text) => Some(Prompt::Text(text.clone())),
-        // llama-server's form of a text that may have images, and has none.
-        Value::Object(parts) if parts.len() == 1 => {
-            Some(Prompt::Text(parts.get("prompt_string")?.as_str()?.to_owned()))
-        }
+        // llama-server's forms of a text that may have images, and has none.
+        Value::Object(parts) if parts.len() == 1 => match (parts.get("prompt_string"), parts.get("content")) {
+            (Some(prompt), None) => Some(Prompt::Text(prompt.as_str()?.to_owned())),
+            (None, Some(content)) => text(content).map(Prompt::Text),
+            _ => None,
+        },
         Value::Array(parts) => match Vec::deserialize(prompt) {
             Ok(tokens) => Some(Prompt::Tokens(tokens)),
             // Texts alone are prompts of their own.

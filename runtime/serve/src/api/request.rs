@@ -322,6 +322,8 @@ mod tests {
         let mixed = vec![Prompt::Tokens(vec![1]), Prompt::Text("Hello".into())];
         assert_eq!(prompts(json!([1, "Hello"])), Ok(vec![Prompt::Mixed(mixed)]));
         assert_eq!(prompts(json!({"prompt_string": "Hello"})), Ok(vec![Prompt::Text("Hello".into())]));
+        let parts = json!([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]);
+        assert_eq!(prompts(json!({"content": parts})), Ok(vec![Prompt::Text("Hello".into())]));
         assert!(prompts(json!([1, null])).unwrap_err().ends_with("found [1,null]"));
     }
 
