@@ -208,8 +208,6 @@ impl ChatTemplate {
             add_generation_prompt => begins_reply,
             tools => tools,
             documents => (),
-            // Firefunction's name for tools. It gets them as text, as all templates that do not read `tools`.
-            functions => "",
         };
         let tokens = context! { bos_token => self.bos_token.as_deref(), eos_token => self.eos_token.as_deref() };
         let mut output = BoundedOutput { text: Vec::new(), max_bytes: self.max_bytes };
