@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernels::TargetKernels;
 
-pub use instruction::{Instruction, decode, encode_instructions};
-pub use shims::{ShimChannel, ShimCommand, StreamError, shim_commands};
+pub use instruction::{Instruction, StreamError, decode, encode_instructions};
+pub use shims::{ShimChannel, ShimCommand, shim_commands};
 pub use task::ShimTask;
 pub use tile::{Direction, FIRST_CORE_ROW, Tile, TileKind};
 

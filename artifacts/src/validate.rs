@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::ParseError;
 use crate::header::MAX_SLICE_BYTES;
-use crate::kernels::{Binding, BufferRef, Dispatch, LogitsRows, Order, Program, TargetKernels};
+use crate::kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Program, TargetKernels};
+use crate::meta::Meta;
+use crate::npu::NpuSection;
 use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, MAX_LAYERS, Plan};
 use crate::spirv;
 use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
-use crate::view::ArtifactView;
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
@@ -25,11 +26,16 @@ const WORD_BYTES: u64 = 4;
 /// A bound on what tuning can cost a reader.
 const MAX_ALTERNATIVES: u64 = 16;
 
-pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
-    let plan = &view.plan;
-    let slice_lens: Vec<u64> = view.weights().iter().map(|section| section.len_bytes).collect();
+/// The structured sections against each other, and against the bytes of the weight sections, `slice_lens`.
+pub(crate) fn validate(
+    meta: &Meta,
+    plan: &Plan,
+    kernels: &Kernels,
+    npu: Option<&NpuSection>,
+    slice_lens: &[u64],
+) -> Result<(), ParseError> {
     equal("number of planned slices", slice_lens.len(), plan.slices.len())?;
-    for (slice, len) in plan.slices.iter().zip(&slice_lens) {
+    for (slice, len) in plan.slices.iter().zip(slice_lens) {
         equal("bytes of a planned slice", *len, slice.bytes)?;
     }
     validate_machine(plan)?;
@@ -53,16 +59,16 @@ pub(crate) fn validate(view: &ArtifactView) -> Result<(), ParseError> {
     in_range("planned context", u64::from(plan.planned_context_tokens), 1, 1 << 30)?;
     in_range("planned tokens of a step", u64::from(plan.planned_chunk_tokens), 1, MAX_ROWS as u64)?;
     in_range("logits rows", u64::from(plan.logits_rows), 1, MAX_ROWS as u64)?;
-    in_range("logits stride", u64::from(plan.logits_stride), u64::from(view.meta.model.vocab_size), 1 << 24)?;
-    in_range("vocab size", u64::from(view.meta.model.vocab_size), 1, 1 << 24)?;
-    in_range("context", u64::from(view.meta.model.max_positions), 1, 1 << 30)?;
-    view.kernels.targets.iter().try_for_each(|target| validate_target(plan, target))?;
-    let programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
-    let hidden_size = u64::from(view.meta.model.hidden_size);
+    in_range("logits stride", u64::from(plan.logits_stride), u64::from(meta.model.vocab_size), 1 << 24)?;
+    in_range("vocab size", u64::from(meta.model.vocab_size), 1, 1 << 24)?;
+    in_range("context", u64::from(meta.model.max_positions), 1, 1 << 30)?;
+    kernels.targets.iter().try_for_each(|target| validate_target(plan, target))?;
+    let programs = kernels.targets.iter().flat_map(|target| &target.programs);
+    let hidden_size = u64::from(meta.model.hidden_size);
     programs
         .filter(|program| program.logits == LogitsRows::Hidden)
         .try_for_each(|program| validate_hidden(hidden_size, program))?;
-    let steps = view.npu.iter().flat_map(|section| &section.steps);
+    let steps = npu.iter().flat_map(|section| &section.steps);
     steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target))
 }
 

@@ -117,7 +117,8 @@ impl<'a> ArtifactView<'a> {
             weights: weight_sections(&weights, sections, SectionKind::Weights)?,
             npu_weights: weight_sections(&weights, sections, SectionKind::NpuWeights)?,
         };
-        validate::validate(&view)?;
+        let slice_lens: Vec<u64> = view.weights.iter().map(|section| section.len_bytes).collect();
+        validate::validate(&view.meta, &view.plan, &view.kernels, view.npu.as_ref(), &slice_lens)?;
         view.check_npu()?;
         Ok(view)
     }

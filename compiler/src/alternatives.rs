@@ -19,7 +19,7 @@ use unicorn_kernels::KernelSpec;
 use unicorn_kernels::norm::NormSpec;
 use unicorn_spirv::Target;
 
-use crate::kernel_set::pipeline_name;
+use crate::pipeline_name::pipeline_name;
 use crate::select::{PROGRAMS, ProgramKind};
 
 /// Kernels with the same bindings and, but for the order of sums, the same results as `spec`, each once, that the target

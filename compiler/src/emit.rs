@@ -7,8 +7,8 @@ use unicorn_artifact::{Account, BufferRef, Order, Plan};
 
 use crate::Planned;
 use crate::error::Result;
-use crate::kernel_set::pipeline_name;
 use crate::outputs::write_text;
+use crate::pipeline_name::pipeline_name;
 
 /// A text form of what a compile works out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

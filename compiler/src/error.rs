@@ -7,7 +7,7 @@ use unicorn_artifact::account::size;
 use unicorn_artifact::machine::MachineError;
 use unicorn_kernels::KvFormat;
 
-use crate::weights::FormatPolicy;
+use crate::format_policy::FormatPolicy;
 
 /// Every reason why a compile can fail. Messages lead with the noun that went wrong and end without a full stop; none names an option
 /// of a command line.

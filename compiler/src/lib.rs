@@ -30,12 +30,14 @@
 #![deny(missing_docs)]
 
 mod error;
+mod format_policy;
 mod options;
 mod progress;
 
 mod export;
 mod kernel_set;
 mod outputs;
+mod pipeline_name;
 mod prediction;
 mod replan;
 mod report;
@@ -93,6 +95,7 @@ use weights::{PackedWeight, PackedWeights};
 pub use emit::Form;
 pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
+pub use format_policy::{FormatPolicy, WeightsOption};
 pub use import::{Adapter, TRIAL_THREAD};
 pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuWork, npu_mlir};
 pub use options::CompileOptions;
@@ -103,7 +106,12 @@ pub use replan::{ReplanOptions, replan};
 pub use report::{MachineFit, PlanReport, Report, TensorFigures};
 pub use reproduce::{Reproduced, reproduce};
 pub use retarget::{Retargeted, retarget};
-pub use weights::{FormatPolicy, WeightsOption};
+
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
+pub use unicorn_kernels;
+pub use unicorn_npu;
+pub use unicorn_spirv;
 
 pub use unicorn_artifact::machine::{Machine, MachineError, MachineTier};
 pub use unicorn_artifact::view::is_artifact;
@@ -222,6 +230,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
             context_tokens,
         })
     };
+    // The GPU alone: what it leaves is free for the NPU.
     let mut placement = place(None)?;
     let (mut npu, mut npu_selection) = (None, None);
     if let Some(requested) = &options.npu {

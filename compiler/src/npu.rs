@@ -27,10 +27,10 @@ use unicorn_npu::stream::encode;
 use unicorn_npu::{Problem, Solution};
 
 use crate::error::{CompileError, Result};
+use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::fuse::{FusedGraph, FusedOp, MatrixId};
 use crate::place::npu::places;
 use crate::select::NpuProducts;
-use crate::weights::{FormatPolicy, WeightsOption};
 use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S};
 use products::{Product, products, solution};
 
@@ -103,7 +103,7 @@ impl NpuOptions {
 /// looked at.
 ///
 /// # Errors
-/// [`CompileError::Option`] for options that no program can be made with, and for requested work whose weights find no room.
+/// [`CompileError::Option`] for options that no program can be made with, and for requested work whose weights do not fit.
 pub fn npu_plan(
     graph: &FusedGraph,
     policy: FormatPolicy,
@@ -111,7 +111,7 @@ pub fn npu_plan(
     plan: Option<&Plan>,
 ) -> Result<NpuPlan> {
     options.check()?;
-    let mut chooser = Chooser { options, policy, room: plan.and_then(room), graph };
+    let mut chooser = Chooser { options, policy, free_bytes: plan.and_then(free_bytes), graph };
     let mut solutions: BTreeMap<Problem, std::result::Result<Solution, String>> = BTreeMap::new();
     let mut works = Vec::new();
     let all = products(graph, options);
@@ -139,7 +139,7 @@ pub fn npu_plan(
         solutions.values().flatten().map(|one| bytes(&one.estimate.shape) as u64).max().unwrap_or(0)
     };
     let fixed = HEAP_BYTES + longest(GemmShape::activation_bytes) + longest(|shape| 2 * shape.rows * shape.outputs());
-    chooser.room = chooser.room.map(|room| room.saturating_sub(fixed));
+    chooser.free_bytes = chooser.free_bytes.map(|free| free.saturating_sub(fixed));
     // What saves most is given memory first.
     works.sort_by(|one, other| other.1.cost.saved_s().total_cmp(&one.1.cost.saved_s()));
     let mut chosen = Vec::new();
@@ -163,7 +163,7 @@ pub fn npu_plan(
 
 /// Bytes of memory that the GPU's plan leaves to an NPU: of the largest memory that an NPU reads, system memory, in which GTT lies, too. `None`:
 /// no limit is known.
-fn room(plan: &Plan) -> Option<u64> {
+fn free_bytes(plan: &Plan) -> Option<u64> {
     let read = plan.machine.tiers.iter().filter(|tier| tier.tier != Tier::Npu && tier.readers.contains(&Reader::Npu));
     let most: Vec<Option<u64>> = read.map(|tier| tier.budget_bytes).collect();
     let budget = most.into_iter().collect::<Option<Vec<u64>>>()?.into_iter().max()?;
@@ -207,7 +207,7 @@ impl Candidates {
 struct Chooser<'a> {
     options: &'a NpuOptions,
     policy: FormatPolicy,
-    room: Option<u64>,
+    free_bytes: Option<u64>,
     graph: &'a FusedGraph,
 }
 
@@ -225,11 +225,11 @@ impl Chooser<'_> {
             return decision(false, true, format!("not requested; {figures}"));
         }
         let needed = cost.weight_bytes;
-        if let Some(room) = self.room.filter(|room| *room < needed) {
+        if let Some(free) = self.free_bytes.filter(|free| *free < needed) {
             let what = format!(
                 "weights of {work} for the NPU have {}, and memory has {} left for them",
                 size(needed),
-                size(room)
+                size(free)
             );
             if requested == Some(true) {
                 return Err(CompileError::Option { option: "npu_for", what });
@@ -238,7 +238,7 @@ impl Chooser<'_> {
         }
         let on_npu = requested.unwrap_or(cost.saved_s() > 0.0 && self.policy.weights == WeightsOption::Int4);
         if on_npu {
-            self.room = self.room.map(|room| room - needed);
+            self.free_bytes = self.free_bytes.map(|free| free - needed);
         }
         let why = match (requested, self.policy.weights) {
             (Some(_), _) => "requested; ".to_owned(),

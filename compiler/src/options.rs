@@ -6,10 +6,10 @@ use unicorn_spirv::{Target, target};
 
 use crate::emit::Form;
 use crate::error::{CompileError, Result};
+use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::import::Adapter;
 use crate::npu::NpuOptions;
 use crate::select::SelectOptions;
-use crate::weights::{FormatPolicy, WeightsOption};
 use unicorn_artifact::Machine;
 
 /// The options of a compile. Checked by [`compile`](crate::compile) and [`plan`](crate::plan) before they begin.

@@ -21,12 +21,13 @@ use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::{KvFormat, counter_sync};
 
 use crate::error::Result;
+use crate::format_policy::FormatPolicy;
 use crate::fuse::FusedGraph;
 use crate::import::ModelConfig;
 use crate::select::{
     KernelDispatch, KvGroup, Operand, SelectedKernel, SelectedProgram, Selection, TargetSelection, kv_groups, stride,
 };
-use crate::weights::{FormatPolicy, PackedId, PackedWeights};
+use crate::weights::{PackedId, PackedWeights};
 use arena::{Activation, Arena};
 use tiers::{Demand, Tiers};
 

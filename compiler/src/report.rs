@@ -6,13 +6,13 @@ use std::fmt::{self, Display};
 use unicorn_artifact::account::size;
 use unicorn_artifact::{Account, Budget, Machine, Meta, NpuDecision, Plan, TensorReport, fit, printable};
 
+use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::fuse::{FusedGraph, Matrix};
 use crate::graph::MatrixRef;
 use crate::import::Checkpoint;
 use crate::pack::Errors;
 use crate::progress::Stage;
 use crate::quantize::ErrorSum;
-use crate::weights::{FormatPolicy, WeightsOption};
 use crate::{Planned, Written};
 
 /// What a compile made, measured in it. `Display` gives it for people, serde as one object.

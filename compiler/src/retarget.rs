@@ -14,11 +14,11 @@ use unicorn_kernels::npu::rotation::ROTATED;
 use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
+use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::import::ModelConfig;
 use crate::npu::{NpuOptions, NpuWork};
 use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
-use crate::weights::{FormatPolicy, WeightsOption};
 use crate::{CompileOptions, Design, NPU_ROTATION, Stages, design, target_names};
 
 /// The targets of an artifact that [`retarget`] wrote.

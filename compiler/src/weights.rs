@@ -8,45 +8,10 @@ use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::{CompileError, Remedy, Result};
+use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
 use crate::graph::MatrixRef;
 use crate::import::{Codes, KeptCodes, ModelConfig, RopeConfig};
-
-/// Format of most weight matrices, see [`FormatPolicy`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightsOption {
-    /// 4 bits, with a scale and a zero point a group.
-    Int4,
-    /// 8 bits, with a scale for each 32.
-    Int8,
-    /// Half precision.
-    F16,
-}
-
-impl WeightsOption {
-    /// Every format, the smallest first.
-    pub const ALL: [WeightsOption; 3] = [WeightsOption::Int4, WeightsOption::Int8, WeightsOption::F16];
-
-    /// `int4`, `int8` or `f16`.
-    pub fn name(self) -> &'static str {
-        match self {
-            WeightsOption::Int4 => "int4",
-            WeightsOption::Int8 => "int8",
-            WeightsOption::F16 => "f16",
-        }
-    }
-}
-
-/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and what recurrent state changes by are one step finer
-/// than the rest, INT8 under INT4 and f16 under INT8: a table row is one token's only description, the head's errors reach the logits with
-/// nothing after them to even them out, and those of state add up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FormatPolicy {
-    /// Of the matrices inside layers.
-    pub weights: WeightsOption,
-    /// Weights that share an INT4 scale and zero point: 32, 64 or 128.
-    pub group: u32,
-}
 
 impl FormatPolicy {
     /// The format of one matrix of a model.

@@ -58,6 +58,9 @@ pub mod short_conv;
 // All of them.
 pub mod spec;
 
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
+
 pub use activation::Activation;
 pub use activations::{ActivationFormat, Precision};
 pub use cache::{CacheLayout, KvFormat};

@@ -29,5 +29,9 @@ pub mod legal;
 pub mod solve;
 pub mod stream;
 
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
+pub use unicorn_kernels;
+
 pub use design::Design;
 pub use solve::{Problem, Solution, solve};

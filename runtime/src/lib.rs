@@ -93,7 +93,9 @@ pub use tune::exchange::Programs;
 pub use tune::measure::{Effort, TimedCandidate, TimedPipeline, TuneError, TuneProgress};
 pub use tune::trace::{TraceSink, TracedDispatch, TracedStep};
 pub use vk::crash;
-// Types of this crate's public signatures, so that a caller needs no dependency on the package itself.
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
+// Those that every caller meets.
 pub use unicorn_artifact::{
     Account, Budget, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier, TierAccount,
     TokenizerSection,

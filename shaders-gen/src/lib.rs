@@ -16,6 +16,10 @@ mod passes;
 pub mod target;
 mod wgsl;
 
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
+pub use unicorn_kernels;
+
 pub use error::EmitError;
 pub use target::Target;
 

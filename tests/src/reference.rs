@@ -19,6 +19,7 @@ mod golden;
 mod mxfp4;
 mod rope;
 mod short_conv;
+mod tensor;
 mod weights;
 
 use std::path::Path;
@@ -29,7 +30,7 @@ pub use golden::{Golden, read_golden, read_logits};
 pub use weights::Weights;
 
 use config::{Activation, Config, Experts};
-use weights::Tensor;
+use tensor::Tensor;
 
 /// A model in f32: its configuration and all tensors of its text part.
 pub struct Reference {

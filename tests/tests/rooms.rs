@@ -1,6 +1,6 @@
-//! Which folder of a package may use which: read from the sources' `use crate::` lines, test modules excluded.
+//! Which folder of a package may use which: read from the sources' `use` lines, test modules excluded.
 //!
-//! A folder uses only folders before it in its package's list, and no files of a package use each other in a circle. A new folder
+//! A folder of the runtime uses only folders before it in the list, and no files of a package use each other in a circle. A new folder
 //! gets a place in the list; a use against the order is answered by moving the shared type down, not by a longer list.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,24 @@ use std::path::{Path, PathBuf};
 const RUNTIME: [&str; 16] = [
     "error", "parallel", "device", "npu", "vk", "memory", "program", "load", "probe", "step", "tune", "options",
     "report", "resident", "session", "model",
+];
+
+/// Sources of each package and program.
+const SOURCES: [&str; 14] = [
+    "artifacts/src",
+    "compiler/src",
+    "compiler/src/bin/unicorn-compile",
+    "kernels/src",
+    "npu-gen/src",
+    "npu-simulator/src",
+    "registry/src",
+    "runtime/cli/src",
+    "runtime/serve/src",
+    "runtime/src",
+    "runtime/text/src",
+    "shaders-gen/src",
+    "tests/src",
+    "xtask/src",
 ];
 
 #[test]
@@ -30,27 +48,46 @@ fn folders_of_the_runtime_use_only_folders_below() {
 }
 
 #[test]
-fn no_files_of_the_runtime_use_each_other_in_a_circle() {
-    let circles = circles(&uses(&root().join("runtime/src")));
-    assert!(circles.is_empty(), "files in circles; a shared type in a lower file ends one: {circles:#?}");
+fn no_files_use_each_other_in_a_circle() {
+    for source in SOURCES {
+        let uses = uses(&root().join(source));
+        assert!(!uses.is_empty(), "{source} has no files");
+        let circles = circles(&uses);
+        assert!(circles.is_empty(), "{source}: files in circles; a shared type in a lower file ends one: {circles:#?}");
+    }
+}
+
+#[test]
+fn every_package_is_looked_at() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members =
+        manifest.split("members = [").nth(1).and_then(|list| list.split(']').next()).expect("a list of members");
+    for member in members.split('"').skip(1).step_by(2) {
+        assert!(SOURCES.contains(&format!("{member}/src").as_str()), "{member} has no place in SOURCES");
+    }
 }
 
 #[test]
 fn uses_are_read_from_the_sources() {
-    let text = "use std::fmt;\nuse crate::a::{self, b::{C, D}, e};\npub use crate::f::G as H;\n#[cfg(test)]\nmod tests {\n    use crate::z::Y;\n}\n";
-    let paths: Vec<String> = imported(text).iter().map(|path| path.join("::")).collect();
-    assert_eq!(paths, ["a::self", "a::b::C", "a::b::D", "a::e", "f::G"]);
+    let text = "use std::fmt;\nuse crate::a::{self, b::{C, D}, e};\npub use crate::f::G as H;\nuse super::{i, j::K};\nuse self::l::M;\n\
+                #[cfg(test)]\nmod tests {\n    use crate::z::Y;\n}\n";
+    let paths: Vec<String> = imported(text, Path::new("n/o.rs")).iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["a::self", "a::b::C", "a::b::D", "a::e", "f::G", "n::i", "n::j::K", "n::o::l::M"]);
+    assert_eq!(imported("use super::p;", Path::new("n/mod.rs")), [["p"]]);
 }
 
 /// The files below `source` that each file below it uses. `lib.rs` and `main.rs` are on top of everything and left out.
 fn uses(source: &Path) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let mut files = Vec::new();
     collect(source, source, &mut files);
-    files.retain(|file| !["lib.rs", "main.rs"].contains(&file.to_str().unwrap_or_default()));
+    let is_on_top = |file: &PathBuf| ["lib.rs", "main.rs"].contains(&file.to_str().unwrap_or_default());
+    // Programs are looked at by themselves.
+    files.retain(|file| !is_on_top(file) && !file.starts_with("bin") && !file.ends_with("tests.rs"));
     let known: BTreeSet<PathBuf> = files.iter().cloned().collect();
     let of_file = |file: PathBuf| {
         let text = std::fs::read_to_string(source.join(&file)).unwrap();
-        let mut used: BTreeSet<PathBuf> = imported(&text).iter().filter_map(|path| file_of(path, &known)).collect();
+        let mut used: BTreeSet<PathBuf> =
+            imported(&text, &file).iter().filter_map(|path| file_of(path, &known)).collect();
         used.remove(&file);
         (file, used)
     };
@@ -65,19 +102,27 @@ fn file_of(path: &[String], known: &BTreeSet<PathBuf>) -> Option<PathBuf> {
     })
 }
 
-/// Paths below `crate::` that a file imports outside of its test module.
-fn imported(text: &str) -> Vec<Vec<String>> {
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let code = code.split("#[cfg(test)]\npub(").next().unwrap_or_default();
+/// Paths below the package that `file` imports outside of its test module.
+fn imported(text: &str, file: &Path) -> Vec<Vec<String>> {
+    let module = file.with_extension("");
+    let mut module: Vec<String> = module.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if module.last().is_some_and(|last| last == "mod") {
+        module.pop();
+    }
+    let above = module[..module.len() - 1].to_vec();
+    let tests = ["mod ", "pub mod ", "pub("].map(|begins| format!("#[cfg(test)]\n{begins}"));
+    let end = tests.iter().filter_map(|begins| text.find(begins.as_str())).min();
+    let code = &text[..end.unwrap_or(text.len())];
     let mut paths = Vec::new();
-    for (at, _) in code.match_indices("use crate::") {
-        let before = code[..at].rsplit('\n').next().unwrap_or_default();
-        if before.contains("//") {
-            continue;
+    for (begins, below) in [("use crate::", Vec::new()), ("use super::", above), ("use self::", module)] {
+        for (at, _) in code.match_indices(begins) {
+            let before = code[..at].rsplit('\n').next().unwrap_or_default();
+            if before.contains("//") {
+                continue;
+            }
+            let statement = code[at + begins.len()..].split(';').next().unwrap_or_default();
+            expand(&mut below.clone(), &without_renames(statement), &mut paths);
         }
-        let statement = code[at + "use crate::".len()..].split(';').next().unwrap_or_default();
-        let statement = without_renames(statement);
-        expand(&mut Vec::new(), &statement, &mut paths);
     }
     paths
 }

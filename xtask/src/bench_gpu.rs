@@ -15,6 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::binaries::Binaries;
+use crate::files::{copy, entries};
 use crate::llama;
 use crate::run::run;
 use crate::suites;
@@ -147,20 +148,6 @@ fn is_soname(name: &str) -> bool {
 
 fn is_hash(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// What lies in a folder, by name.
-pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("folder cannot be read: {}", folder.display()))?;
-    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    Ok(paths)
-}
-
-/// The file itself, where `from` is a link.
-pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    std::fs::copy(from, to).with_context(|| format!("cannot be copied: {} to {}", from.display(), to.display()))?;
-    Ok(())
 }
 
 fn repository() -> Result<PathBuf> {

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::binaries::target_folder;
 use crate::run::{cargo, run, succeeds};
-use crate::test::Skipped;
+use crate::skipped::Skipped;
 
 const VERSION: &str = "0.20.2";
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench_gpu::{copy, entries};
+use crate::files::{copy, entries};
 use crate::run::read;
 
 /// Debian's folder of libraries on x86-64, and the loader's place.

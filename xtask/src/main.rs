@@ -27,6 +27,7 @@ mod deny;
 mod recording;
 
 mod fidelity;
+mod files;
 mod fresh;
 mod loading;
 mod manuals;
@@ -41,6 +42,7 @@ mod suites;
 #[allow(dead_code)]
 #[path = "../../tests/src/skip.rs"]
 mod skip;
+mod skipped;
 
 mod debian;
 mod llama;

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use crate::binaries::target_folder;
 use crate::debian::{self, Tree};
 use crate::run::run;
+use crate::skipped::Skipped;
 use crate::suites::{self, Built};
-use crate::test::Skipped;
 
 /// The suite that has them, and the packages whose dependencies hold the rest.
 const SUITE: &str = "sid";

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::binaries::target_folder;
 use crate::debian::{self, Tree};
 use crate::run::{cargo, run, succeeds};
-use crate::test::Skipped;
+use crate::skipped::Skipped;
 use crate::{suites, system};
 
 /// Where Debian's packages put LLVM 19.

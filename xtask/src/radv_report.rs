@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use crate::binaries::{build_with_tests, target_folder};
 use crate::radv::{NoRadv, Radv};
 use crate::run::run;
+use crate::skipped::Skipped;
 use crate::system;
-use crate::test::Skipped;
 
 /// As RADV names them; `tests/src/radv/family.rs` says what they are.
 const FAMILIES: [&str; 7] = ["phoenix", "gfx1151", "navi31", "navi21", "rembrandt", "renoir", "gfx1201"];

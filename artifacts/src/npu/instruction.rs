@@ -13,7 +13,8 @@
 //!
 //! The layout is that of mlir-aie's `AIETargetNPU.cpp` and `AIEDmaToNpu.cpp`.
 
-use super::shims::StreamError;
+use thiserror::Error;
+
 use super::tile::{Direction, Tile};
 
 /// First two words of a stream: version 0.1 of the format, generation 3, 6 rows; 5 columns, 1 row of memory tiles.
@@ -29,6 +30,27 @@ const WRITE_BYTES: u32 = 24;
 const BLOCK_BYTES: u32 = 16;
 const WAIT_BYTES: u32 = 16;
 const PATCH_BYTES: u32 = 48;
+
+/// What is wrong with a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StreamError {
+    /// Bytes that are no instructions.
+    #[error("instruction stream: {what} at byte {at}")]
+    Bytes {
+        /// What, expected, found.
+        what: String,
+        /// Where.
+        at: usize,
+    },
+    /// Instructions that a design does not have.
+    #[error("instruction {index}: {what}")]
+    Instruction {
+        /// Which.
+        index: usize,
+        /// What, expected, found.
+        what: String,
+    },
+}
 
 /// One step of the firmware.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,33 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use thiserror::Error;
-
-use super::instruction::Instruction;
+use super::instruction::{Instruction, StreamError};
 use super::registers::{DESCRIPTOR_WORDS, Descriptor, QueueEntry, Register};
 use super::task::ShimTask;
 use super::tile::{Direction, Tile, TileKind};
-
-/// What is wrong with a stream.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum StreamError {
-    /// Bytes that are no instructions.
-    #[error("instruction stream: {what} at byte {at}")]
-    Bytes {
-        /// What, expected, found.
-        what: String,
-        /// Where.
-        at: usize,
-    },
-    /// Instructions that a design does not have.
-    #[error("instruction {index}: {what}")]
-    Instruction {
-        /// Which.
-        index: usize,
-        /// What, expected, found.
-        what: String,
-    },
-}
 
 /// DMA channels of a shim tile in each direction.
 pub const CHANNELS: u32 = 2;

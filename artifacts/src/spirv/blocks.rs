@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::control_flow::{self, Construct, DominatorTree};
-use super::grammar::{Rule, op};
-use super::types::{Constant, Id, Kind, Type, Types, class};
+use super::grammar::{Kind, Rule, op};
+use super::types::{Constant, Id, Type, Types, class};
 use super::{Checked, Instruction, ensure, mismatch, values};
 
 /// All functions of a module. A function calls those that come before it, so that none calls itself.

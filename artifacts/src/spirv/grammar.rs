@@ -1,6 +1,12 @@
 //! The instructions of the subset, with the kinds of their operands.
 
-use super::types::Kind;
+/// Of a scalar, or of the lanes of a vector or matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Bool,
+    Int,
+    Float,
+}
 
 /// Where in a module an instruction may stand, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,17 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::grammar::op;
+use super::grammar::{Kind, op};
 use super::{Checked, Instruction, Limits, ensure, mismatch};
 use crate::step::CounterWait;
-
-/// Of a scalar, or of the lanes of a vector or matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Bool,
-    Int,
-    Float,
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {

@@ -1,7 +1,7 @@
 //! The types of operands and results, instruction by instruction.
 
-use super::grammar::{EXTENDED, PACK_HALF, Rule, UNPACK_HALF, op};
-use super::types::{Id, Kind, Type, Types, class};
+use super::grammar::{EXTENDED, Kind, PACK_HALF, Rule, UNPACK_HALF, op};
+use super::types::{Id, Type, Types, class};
 use super::{Checked, Instruction, ensure, mismatch};
 use crate::modules::{MatrixElement, MatrixShape};
 

@@ -1,7 +1,6 @@
 //! [`Checkpoint`]: what every importer produces and every later stage reads.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,9 +9,11 @@ use unicorn_artifact::int4::WideInt4Params;
 use unicorn_artifact::{MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
-use super::gguf;
+use super::gguf::blocks::dequantize;
 use super::packed_fp4::PackedFp4;
 use super::packed_int4::PackedInt4;
+use super::source_bytes::{SourceBytes, SourcePart, hash_named};
+use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs, tiled};
 
 /// One model, opened but not read: tensors stay in the memory map until a row is requested.
 pub struct Checkpoint {
@@ -35,19 +36,6 @@ pub struct Checkpoint {
     pub(super) adapters: Vec<(String, SourcePart)>,
     /// Bytes of tensor data that the model uses.
     pub source_bytes: u64,
-}
-
-/// Everything that a model was read from, hashed on request, which reads every weight once.
-pub(super) enum SourceBytes {
-    /// A GGUF file as it stands; a config.json without a model.
-    Whole(SourcePart),
-    /// Files by name, each behind its name and both lengths.
-    Named(Vec<(String, SourcePart)>),
-}
-
-pub(super) enum SourcePart {
-    Read(Vec<u8>),
-    Mapped(Arc<MappedFile>),
 }
 
 impl Checkpoint {
@@ -77,243 +65,11 @@ impl Checkpoint {
     }
 }
 
-fn hash_named(files: &[(String, SourcePart)], hasher: &mut blake3::Hasher) {
-    for (name, part) in files {
-        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-        hasher.update(&(part.bytes().len() as u64).to_le_bytes());
-        part.hash_into(hasher);
-    }
-}
-
-impl SourcePart {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            SourcePart::Read(bytes) => bytes,
-            SourcePart::Mapped(map) => map.bytes(),
-        }
-    }
-
-    fn hash_into(&self, hasher: &mut blake3::Hasher) {
-        match self {
-            SourcePart::Read(bytes) => {
-                hasher.update(bytes);
-            }
-            SourcePart::Mapped(map) => map.hash_into(hasher, crate::hash_on_all_cores),
-        }
-    }
-}
-
 /// Tensors of a vision tower or projector that text generation does not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     pub tensors: usize,
     pub bytes: u64,
-}
-
-/// Element types a source tensor may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceDType {
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2K,
-    Q3K,
-    Q4K,
-    Q5K,
-    Q6K,
-    Iq4Nl,
-    Iq4Xs,
-    MxFp4,
-    /// Of [`PackedInt4`].
-    Int4,
-}
-
-impl SourceDType {
-    /// Elements and bytes of the smallest part that can be read by itself: 1 element for floats, a block otherwise.
-    pub fn block(self) -> (usize, usize) {
-        match self {
-            SourceDType::F32 => (1, 4),
-            SourceDType::F16 | SourceDType::Bf16 => (1, 2),
-            SourceDType::Q4_0 => (32, 18),
-            SourceDType::Q4_1 => (32, 20),
-            SourceDType::Q5_0 => (32, 22),
-            SourceDType::Q5_1 => (32, 24),
-            SourceDType::Q8_0 => (32, 34),
-            SourceDType::Q2K => (256, 84),
-            SourceDType::Q3K => (256, 110),
-            SourceDType::Q4K => (256, 144),
-            SourceDType::Q5K => (256, 176),
-            SourceDType::Q6K => (256, 210),
-            SourceDType::Iq4Nl => (32, 18),
-            SourceDType::Iq4Xs => (256, 136),
-            SourceDType::MxFp4 => (32, 17),
-            SourceDType::Int4 => (8, 4),
-        }
-    }
-
-    /// Bytes of a row; `None` when `cols` is not a whole number of blocks or the product overflows.
-    pub fn row_bytes(self, cols: usize) -> Option<usize> {
-        let (elements, bytes) = self.block();
-        cols.is_multiple_of(elements).then_some(cols / elements)?.checked_mul(bytes)
-    }
-}
-
-/// ggml's name, or safetensors' for floats.
-impl Display for SourceDType {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SourceDType::F32 => "F32",
-            SourceDType::F16 => "F16",
-            SourceDType::Bf16 => "BF16",
-            SourceDType::Q4_0 => "Q4_0",
-            SourceDType::Q4_1 => "Q4_1",
-            SourceDType::Q5_0 => "Q5_0",
-            SourceDType::Q5_1 => "Q5_1",
-            SourceDType::Q8_0 => "Q8_0",
-            SourceDType::Q2K => "Q2_K",
-            SourceDType::Q3K => "Q3_K",
-            SourceDType::Q4K => "Q4_K",
-            SourceDType::Q5K => "Q5_K",
-            SourceDType::Q6K => "Q6_K",
-            SourceDType::Iq4Nl => "IQ4_NL",
-            SourceDType::Iq4Xs => "IQ4_XS",
-            SourceDType::MxFp4 => "MXFP4",
-            SourceDType::Int4 => "INT4",
-        })
-    }
-}
-
-/// How rows lie in the source; for a vector (a bias), its elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
-    Plain,
-    /// The first `rotary_dim` rows of each head of q and k are rotary pairs side by side: of a head's `r` such rows, our row `i` is
-    /// the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter orders Llama's so, and GLM-4 is trained with it.
-    InterleavedHeads {
-        head_dim: usize,
-        rotary_dim: usize,
-    },
-    /// Behind `plain` rows, heads of values of a delta net, `width` rows each, lie in tiles: the first of every key head, then the second of
-    /// every one; ours are all `shared` of a key head, then of the next. llama.cpp's converter orders Qwen 3.5's so.
-    TiledHeads {
-        plain: usize,
-        key_heads: usize,
-        shared: usize,
-        width: usize,
-    },
-    /// The same of columns.
-    TiledColumns {
-        key_heads: usize,
-        shared: usize,
-        width: usize,
-    },
-    /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third. What is
-    /// not there has 0 rows.
-    Blocks([RowBlocks; 3]),
-    /// Rows are no rows of the source, whose elements lie otherwise.
-    Strided(Elements),
-}
-
-/// Where elements of ours lie among those of the source tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elements {
-    /// Of our first row and column.
-    pub first: usize,
-    /// From one row to the next.
-    pub row: usize,
-    /// From one column to the next.
-    pub column: usize,
-}
-
-impl Elements {
-    /// Of this row and column.
-    pub fn at(&self, row: usize, column: usize) -> usize {
-        self.first + row * self.row + column * self.column
-    }
-}
-
-/// Blocks of rows at equal distances in the source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowBlocks {
-    /// Of all blocks.
-    pub rows: usize,
-    /// The first block's first row in the source.
-    pub first: usize,
-    /// Rows of a block.
-    pub block: usize,
-    /// Rows of the source from one block to the next.
-    pub stride: usize,
-}
-
-impl RowBlocks {
-    /// No blocks.
-    pub const NONE: RowBlocks = RowBlocks { rows: 0, first: 0, block: 1, stride: 0 };
-
-    /// Where the source keeps our row `row`.
-    fn source_row(blocks: &[RowBlocks; 3], mut row: usize) -> usize {
-        for one in blocks {
-            if row < one.rows {
-                return one.first + row / one.block * one.stride + row % one.block;
-            }
-            row -= one.rows;
-        }
-        panic!("a tensor has no row {row} rows behind its last")
-    }
-}
-
-impl RowOrder {
-    /// Where the source keeps our row `row`, if it keeps our rows from `first_row` on; where they are blocks among others, those say.
-    pub fn source_row(self, first_row: usize, row: usize) -> usize {
-        let (head_dim, rotary_dim) = match self {
-            RowOrder::Plain | RowOrder::TiledColumns { .. } => return first_row + row,
-            RowOrder::TiledHeads { plain, .. } if row < plain => return first_row + row,
-            RowOrder::TiledHeads { plain, key_heads, shared, width } => {
-                return first_row + plain + tiled(key_heads, shared, width, row - plain);
-            }
-            RowOrder::Blocks(blocks) => return RowBlocks::source_row(&blocks, row),
-            RowOrder::Strided(_) => panic!("a row of ours is no row of the source"),
-            RowOrder::InterleavedHeads { head_dim, rotary_dim } => (head_dim, rotary_dim),
-        };
-        let (head_start, in_head, half) = (row - row % head_dim, row % head_dim, rotary_dim / 2);
-        first_row
-            + head_start
-            + match in_head {
-                first if first < half => 2 * first,
-                second if second < rotary_dim => 2 * (second - half) + 1,
-                unrotated => unrotated,
-            }
-    }
-}
-
-/// Where tiles have number `index` of heads of `width` numbers each.
-fn tiled(key_heads: usize, shared: usize, width: usize, index: usize) -> usize {
-    let (head, within) = (index / width, index % width);
-    (head % shared * key_heads + head / shared) * width + within
-}
-
-/// What the source has in the place of a number.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum StoredAs {
-    Itself,
-    /// The number and this. GGUF stores Gemma's and Qwen 3.5's norm weights with 1 added.
-    Plus(f32),
-    /// e to its power, negated, as GGUF has the rates of a delta net's decay.
-    NegatedExponential,
-}
-
-impl StoredAs {
-    fn restore(self, values: &mut [f32]) {
-        match self {
-            StoredAs::Itself => {}
-            StoredAs::Plus(added) => values.iter_mut().for_each(|value| *value -= added),
-            StoredAs::NegatedExponential => values.iter_mut().for_each(|value| *value = (-*value).ln()),
-        }
-    }
 }
 
 /// One weight as the model means it: a row range of a source tensor, dequantised on reading.
@@ -512,7 +268,7 @@ impl SourceDType {
             SourceDType::F32 => read_elements(bytes, out, f32::from_le_bytes),
             SourceDType::F16 => read_elements(bytes, out, |element| f16::from_le_bytes(element).to_f32()),
             SourceDType::Bf16 => read_elements(bytes, out, |element| bf16::from_le_bytes(element).to_f32()),
-            block_type => gguf::dequantize(block_type, bytes, out),
+            block_type => dequantize(block_type, bytes, out),
         }
     }
 }
@@ -527,6 +283,7 @@ fn read_elements<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::source_layout::RowBlocks;
 
     fn tensor(source_shape: &[usize], dtype: SourceDType, bytes: &[u8]) -> Tensor {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -4,11 +4,31 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::codec;
 use unicorn_artifact::fp4::FP4_GROUP;
 
-use super::earlier_config;
-use super::names::FolderLayout;
+/// How a folder names, joins and orders a layer's tensors, where our canonical names have it otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FolderLayout {
+    /// Each tensor by its own name.
+    Separate,
+    /// q, k and v are one matrix, and gate and up are (Phi 3).
+    Joined,
+    /// Gate and up are one matrix; the two elements of a rotary pair are neighbours; the four norms of a layer have names of their
+    /// own (GLM-4).
+    Glm4,
+    /// Gate and up are `shared_mlp.input_linear`, down is `shared_mlp.output_linear` (Granite 4).
+    Granite4,
+    /// The query of a head is followed by its gate, both in q (Qwen 3.5).
+    Qwen3_5,
+    /// So it is here; and a delta net's projections are two matrices, in which the rows of a key head lie together (Qwen3-Next).
+    Qwen3Next,
+    /// Experts are stacks of transposed matrices, with gate and up in turn; the router is `mlp.router` (gpt-oss).
+    GptOss,
+    /// Norms, the MLP's matrices and attention's output projection have names of their own (LFM2).
+    Lfm2,
+    /// Experts are stacks beside the MLP, of which the router is `router.proj` (Gemma 4).
+    Gemma4,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
@@ -311,46 +331,6 @@ impl ModelConfig {
             None if self.layers.iter().any(|layer| layer.has_experts) => Err("a layer has experts of no size".into()),
             None => Ok(()),
         }
-    }
-
-    /// As an artifact keeps it.
-    pub fn encode(&self) -> Vec<u8> {
-        codec::encode(self)
-    }
-
-    /// What [`ModelConfig::encode`] wrote, checked as a config from a model's files is.
-    ///
-    /// # Errors
-    /// When it is something else, or when its numbers belong to no model.
-    pub fn decode(bytes: &[u8]) -> Result<ModelConfig, String> {
-        let today = codec::decode("config", bytes);
-        let config: ModelConfig = match today {
-            Ok(config) => config,
-            // Bytes that are no record of either kind are refused by what today's should have.
-            Err(error) => earlier_config::decode(bytes).ok_or_else(|| error.to_string())?,
-        };
-        for (name, value, most) in [
-            ("hidden size", config.hidden_size, limits::HIDDEN_SIZE),
-            ("intermediate size", config.intermediate_size, limits::INTERMEDIATE_SIZE),
-            ("number of heads", config.n_heads, limits::HEADS),
-            ("number of KV heads", config.n_kv_heads, limits::HEADS),
-            ("head dimension", config.head_dim, limits::HEAD_DIM),
-            ("vocabulary", config.vocab_size, limits::VOCAB_SIZE),
-            ("number of KV heads of full layers", config.full_heads.map_or(1, |heads| heads.n_kv_heads), limits::HEADS),
-            ("head dimension of full layers", config.full_heads.map_or(2, |heads| heads.head_dim), limits::HEAD_DIM),
-            ("number of layers", config.layers.len(), limits::LAYERS),
-            ("longest context", config.max_positions, limits::POSITIONS),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(format!("{name} is {value}, expected 1 to {most}"));
-            }
-        }
-        let ropes = config.ropes.len();
-        if let Some(rope) = config.layers.iter().filter_map(|layer| layer.rope).find(|&rope| rope >= ropes) {
-            return Err(format!("a layer has rotary embedding {rope}, expected one of {ropes}"));
-        }
-        config.check()?;
-        Ok(config)
     }
 
     /// The heads of a layer's attention.

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use unicorn_artifact::codec;
 
-use super::config::{Activation, ExpertsConfig, LayerConfig, ModelConfig, QkNorm, RopeConfig};
-use super::names::FolderLayout;
+use super::config::{Activation, ExpertsConfig, FolderLayout, LayerConfig, ModelConfig, QkNorm, RopeConfig};
 
 /// Fields in their order, each as [`ModelConfig`] explains it.
 #[derive(Deserialize)]

@@ -6,9 +6,8 @@ mod qwen;
 use gemma::{GEMMA2, GEMMA3_MULTIMODAL, GEMMA3_TEXT, GEMMA4_MULTIMODAL, GEMMA4_TEXT};
 use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN3_5_TEXT, QWEN3_MOE, QWEN3_NEXT};
 
-use super::config::{Activation, ExpertNames, QkNorm};
+use super::config::{Activation, ExpertNames, FolderLayout, QkNorm};
 use super::json::Fields;
-use super::names::FolderLayout;
 use crate::error::{CompileError, Result};
 
 /// Values of a config class's fields before config.json is read, as in transformers 5.

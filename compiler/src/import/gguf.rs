@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use unicorn_artifact::{MappedFile, TokenizerSection};
 
-use self::config::Architecture;
+use self::keys::Architecture;
 use self::tensors::TensorPlace;
-use super::checkpoint::{SourceBytes, SourcePart};
 use super::config::{KeptCodes, ModelConfig};
+use super::source_bytes::{SourceBytes, SourcePart};
 use super::tokenizer_trial::tried;
 use super::{Checkpoint, Skipped, SourceDType, Tensor, config_json};
 use crate::error::{CompileError, Result};
@@ -32,20 +32,20 @@ mod tensor_type;
 mod value;
 
 mod config;
+mod keys;
 mod rope;
 
 mod tensors;
 
 mod tokenizer;
 
-mod blocks;
+pub(super) mod blocks;
 
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod test_file;
 
-pub use self::blocks::dequantize;
 pub(crate) use self::split::part_of;
 
 /// Opens the GGUF file at `path`, with the other parts of a model that is split; weights stay in the memory maps until they are

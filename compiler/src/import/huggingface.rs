@@ -2,21 +2,22 @@
 //! names and no other file, the tokenizer's files.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 use unicorn_artifact::TokenizerSection;
 
-use super::checkpoint::{
-    Checkpoint, Elements, Packed, RowOrder, Skipped, SourceBytes, SourceDType, SourcePart, StoredAs, Tensor,
-};
+use super::checkpoint::{Checkpoint, Packed, Skipped, Tensor};
 use super::config::{KeptCodes, ModelConfig};
 use super::config_json;
 use super::json::{Fields, parse_json};
 use super::packed_fp4::{BLOCKS, PackedFp4, SCALES};
 use super::packed_int4::{PackedInt4, Scheme};
 use super::safetensors::{SafetensorsFile, StoredTensor};
+use super::source_bytes::{SourceBytes, SourcePart};
+use super::source_files::SourceFiles;
+use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs};
 use super::source_names::{Role, parts_of, role_of, stacked_experts};
 use super::tokenizer;
 use super::transposed;
@@ -36,7 +37,8 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
     let source_bytes = tensors.values().map(Tensor::source_bytes).sum();
     let config_json = config_json::text_config(&config_path, &config_json, &config)?;
-    let source = files.into_source(&weights);
+    let mapped = |(name, file): (&String, &SafetensorsFile)| (name.clone(), SourcePart::Mapped(file.map.clone()));
+    let source = files.into_source(weights.files.iter().map(mapped));
     Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, adapters: Vec::new(), source_bytes })
 }
 
@@ -51,47 +53,6 @@ pub(super) fn of_config(path: &Path) -> Result<Checkpoint> {
     let config_json = config_json::text_config(path, &config_json, &config)?;
     let source = SourceBytes::Whole(SourcePart::Read(bytes));
     Ok(Checkpoint { config_json, source, ..Checkpoint::without_weights(config, TokenizerSection::default()) })
-}
-
-/// The small files of a folder; keeps each that was read, for the hash of the source.
-pub(super) struct SourceFiles {
-    folder: PathBuf,
-    read: BTreeMap<String, Vec<u8>>,
-}
-
-impl SourceFiles {
-    pub fn new(folder: &Path) -> SourceFiles {
-        SourceFiles { folder: folder.to_owned(), read: BTreeMap::new() }
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    pub fn required(&mut self, name: &str) -> Result<Vec<u8>> {
-        let path = self.path(name);
-        let bytes = std::fs::read(&path).map_err(CompileError::io(&path))?;
-        self.read.insert(name.to_owned(), bytes.clone());
-        Ok(bytes)
-    }
-
-    /// `None` when there is no such file.
-    pub fn optional(&mut self, name: &str) -> Result<Option<Vec<u8>>> {
-        if self.path(name).exists() { self.required(name).map(Some) } else { Ok(None) }
-    }
-
-    /// `None` when there is no such file.
-    pub fn optional_json(&mut self, name: &str) -> Result<Option<Value>> {
-        let bytes = self.optional(name)?;
-        bytes.map(|bytes| parse_json(&self.path(name), &bytes)).transpose()
-    }
-
-    /// Each small file and then each weight file, both by name.
-    fn into_source(self, weights: &Weights) -> SourceBytes {
-        let small = self.read.into_iter().map(|(name, content)| (name, SourcePart::Read(content)));
-        let mapped = |(name, file): (&String, &SafetensorsFile)| (name.clone(), SourcePart::Mapped(file.map.clone()));
-        SourceBytes::Named(small.chain(weights.files.iter().map(mapped)).collect())
-    }
 }
 
 /// The weight files, and which of them holds each tensor.

@@ -1,8 +1,7 @@
 //! Source tensors that hold several of ours, rows of one head after the other: what transformers splits after the product.
 
-use super::checkpoint::RowBlocks;
-use super::config::{DeltaConfig, ModelConfig};
-use super::names::FolderLayout;
+use super::config::{DeltaConfig, FolderLayout, ModelConfig};
+use super::source_layout::RowBlocks;
 
 /// A canonical tensor, and which rows of its source are its rows.
 pub(super) struct Part {
@@ -52,8 +51,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::import::checkpoint::RowOrder;
     use crate::import::config_json::model_config;
+    use crate::import::source_layout::RowOrder;
 
     fn read(config: &Value) -> ModelConfig {
         model_config(Path::new("config.json"), config).unwrap_or_else(|error| panic!("{error}"))

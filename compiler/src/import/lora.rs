@@ -15,9 +15,11 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use serde_json::Value;
 
-use super::checkpoint::{Checkpoint, LowRank, SourceDType, SourcePart};
+use super::checkpoint::{Checkpoint, LowRank};
 use super::json::{Fields, parse_json};
 use super::safetensors::{SafetensorsFile, StoredTensor};
+use super::source_bytes::SourcePart;
+use super::source_layout::SourceDType;
 use super::source_names::source_parts;
 use crate::error::{CompileError, Result};
 

@@ -5,8 +5,11 @@
 
 mod checkpoint;
 mod config;
+mod config_record;
 mod earlier_config;
 mod open;
+mod source_bytes;
+mod source_layout;
 
 mod huggingface;
 mod interleaved;
@@ -22,6 +25,7 @@ mod lora;
 mod packed_fp4;
 mod packed_int4;
 mod safetensors;
+mod source_files;
 mod source_names;
 mod stacked;
 mod tokenizer;
@@ -32,16 +36,16 @@ mod gguf;
 
 pub(crate) mod json;
 
-pub use checkpoint::{Checkpoint, RowOrder, Skipped, SourceDType, Tensor};
+pub use checkpoint::{Checkpoint, Skipped, Tensor};
 pub use config::{
-    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, LayerConfig, LongRope,
-    ModelConfig, QkNorm, QueryGrowth, RopeConfig,
+    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FolderLayout, FullHeads, KeptCodes, LayerConfig,
+    LongRope, ModelConfig, QkNorm, QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;
 pub use gguf::{ParsedGguf, parse as parse_gguf};
 pub use lora::{Adapter, merge};
-pub use names::FolderLayout;
 pub use open::{open, open_config, open_model};
+pub use source_layout::{RowOrder, SourceDType};
 pub(crate) use source_names::mixtral_name;
 pub(crate) use stacked::in_stack;
 pub use tokenizer_trial::{TRIAL_THREAD, tried};

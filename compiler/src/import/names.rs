@@ -1,35 +1,10 @@
 //! How a folder names, joins and orders a layer's tensors where our canonical names have it otherwise: [`FolderLayout`] leads from
 //! the folder to us and, for an exported folder, back again.
 
-use serde::{Deserialize, Serialize};
-
-use super::checkpoint::RowOrder;
-use super::config::ModelConfig;
+use super::config::{FolderLayout, ModelConfig};
 use super::interleaved;
+use super::source_layout::RowOrder;
 use super::transposed;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FolderLayout {
-    /// Each tensor by its own name.
-    Separate,
-    /// q, k and v are one matrix, and gate and up are (Phi 3).
-    Joined,
-    /// Gate and up are one matrix; the two elements of a rotary pair are neighbours; the four norms of a layer have names of their
-    /// own (GLM-4).
-    Glm4,
-    /// Gate and up are `shared_mlp.input_linear`, down is `shared_mlp.output_linear` (Granite 4).
-    Granite4,
-    /// The query of a head is followed by its gate, both in q (Qwen 3.5).
-    Qwen3_5,
-    /// So it is here; and a delta net's projections are two matrices, in which the rows of a key head lie together (Qwen3-Next).
-    Qwen3Next,
-    /// Experts are stacks of transposed matrices, with gate and up in turn; the router is `mlp.router` (gpt-oss).
-    GptOss,
-    /// Norms, the MLP's matrices and attention's output projection have names of their own (LFM2).
-    Lfm2,
-    /// Experts are stacks beside the MLP, of which the router is `router.proj` (Gemma 4).
-    Gemma4,
-}
 
 impl FolderLayout {
     /// Our name for the folder's, without the prefix before the layers.

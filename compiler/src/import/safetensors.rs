@@ -7,7 +7,7 @@ use std::sync::Arc;
 use safetensors::tensor::{Dtype, SafeTensors, TensorInfo};
 use unicorn_artifact::MappedFile;
 
-use super::checkpoint::SourceDType;
+use super::source_layout::SourceDType;
 use crate::error::{CompileError, Result};
 
 /// The tensors lie in the file one after the other, without gaps or overlaps, and end where the file ends.

@@ -8,8 +8,8 @@ use tokenizers::Tokenizer;
 use unicorn_artifact::TokenizerSection;
 
 use super::config::ModelConfig;
-use super::huggingface::SourceFiles;
 use super::json::Fields;
+use super::source_files::SourceFiles;
 use super::tokenizer_trial::tried;
 use crate::error::{CompileError, Result};
 

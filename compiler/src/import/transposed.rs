@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::checkpoint::{Elements, RowBlocks};
 use super::config::{ExpertNames, ExpertsConfig, KeptCodes, ModelConfig};
 use super::packed_fp4::BLOCKS;
+use super::source_layout::{Elements, RowBlocks};
 
 /// What a source tensor holds.
 pub(super) struct Stack {
@@ -131,8 +131,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::import::checkpoint::RowOrder;
     use crate::import::config_json::model_config;
+    use crate::import::source_layout::RowOrder;
 
     /// Three experts of 2 inner rows, over a stream of 4.
     fn gpt_oss() -> ModelConfig {

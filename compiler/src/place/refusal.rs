@@ -11,8 +11,9 @@ use unicorn_kernels::KvFormat;
 use super::PlaceRequest;
 use super::tiers::Demand;
 use crate::error::{CompileError, Remedy};
+use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::select::kv_groups;
-use crate::weights::{FormatPolicy, PackedWeights, WeightsOption};
+use crate::weights::PackedWeights;
 
 /// The error for a `demand` that `short_bytes` more of the slowest tier would satisfy.
 pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> CompileError {

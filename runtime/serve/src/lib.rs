@@ -42,6 +42,7 @@ mod options;
 mod server;
 
 mod access;
+mod activity;
 mod admission;
 mod api;
 mod handler;
@@ -51,6 +52,7 @@ mod prompt;
 mod routes;
 
 mod choice;
+mod choice_end;
 mod chooser;
 mod metrics;
 mod reading;
@@ -76,12 +78,15 @@ pub use axum;
 pub use unicorn_text;
 pub use unicorn_text::unicorn_runtime;
 
+pub use activity::Activity;
 pub use api::error::ApiError;
-pub use api::request::{BiasedText, Endpoint, MAX_CHOICES, Prompt, Request};
+pub use api::prompt::Prompt;
+pub use api::request::{Endpoint, MAX_CHOICES, Request};
+pub use api::sampling::BiasedText;
 pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
 pub use options::{LeftOut, ServeOptions, VertexPaths};
 pub use reading::Pooling;
-pub use server::{Activity, Server, Stopper};
+pub use server::{Server, Stopper};

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::choice::ChoiceEnd;
-use crate::server::Activity;
+use crate::activity::Activity;
+use crate::choice_end::ChoiceEnd;
 
 /// Counters since the server began, and what it is doing now. Written by the worker, read by requests.
 #[derive(Debug)]
@@ -224,7 +224,7 @@ mod tests {
     use unicorn_text::EndReason;
 
     use super::*;
-    use crate::choice::Times;
+    use crate::choice_end::Times;
 
     #[test]
     fn what_ended_is_counted() {

@@ -4,7 +4,8 @@ use unicorn_text::{ChatTemplate, Message, ReplyFormat, TemplateArguments, TextEr
 
 use crate::admission::ClientGone;
 use crate::api::error::ApiError;
-use crate::api::request::{Prompt, Request};
+use crate::api::prompt::Prompt;
+use crate::api::request::Request;
 use crate::api::tools::ToolChoice;
 
 /// What makes prompts into tokens.

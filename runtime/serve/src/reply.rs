@@ -3,7 +3,7 @@
 use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::{Delta, EndReason, ReplyParser};
 
-use crate::choice::{ChoiceEnd, Times};
+use crate::choice_end::{ChoiceEnd, Times};
 
 /// One choice.
 #[derive(Default)]

@@ -6,6 +6,7 @@ use axum::Router;
 use unicorn_text::unicorn_runtime::Model;
 
 use crate::access::Access;
+use crate::activity::Activity;
 use crate::error::ServeError;
 use crate::handler::RequestHandler;
 use crate::ollama::description::Description;
@@ -30,26 +31,6 @@ pub struct Server {
 #[derive(Clone)]
 pub struct Stopper {
     commands: mpsc::Sender<Command>,
-}
-
-/// What a running server is doing, for its monitor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Activity {
-    /// Requests that wait for a sequence to end.
-    pub waiting: u32,
-    /// Sequences whose prompt is not in the cache yet.
-    pub in_prefill: u32,
-    /// Sequences that get a token with each step.
-    pub decoding: u32,
-    /// Tokens in the KV cache of the sequences that are generated.
-    pub running_tokens: u64,
-    /// Pages of the KV cache that these sequences hold.
-    pub running_pages: u32,
-    /// Times that a request was interrupted because pages ran out, since the server began.
-    pub preemptions: u64,
-    /// Tokens that were sampled since the monitor was last called.
-    pub new_tokens: u32,
 }
 
 impl Server {

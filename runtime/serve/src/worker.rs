@@ -10,13 +10,13 @@ use unicorn_text::OutputText;
 use unicorn_text::unicorn_runtime::Sampling;
 use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
 
+use crate::activity::Activity;
 use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
 use crate::chooser::Chooser;
 use crate::metrics::Metrics;
 use crate::reading::ReadJob;
 use crate::receiver::Receiver;
-use crate::server::Activity;
 
 /// What is sent to the worker.
 pub(crate) enum Command {

@@ -20,6 +20,13 @@ pub struct Detokenizer {
     special_tokens: bool,
 }
 
+impl Tokenizer {
+    /// A decoder for ids that follow `prompt` and arrive one at a time.
+    pub fn detokenizer(&self, prompt: &[u32]) -> Detokenizer {
+        Detokenizer::new(self.clone(), prompt, false)
+    }
+}
+
 impl Detokenizer {
     pub(crate) fn new(tokenizer: Tokenizer, prompt: &[u32], special_tokens: bool) -> Detokenizer {
         let known = prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec();

@@ -34,8 +34,11 @@ mod sampling;
 mod error;
 
 pub use serde_json;
-pub use unicorn_artifact::TokenizerSection;
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
 pub use unicorn_runtime;
+
+pub use unicorn_artifact::TokenizerSection;
 
 pub use chat::{Answer, Chat, ChatOptions};
 pub use chat_template::{ChatTemplate, Message, TemplateArguments, today};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use unicorn_artifact::TokenizerSection;
 
-use crate::detokenizer::Detokenizer;
 use crate::error::TextError;
 
 /// A model's tokenizer. Cloning is cheap: clones share the vocabulary. All methods may be called from several threads at once.
@@ -116,11 +115,6 @@ impl Tokenizer {
     /// What makes tokens into text, as tokenizer.json describes it.
     pub(crate) fn decoder(&self) -> Option<&tokenizers::DecoderWrapper> {
         self.tokenizer.get_decoder()
-    }
-
-    /// A decoder for ids that follow `prompt` and arrive one at a time.
-    pub fn detokenizer(&self, prompt: &[u32]) -> Detokenizer {
-        Detokenizer::new(self.clone(), prompt, false)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::rope::Rope;
+use super::rope::{Rope, number};
 
 pub struct Config {
     pub layers: usize,
@@ -348,10 +348,6 @@ fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
         parameters.insert("partial_rotary_factor".into(), share.into());
     }
     Value::Object(parameters)
-}
-
-pub fn number(json: &Value, key: &str) -> Option<f64> {
-    json[key].as_f64()
 }
 
 fn count(json: &Value, key: &str) -> Option<usize> {

@@ -1,6 +1,6 @@
 //! MXFP4 as gpt-oss' folders have it, by the OCP Microscaling specification: blocks of 32 E2M1 numbers, two a byte, and an E8M0 scale each.
 
-use super::weights::Tensor;
+use super::tensor::Tensor;
 
 /// E2M1 without its sign, the code's fourth bit.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];

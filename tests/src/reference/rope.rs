@@ -4,8 +4,6 @@ use std::f64::consts::TAU;
 
 use serde_json::Value;
 
-use super::config::number;
-
 /// Frequencies in radians per position, one for each rotated pair of dimensions.
 pub struct Rope {
     frequencies: Vec<f64>,
@@ -147,4 +145,8 @@ fn yarn_magnitude(parameters: &Value, factor: f64) -> f64 {
         _ => grown(1.0),
     };
     number(parameters, "attention_factor").unwrap_or(inferred)
+}
+
+pub fn number(json: &Value, key: &str) -> Option<f64> {
+    json[key].as_f64()
 }

@@ -8,14 +8,9 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
 
 use super::mxfp4;
+use super::tensor::Tensor;
 
 pub struct Weights(BTreeMap<String, Tensor>);
-
-/// Values in row order.
-pub struct Tensor {
-    pub shape: Vec<usize>,
-    pub values: Vec<f32>,
-}
 
 impl Weights {
     /// Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names.

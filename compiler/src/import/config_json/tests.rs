@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::*;
+use crate::import::config::FolderLayout;
 use crate::import::config::{QkNorm, QueryGrowth};
-use crate::import::names::FolderLayout;
 
 fn read(config: &Value) -> Result<ModelConfig> {
     model_config(Path::new("config.json"), config)

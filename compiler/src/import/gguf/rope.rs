@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::config::{Architecture, Keys, object, shortest_decimal};
+use super::keys::{Architecture, Keys, object, shortest_decimal};
 use crate::error::{CompileError, Result};
 use crate::import::SourceDType;
 

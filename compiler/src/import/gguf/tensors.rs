@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::Architecture;
+use super::keys::Architecture;
 use super::reader::{Gguf, TensorInfo};
 use super::rope::DIVISOR_TENSORS;
 use crate::error::{CompileError, Result};
-use crate::import::checkpoint::StoredAs;
+use crate::import::source_layout::StoredAs;
 use crate::import::{DeltaConfig, ModelConfig, RowOrder, Skipped};
 
 /// A row range of a source tensor: what [`crate::import::Tensor`] is, before it has a memory map.

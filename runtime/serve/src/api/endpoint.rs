@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use unicorn_text::Tokenizer;
 
 use super::error::ApiError;
-use super::request::{Endpoint, Prompt};
+use super::prompt::Prompt;
+use super::request::Endpoint;
 use crate::llama::infill;
 use crate::{anthropic, ollama, openai};
 

@@ -5,6 +5,6 @@ pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod prompt;
 pub(crate) mod request;
-mod sampling;
+pub(crate) mod sampling;
 mod structure;
 pub(crate) mod tools;

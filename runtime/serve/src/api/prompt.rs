@@ -8,7 +8,19 @@ use unicorn_text::Message;
 
 use super::error::ApiError;
 use super::fields::unexpected;
-use super::request::Prompt;
+
+/// What a choice continues.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// A conversation, for the chat template.
+    Chat(Vec<Message>),
+    /// Plain text.
+    Text(String),
+    /// Token ids, not checked yet.
+    Tokens(Vec<u32>),
+    /// Texts and token ids, one behind the other.
+    Mixed(Vec<Prompt>),
+}
 
 pub(super) const PROMPT: &str = "text, a list of texts, token ids, or a list of lists of token ids";
 

@@ -8,8 +8,8 @@ use unicorn_text::{Message, TemplateArguments};
 
 use super::error::ApiError;
 use super::fields::{BOOLEAN, Fields, object, unexpected};
-use super::prompt::{PROMPT, messages, prompts};
-use super::sampling::{BIAS, further_sampling, logit_bias, sampling, seed};
+use super::prompt::{PROMPT, Prompt, messages, prompts};
+use super::sampling::{BIAS, BiasedText, further_sampling, logit_bias, sampling, seed};
 use super::structure::structure;
 use super::tools::{ToolChoice, tools};
 use crate::structure::Structure;
@@ -83,28 +83,6 @@ pub struct Request {
     pub return_progress: bool,
 }
 
-/// What a bias is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BiasedText {
-    /// A token, not checked yet.
-    Token(u32),
-    /// Every token of a text.
-    Text(String),
-}
-
-/// What a choice continues.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
-    /// A conversation, for the chat template.
-    Chat(Vec<Message>),
-    /// Plain text.
-    Text(String),
-    /// Token ids, not checked yet.
-    Tokens(Vec<u32>),
-    /// Texts and token ids, one behind the other.
-    Mixed(Vec<Prompt>),
-}
-
 /// Most choices of a request, of all prompts together.
 pub const MAX_CHOICES: usize = 128;
 /// Stop strings of a request, and bytes of each.
@@ -175,7 +153,7 @@ impl Request {
             Endpoint::Completions => fields.take("echo", BOOLEAN)?.unwrap_or(false),
         };
         let n = choices(&mut fields, prompts.len())?;
-        let further_sampling = further_sampling(&mut fields, endpoint)?;
+        let further_sampling = further_sampling(&mut fields, endpoint == Endpoint::Completions)?;
         if echo && further_sampling.n_top.is_some() {
             return Err(ApiError::parameter(
                 "echo",

@@ -5,7 +5,15 @@ use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 
 use super::error::ApiError;
 use super::fields::{BOOLEAN, Fields, NUMBER, unexpected};
-use super::request::{BiasedText, Endpoint};
+
+/// What a bias is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BiasedText {
+    /// A token, not checked yet.
+    Token(u32),
+    /// Every token of a text.
+    Text(String),
+}
 
 pub(super) const BIAS: &str =
     "an object of biases by token id, or a list of pairs of a token id or a text, and a number or false";
@@ -38,8 +46,9 @@ pub(super) fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     Ok(seed.filter(|seed| *seed != -1).map(|seed| seed as u64))
 }
 
-/// What the device does not do: all parameters have their values of no effect by default.
-pub(super) fn further_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<HostSampling, ApiError> {
+/// What the device does not do: all parameters have their values of no effect by default. `counts_logprobs`: `logprobs` is a number, as in
+/// the older API.
+pub(super) fn further_sampling(fields: &mut Fields, counts_logprobs: bool) -> Result<HostSampling, ApiError> {
     let mut further = HostSampling::default();
     further.presence_penalty = fields.take("presence_penalty", NUMBER)?.unwrap_or(0.0);
     further.frequency_penalty = fields.take("frequency_penalty", NUMBER)?.unwrap_or(0.0);
@@ -47,14 +56,14 @@ pub(super) fn further_sampling(fields: &mut Fields, endpoint: Endpoint) -> Resul
     further.typical_p = typical.filter(|&p| p < 1.0).unwrap_or(1.0);
     further.top_n_sigma = fields.take("top_n_sigma", NUMBER)?.unwrap_or(-1.0);
     further.reports_filtered = fields.take("post_sampling_probs", BOOLEAN)?.unwrap_or(false);
-    further.n_top = n_top(fields, endpoint)?;
+    further.n_top = n_top(fields, counts_logprobs)?;
     // Biases are checked where the vocabulary is known.
     further.check(u32::MAX).map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok(further)
 }
 
 /// How many of the most likely tokens are listed beside each of the response; `None`: no probabilities.
-fn n_top(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
+fn n_top(fields: &mut Fields, counts_logprobs: bool) -> Result<Option<usize>, ApiError> {
     const COUNT: &str = "a whole number from 0 to 100";
     let limited = |name: &str, n: u32| match n {
         0..=MAX_TOP => Ok(n as usize),
@@ -63,14 +72,13 @@ fn n_top(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiEr
     let n_probs = fields.take("n_probs", COUNT)?.unwrap_or(0);
     let top: Option<u32> = fields.take("top_logprobs", COUNT)?;
     let logprobs: Option<Value> = fields.take("logprobs", COUNT)?;
-    let by_logprobs = match (&logprobs, endpoint) {
-        (None | Some(Value::Bool(false)), _) => None,
-        (Some(Value::Bool(true)), _) => Some(limited("top_logprobs", top.unwrap_or(0))?),
-        // The older API has the number itself.
-        (Some(value), Endpoint::Completions) if value.is_u64() => {
+    let by_logprobs = match &logprobs {
+        None | Some(Value::Bool(false)) => None,
+        Some(Value::Bool(true)) => Some(limited("top_logprobs", top.unwrap_or(0))?),
+        Some(value) if counts_logprobs && value.is_u64() => {
             Some(limited("logprobs", value.as_u64().unwrap_or(0).min(u32::MAX.into()) as u32)?)
         }
-        (Some(value), _) => return Err(unexpected("logprobs", BOOLEAN, value)),
+        Some(value) => return Err(unexpected("logprobs", BOOLEAN, value)),
     };
     if top.is_some_and(|top| top > 0) && by_logprobs.is_none() {
         return Err(ApiError::parameter("top_logprobs", "expected logprobs to be true beside it"));
@@ -112,15 +120,15 @@ mod tests {
 
     use super::*;
 
-    fn further(endpoint: Endpoint, body: Value) -> Result<HostSampling, String> {
+    fn further(counts_logprobs: bool, body: Value) -> Result<HostSampling, String> {
         let mut fields = Fields(body.as_object().unwrap().clone());
-        further_sampling(&mut fields, endpoint).map_err(|error| error.message)
+        further_sampling(&mut fields, counts_logprobs).map_err(|error| error.message)
     }
 
     #[test]
     fn probabilities_are_asked_for_by_three_names() {
-        let n_top = |endpoint, body| further(endpoint, body).map(|further| further.n_top);
-        let (chat, plain) = (Endpoint::ChatCompletions, Endpoint::Completions);
+        let n_top = |counts_logprobs, body| further(counts_logprobs, body).map(|further| further.n_top);
+        let (chat, plain) = (false, true);
         assert_eq!(n_top(chat, json!({})), Ok(None));
         assert_eq!(n_top(chat, json!({"logprobs": true})), Ok(Some(0)));
         assert_eq!(n_top(chat, json!({"logprobs": true, "top_logprobs": 5})), Ok(Some(5)));
@@ -143,7 +151,7 @@ mod tests {
         {
             assert!(logit_bias(Some(wrong.clone())).is_err(), "{wrong}");
         }
-        assert!(further(Endpoint::Completions, json!({"typical_p": -1})).is_err());
-        assert_eq!(further(Endpoint::Completions, json!({"typical_p": 2})).unwrap().typical_p, 1.0);
+        assert!(further(true, json!({"typical_p": -1})).is_err());
+        assert_eq!(further(true, json!({"typical_p": 2})).unwrap().typical_p, 1.0);
     }
 }

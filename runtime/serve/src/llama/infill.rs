@@ -5,7 +5,7 @@ use unicorn_text::Tokenizer;
 
 use crate::api::error::ApiError;
 use crate::api::fields::unexpected;
-use crate::api::request::Prompt;
+use crate::api::prompt::Prompt;
 
 /// Special tokens of a family: before what precedes, before what follows, and before what is to be filled in.
 const FAMILIES: [[&str; 3]; 5] = [

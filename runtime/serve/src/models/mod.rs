@@ -6,7 +6,6 @@
 //!                                       └─► ModelSource::load ─► Server ─► ModelSource::run
 //! ```
 
-mod lease;
 mod pool;
 mod residency;
 mod routes;

@@ -12,8 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::lease::{Lease, LeasedBody};
-use super::pool::Pool;
+use super::pool::{Lease, LeasedBody, Pool};
 use super::residency::State;
 use crate::access::expect_json;
 use crate::admission::Admission;

@@ -5,7 +5,7 @@ use unicorn_text::{Delta, EndReason};
 
 use super::date::rfc3339;
 use crate::api::error::ApiError;
-use crate::choice::Times;
+use crate::choice_end::Times;
 use crate::reply::{Call, Reply};
 use crate::writer::{ResponseWriter, Stream};
 

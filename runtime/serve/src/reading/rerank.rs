@@ -14,7 +14,7 @@ use super::{Finding, Output};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{BOOLEAN, Fields};
-use crate::api::request::Prompt;
+use crate::api::prompt::Prompt;
 use crate::handler::{Awaited, RequestHandler};
 use crate::options::LeftOut;
 

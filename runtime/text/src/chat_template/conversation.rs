@@ -1,6 +1,6 @@
 //! How a conversation is given to a template: as it is first, and then with its system messages where any template takes them.
 
-use super::Message;
+use super::message::Message;
 
 /// The conversation as it is, with `developer` as the `system` that it replaces; then with one system message instead of several;
 /// then with their text at the beginning of the first user message.

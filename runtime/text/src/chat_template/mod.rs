@@ -10,6 +10,7 @@ mod dialect;
 mod dictionary;
 mod environment;
 mod json;
+mod message;
 mod named;
 mod plain_tools;
 mod strftime;
@@ -22,24 +23,13 @@ use unicorn_artifact::TokenizerSection;
 
 use self::conversation::{arrangements, marked, missing_mark};
 use self::dialect::for_minijinja;
-use self::dictionary::{Dictionary, dictionary, from_json};
+use self::dictionary::{dictionary, from_json};
 use self::environment::{environment, seconds_since_1970};
+pub use self::message::Message;
 use self::plain_tools::without_tools;
 use self::strftime::strftime;
 use crate::error::TextError;
 use crate::reply::ReplyFormat;
-
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `developer` (another name of `system`), `user`, `assistant`, or another role that the template has.
-    pub role: String,
-    /// The text.
-    pub content: String,
-    /// What else a template may read of the message: `tool_calls` of the assistant, as OpenAI's API has them but with arguments as
-    /// an object; `tool_call_id` and `name` of a tool's result; `reasoning_content`.
-    pub fields: serde_json::Map<String, serde_json::Value>,
-}
 
 /// Further variables of a template, by name: what llama-server and vLLM call `chat_template_kwargs`. Templates of models that
 /// reason read `enable_thinking` (a boolean) or `reasoning_effort` (a text).
@@ -233,31 +223,6 @@ impl ChatTemplate {
 /// Today's date in UTC, in the form of Python's `strftime`: for variables of a template that are a date.
 pub fn today(format: &str) -> String {
     strftime(format, seconds_since_1970())
-}
-
-impl Message {
-    /// A message of `role` with the text `content`.
-    pub fn new(role: &str, content: impl Into<String>) -> Message {
-        Message { role: role.to_owned(), content: content.into(), fields: serde_json::Map::new() }
-    }
-
-    /// The assistant's calls of tools.
-    fn calls(&self) -> impl Iterator<Item = &serde_json::Value> {
-        self.fields.get("tool_calls").and_then(serde_json::Value::as_array).into_iter().flatten()
-    }
-
-    /// Whether it is about tools, so that a template without them has no place for it.
-    fn uses_tools(&self) -> bool {
-        self.role == "tool" || self.calls().next().is_some()
-    }
-
-    /// A dictionary, as templates expect it.
-    fn value(&self) -> Value {
-        let texts = [("role", &self.role), ("content", &self.content)];
-        let texts = texts.into_iter().map(|(name, text)| (name, Value::from(text.as_str())));
-        let fields = self.fields.iter().map(|(name, value)| (name.as_str(), from_json(value)));
-        texts.chain(fields).collect::<Dictionary>().into()
-    }
 }
 
 /// Without a file extension, so that nothing is escaped as HTML.

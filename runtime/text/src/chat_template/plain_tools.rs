@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::Message;
+use super::message::Message;
 
 const INSTRUCTIONS: &str = "You can call these functions. To call one, reply with nothing but a JSON object of its name and its \
     arguments: {\"name\": \"...\", \"arguments\": {...}}. The result follows in the next message. Functions:";

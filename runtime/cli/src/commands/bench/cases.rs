@@ -1,7 +1,9 @@
 //! What a benchmark measures, and for which sequences the model is loaded: pure functions of the command line.
 
-use super::measure::WARM_UP_STEPS;
 use crate::args::BenchArgs;
+
+/// Steps of a run without the clock: first ones pay for caches that later ones find warm.
+pub const WARM_UP_STEPS: u32 = 4;
 
 /// One line of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

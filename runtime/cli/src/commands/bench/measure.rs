@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::cases::Case;
+use super::cases::{Case, WARM_UP_STEPS};
 use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
 
-/// Steps of a run without the clock: first ones pay for caches that later ones find warm.
-pub const WARM_UP_STEPS: u32 = 4;
 /// Unmeasured runs take so long: a device that had nothing to do, be it for a second while kernels were compiled,
 /// takes its time to raise its frequency.
 const WARM_UP: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! How far the results of two targets are apart.
 
 use super::observe::Observation;
+use super::row::spread;
 use crate::commands::perplexity::likelihood::Divergence;
 use unicorn_runtime::Model;
 
@@ -94,18 +95,6 @@ const SAMPLED_ALLOWANCE: f64 = 4.0;
 fn relative_difference(expected: &[f32], found: &[f32]) -> f64 {
     let squares = expected.iter().zip(found).map(|(&one, &other)| f64::from(one - other).powi(2)).sum::<f64>();
     (squares / expected.len() as f64).sqrt() / spread(expected)
-}
-
-/// Standard deviation; never 0.
-pub fn spread(logits: &[f32]) -> f64 {
-    let mean = logits.iter().map(|&logit| f64::from(logit)).sum::<f64>() / logits.len() as f64;
-    let squares = logits.iter().map(|&logit| (f64::from(logit) - mean).powi(2)).sum::<f64>();
-    (squares / logits.len() as f64).sqrt().max(1e-12)
-}
-
-/// The first index of the largest logit.
-pub fn top(logits: &[f32]) -> usize {
-    (1..logits.len()).fold(0, |best, index| if logits[index] > logits[best] { index } else { best })
 }
 
 #[cfg(test)]

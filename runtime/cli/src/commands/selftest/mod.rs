@@ -15,6 +15,7 @@ mod compare;
 mod locate;
 mod observe;
 mod report;
+mod row;
 
 use std::collections::BTreeSet;
 use std::path::Path;

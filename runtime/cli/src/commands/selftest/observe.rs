@@ -7,7 +7,7 @@ use std::time::Instant;
 use unicorn_artifact::{LogitsRows, Program, TargetKernels};
 use unicorn_text::Tokenizer;
 
-use super::compare::{spread, top};
+use super::row::{spread, top};
 use crate::error::CliError;
 use crate::files::tuning_file;
 use unicorn_runtime::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::report::StepTimes;
+use super::report::{StepTimes, fastest};
 use crate::files::tuning_file::{TunedStep, Winner};
 use unicorn_runtime::{Choice, TimedPipeline};
 
@@ -29,12 +29,6 @@ pub fn winner(timed: &TimedPipeline) -> Option<u32> {
     let (own, others) = timed.candidates.split_first()?;
     let (alternative, fastest) = (0..).zip(others).min_by(|left, right| left.1.seconds.total_cmp(&right.1.seconds))?;
     (fastest.seconds < (1.0 - MIN_GAIN) * own.seconds).then_some(alternative)
-}
-
-/// Which of a step's choices was fastest as a whole; the compiler's, where nothing was.
-pub fn fastest(seconds: &[Option<f64>]) -> usize {
-    let timed = (0..).zip(seconds).filter_map(|(number, seconds)| Some((number, (*seconds)?)));
-    timed.min_by(|left, right| left.1.total_cmp(&right.1)).map_or(0, |(number, _)| number)
 }
 
 /// What is kept of a step: nothing, if it is fastest as the compiler made it.

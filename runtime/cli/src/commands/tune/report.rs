@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::decide::fastest;
 use crate::files::tuning_file::TuningFile;
 use crate::report::table::{Column, table};
 use unicorn_runtime::{Choice, StepShape, TimedPipeline};
@@ -66,6 +65,12 @@ impl TuneReport {
         let depth = self.depth_tokens;
         format!("device {device}, target {target}; µs by its clock, decode after {depth} tokens\n{steps}")
     }
+}
+
+/// Which of a step's choices was fastest as a whole; the compiler's, where nothing was.
+pub fn fastest(seconds: &[Option<f64>]) -> usize {
+    let timed = (0..).zip(seconds).filter_map(|(number, seconds)| Some((number, (*seconds)?)));
+    timed.min_by(|left, right| left.1.total_cmp(&right.1)).map_or(0, |(number, _)| number)
 }
 
 impl StepTimes {

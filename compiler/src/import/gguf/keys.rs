@@ -1,0 +1,262 @@
+//! The architecture of a GGUF file, and the metadata that is named by it.
+
+use serde_json::{Map, Value as Json};
+
+use super::reader::Gguf;
+use super::value::Value;
+use crate::error::{CompileError, Result};
+
+/// The architectures of GGUF that we read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// Llama, and what shares its graph: Mistral, SmolLM and more are exported under this name.
+    Llama,
+    /// Under Llama's name, with experts.
+    Mixtral,
+    Qwen2,
+    Qwen2Moe,
+    Qwen3,
+    Qwen3Moe,
+    Qwen3Next,
+    Qwen35,
+    Qwen35Moe,
+    Olmoe,
+    /// OLMo 2, and OLMo 3 where it has windows.
+    Olmo2,
+    Gemma2,
+    Gemma3,
+    Glm4,
+    GptOss,
+    Granite,
+    Lfm2,
+    /// The text model of Ministral 3; Mistral Small 3 is exported under Llama's name.
+    Mistral3,
+    Phi3,
+}
+
+const ARCHITECTURES: [(&str, Architecture); 19] = [
+    ("llama", Architecture::Llama),
+    ("llama", Architecture::Mixtral),
+    ("qwen2", Architecture::Qwen2),
+    ("qwen2moe", Architecture::Qwen2Moe),
+    ("qwen3", Architecture::Qwen3),
+    ("qwen3moe", Architecture::Qwen3Moe),
+    ("qwen3next", Architecture::Qwen3Next),
+    ("qwen35", Architecture::Qwen35),
+    ("qwen35moe", Architecture::Qwen35Moe),
+    ("olmoe", Architecture::Olmoe),
+    ("olmo2", Architecture::Olmo2),
+    ("gemma2", Architecture::Gemma2),
+    ("gemma3", Architecture::Gemma3),
+    ("glm4", Architecture::Glm4),
+    ("gpt-oss", Architecture::GptOss),
+    ("granite", Architecture::Granite),
+    ("lfm2", Architecture::Lfm2),
+    ("mistral3", Architecture::Mistral3),
+    ("phi3", Architecture::Phi3),
+];
+
+impl Architecture {
+    /// Reads `general.architecture`.
+    pub fn of(gguf: &Gguf) -> Result<Architecture> {
+        let key = "general.architecture";
+        let found = gguf.require(key, gguf.string(key)?)?;
+        let known = ARCHITECTURES.iter().find(|(name, _)| *name == found);
+        match known.map(|(_, architecture)| *architecture) {
+            Some(Architecture::Llama) if gguf.unsigned("llama.expert_count")?.is_some_and(|count| count > 0) => {
+                Ok(Architecture::Mixtral)
+            }
+            Some(architecture) => Ok(architecture),
+            None => {
+                let mut names: Vec<&str> = ARCHITECTURES.map(|(name, _)| name).to_vec();
+                names.dedup();
+                Err(CompileError::UnsupportedArchitecture { found: found.to_string(), supported: names.join(", ") })
+            }
+        }
+    }
+
+    /// The value of `general.architecture`; also the prefix of the architecture's keys.
+    pub fn name(self) -> &'static str {
+        ARCHITECTURES.iter().find(|(_, architecture)| *architecture == self).expect("every architecture is listed").0
+    }
+
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
+    }
+
+    /// q and k have the order of their rows that llama.cpp's converter gives Llamas.
+    pub fn interleaves_heads(self) -> bool {
+        matches!(self, Architecture::Llama | Architecture::Mixtral | Architecture::Granite | Architecture::Mistral3)
+    }
+
+    pub fn has_experts(self) -> bool {
+        matches!(
+            self,
+            Architecture::Mixtral
+                | Architecture::Qwen2Moe
+                | Architecture::Qwen3Moe
+                | Architecture::Qwen3Next
+                | Architecture::Qwen35Moe
+                | Architecture::Olmoe
+                | Architecture::GptOss
+        )
+    }
+
+    /// Most layers have a gated delta net in the place of attention.
+    pub fn has_delta_nets(self) -> bool {
+        matches!(self, Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe)
+    }
+
+    /// The norm before the feed-forward is named by what it follows.
+    pub fn has_post_attention_norm(self) -> bool {
+        self == Architecture::GptOss || self.has_delta_nets()
+    }
+
+    /// `architectures[0]` and `model_type` in config.json.
+    pub fn transformers_names(self) -> (&'static str, &'static str) {
+        match self {
+            Architecture::Llama => ("LlamaForCausalLM", "llama"),
+            Architecture::Mixtral => ("MixtralForCausalLM", "mixtral"),
+            Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+            Architecture::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
+            Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Architecture::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+            Architecture::Qwen3Next => ("Qwen3NextForCausalLM", "qwen3_next"),
+            Architecture::Qwen35 => ("Qwen3_5ForCausalLM", "qwen3_5_text"),
+            Architecture::Qwen35Moe => ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
+            Architecture::Olmoe => ("OlmoeForCausalLM", "olmoe"),
+            Architecture::Olmo2 => ("Olmo2ForCausalLM", "olmo2"),
+            Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
+            Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
+            Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
+            Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
+            Architecture::Granite => ("GraniteForCausalLM", "granite"),
+            Architecture::Lfm2 => ("Lfm2ForCausalLM", "lfm2"),
+            Architecture::Mistral3 => ("Ministral3ForCausalLM", "ministral3"),
+            Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
+        }
+    }
+
+    /// llama.cpp's value where the metadata has none.
+    pub fn default_rope_base(self) -> f64 {
+        if self == Architecture::Gemma3 { 1_000_000.0 } else { 10_000.0 }
+    }
+}
+
+/// The architecture's own keys, named without their prefix.
+pub struct Keys<'a> {
+    pub gguf: &'a Gguf<'a>,
+    pub architecture: Architecture,
+}
+
+impl Keys<'_> {
+    pub fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture.name())
+    }
+
+    /// A number above 0; 0 reads as absent, as llama.cpp takes it.
+    pub fn size(&self, key: &str) -> Result<Option<usize>> {
+        let key = self.name(key);
+        if let Some(Value::Array(_)) = self.gguf.value(&key) {
+            return Err(CompileError::Unsupported {
+                what: format!("an array for {key}"),
+                detail: "expected one number for all layers".to_string(),
+            });
+        }
+        Ok(self.gguf.unsigned(&key)?.filter(|size| *size > 0))
+    }
+
+    /// A number a layer, from an array or from one number for all; 0 is a number here.
+    pub fn of_layers(&self, key: &str, layers: usize) -> Result<Vec<usize>> {
+        let name = self.name(key);
+        let Some(Value::Array(array)) = self.gguf.value(&name) else {
+            let number = self.gguf.require(&name, self.gguf.unsigned(&name)?)?;
+            return Ok(vec![number; layers]);
+        };
+        if array.len() != layers {
+            let found = array.len();
+            return Err(self
+                .gguf
+                .malformed(format!("{name} has {found} elements, expected one for each of {layers} layers")));
+        }
+        let number = |value: Value| value.as_unsigned().and_then(|value| value.try_into().ok());
+        let numbers: Option<Vec<usize>> = array.values().map(number).collect();
+        numbers.ok_or_else(|| self.gguf.malformed(format!("{name} has an element that is no whole number from 0 on")))
+    }
+
+    /// Heads of keys of the layers that have any.
+    pub fn kv_heads_of_attention(&self, layers: usize) -> Result<Option<usize>> {
+        let key = "attention.head_count_kv";
+        let mut found = self.of_layers(key, layers)?;
+        found.retain(|heads| *heads > 0);
+        found.dedup();
+        match found[..] {
+            [] => Ok(None),
+            [heads] => Ok(Some(heads)),
+            _ => Err(CompileError::Unsupported {
+                what: format!("{} of {found:?}", self.name(key)),
+                detail: "expected one number for all layers with attention".to_string(),
+            }),
+        }
+    }
+
+    /// A float as people write it: 1e-5, not the 9.999999747378752e-6 that an f32 holds.
+    pub fn decimal(&self, key: &str) -> Result<Option<f64>> {
+        Ok(self.gguf.float(&self.name(key))?.map(shortest_decimal))
+    }
+
+    pub fn required_size(&self, key: &str) -> Result<usize> {
+        self.gguf.require(&self.name(key), self.size(key)?)
+    }
+
+    pub fn required_decimal(&self, key: &str) -> Result<f64> {
+        self.gguf.require(&self.name(key), self.decimal(key)?)
+    }
+
+    /// Keys that change the graph into one that we do not compile.
+    pub fn refuse_unknown_graphs(&self) -> Result<()> {
+        let unsupported = |key: &str, detail: &str| {
+            Err(CompileError::Unsupported { what: self.name(key), detail: detail.to_string() })
+        };
+        if !self.architecture.has_experts() && self.size("expert_count")?.is_some() {
+            return unsupported("expert_count", "this architecture is compiled without experts");
+        }
+        if self.gguf.bool(&self.name("attention.causal"))? == Some(false) {
+            return unsupported("attention.causal", "only causal attention generates text");
+        }
+        if self.gguf.bool(&self.name("rope.scaling.finetuned"))? == Some(false)
+            && self.architecture == Architecture::Granite
+        {
+            return unsupported(
+                "rope.scaling.finetuned",
+                "which is false in a Granite without rotary embedding; take the folder that the file was made from",
+            );
+        }
+        // Positions of text are the same in all sections.
+        let is_text_alone = self.architecture.has_delta_nets();
+        if let Some(Value::Array(sections)) = self.gguf.value(&self.name("rope.dimension_sections"))
+            && !is_text_alone
+            && sections.values().any(|section| section.as_f64() != Some(0.0))
+        {
+            return unsupported("rope.dimension_sections", "rotary embeddings of several positions are not compiled");
+        }
+        let has_scale = self.architecture == Architecture::Granite;
+        if !has_scale && self.decimal("attention.scale")?.is_some_and(|scale| scale != 0.0) {
+            return unsupported("attention.scale", "a scale of q·k of its own is not compiled");
+        }
+        Ok(())
+    }
+}
+
+/// The shortest decimal that reads back as the same f32; NaN and infinities as they are.
+pub fn shortest_decimal(value: f64) -> f64 {
+    (value as f32).to_string().parse().expect("a printed float parses")
+}
+
+/// The fields of a JSON object literal.
+pub fn object(json: Json) -> Map<String, Json> {
+    match json {
+        Json::Object(fields) => fields,
+        other => unreachable!("{other} is not an object"),
+    }
+}

@@ -1,0 +1,62 @@
+//! Names of kernels, for tables and profiles.
+
+use unicorn_kernels::fused_tail::FusedTailSpec;
+use unicorn_kernels::gemm::Product;
+use unicorn_kernels::split::Split;
+use unicorn_kernels::{ActivationFormat, KernelSpec, WeightLayout};
+
+/// Family and shape, short enough for a table. A kernel that multiplies by a matrix names its `ROWS×COLS`, from which
+/// profiles work out its flops.
+pub fn pipeline_name(spec: &KernelSpec) -> String {
+    match spec {
+        KernelSpec::MatMul(spec) => {
+            let layout = &spec.layout;
+            let norm = if spec.prologue.is_some() { "norm+" } else { "" };
+            let norm = if spec.experts.is_some() { "expert " } else { norm };
+            let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
+            let next = next_name(spec.fused_tail.as_ref());
+            format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
+        }
+        KernelSpec::DotGemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            let activations = ActivationFormat::Quantized(spec.product.input).name();
+            format!("dot gemm {rows}×{cols} {} {activations} ×{}", format.name(), spec.tile.step_rows)
+        }
+        KernelSpec::FloatGemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            format!("float gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
+        }
+        KernelSpec::Gemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            let experts = of_experts(&spec.product);
+            format!("{experts}gemm {rows}×{cols} {} ×{}", format.name(), spec.tile.step_rows)
+        }
+        KernelSpec::RegisterGemm(spec) => {
+            let WeightLayout { rows, cols, format } = spec.product.layout;
+            let experts = of_experts(&spec.product);
+            format!("{experts}register gemm {rows}×{cols} {} ×{} /{}", format.name(), spec.tile.step_rows, spec.splits)
+        }
+        KernelSpec::Attention(spec) => {
+            let heads = if spec.prologue.is_some() { "heads+" } else { "" };
+            let Split { rows_per_group, splits, .. } = spec.split;
+            format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
+        }
+        KernelSpec::DecodeAttention(spec) => {
+            let next = next_name(spec.fused_tail.as_ref());
+            format!("decode attention {} /{}{next}", spec.cache.format.name(), spec.split.splits)
+        }
+        KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
+        other => other.name().into(),
+    }
+}
+
+fn of_experts(product: &Product) -> &'static str {
+    if product.experts.is_some() { "expert " } else { "" }
+}
+
+/// Of the matmul that a kernel does besides.
+fn next_name(next: Option<&FusedTailSpec>) -> String {
+    let name =
+        |next: &FusedTailSpec| format!(" +{}×{} {}", next.layout.rows, next.layout.cols, next.layout.format.name());
+    next.map_or(String::new(), name)
+}

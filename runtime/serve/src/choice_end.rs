@@ -1,0 +1,33 @@
+//! How a choice of a request ended, and what it took.
+
+use std::time::Duration;
+
+use unicorn_text::EndReason;
+use unicorn_text::unicorn_runtime::HostSampled;
+
+/// What a choice has taken until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// Until the first token.
+    pub(crate) prompt: Duration,
+    /// From the first token to the last.
+    pub(crate) decode: Duration,
+}
+
+/// How a choice ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ChoiceEnd {
+    pub(crate) reason: EndReason,
+    /// The stop string that ended it.
+    pub(crate) stop_string: Option<String>,
+    /// Tokens that were sampled, a stop token included.
+    pub(crate) tokens: u32,
+    /// Those since the last text, a stop token included.
+    pub(crate) rest: Vec<u32>,
+    /// Of those, if they were asked for.
+    pub(crate) probabilities: Vec<HostSampled>,
+    /// Tokens that speculation proposed, and of those, accepted ones.
+    pub(crate) drafted: u32,
+    pub(crate) accepted: u32,
+    pub(crate) times: Times,
+}
