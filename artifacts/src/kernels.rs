@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::device_class::DeviceClass;
 use crate::modules::ModuleSet;
 
-/// What a workgroup of [`TargetKernels::reads`] reads at a time.
+/// What a workgroup of [`TargetKernels::bandwidth_probe`] reads at a time.
 pub const READ_BLOCK_BYTES: u64 = 16 << 10;
 
 /// All that runs on a device, for each kind of device.

@@ -72,7 +72,8 @@ fn a_template_replaces_the_model_s() {
     // Two forms of the same day.
     let parts: Vec<&str> = on.split('|').collect();
     let [mut date, mut datetime] = [parts[0], parts[1]].map(|date| date.split(' ').collect::<Vec<_>>());
-    (date.sort_unstable(), datetime.sort_unstable());
+    date.sort_unstable();
+    datetime.sort_unstable();
     assert_eq!((date.len(), &date), (3, &datetime), "{on}");
 }
 

@@ -52,6 +52,11 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         let programs = suites::build(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"])?;
         suites::run_each(&programs, prepare, times)
     })?;
+    steps.time("documentation", |_| {
+        let mut doc = cargo();
+        doc.args(["doc", "--workspace", "--lib", "--no-deps", "--exclude", "tests"]);
+        run(doc.env("RUSTDOCFLAGS", "--deny warnings"))
+    })?;
     steps.time("examples in the documentation", |_| {
         let mut doc = cargo();
         prepare(doc.args(["test", "--workspace", "--doc"]));

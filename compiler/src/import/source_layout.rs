@@ -21,7 +21,7 @@ pub enum SourceDType {
     Iq4Nl,
     Iq4Xs,
     MxFp4,
-    /// Of [`PackedInt4`].
+    /// Of a matrix in codes of 4 bits.
     Int4,
 }
 

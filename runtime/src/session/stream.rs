@@ -83,7 +83,7 @@ impl<'s> Stream<'s> {
         Stream { feeds: false, ..Stream::new(shared, rows, 1) }
     }
 
-    /// The first step, alone; appends the logits of `rows` to `logits`, as [`Engine::read_logits`] does.
+    /// The first step, alone; appends the logits of `rows` to `logits`.
     pub fn step_with_logits(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<Vec<Sampled>, RunError> {
         if let Some(error) = self.refused.take() {
             return Err(error);
