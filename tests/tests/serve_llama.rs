@@ -2,6 +2,7 @@
 //! llama-server 0.7.0, with the same options and requests.
 
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, options};
@@ -153,6 +154,45 @@ fn names_tags_and_the_prompt_are_told() {
     let error = &error["error"];
     assert!(error["message"].as_str().unwrap().contains("exceeds the available context size"), "{error}");
     assert_eq!((&error["type"], &error["n_ctx"]), (&json!("exceed_context_size_error"), &json!(64)));
+}
+
+/// An idle server gives its memory back. Who only looks at it does not wake it.
+#[test]
+fn an_idle_model_sleeps_until_a_request_needs_it() {
+    let server =
+        start(&["--parallel", "1", "--ctx", "64", "--metrics", "--alias", "tiny,small", "--sleep-idle-seconds", "1"]);
+    let read = |path: &str| -> Value { serde_json::from_str(&get(&server.address, path).1).unwrap() };
+    let is_sleeping = || read("/props")["is_sleeping"].as_bool().unwrap();
+    let sleep = || {
+        let begun = Instant::now();
+        while !is_sleeping() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not go to sleep");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let request =
+        json!({"model": "whatever a client is set to", "prompt": "The sea", "n_predict": 4, "temperature": 0});
+    let awake = server.whole("/completion", &request);
+    let sampled = |metrics: &str| {
+        metrics.lines().find_map(|line| line.strip_prefix("llamacpp:tokens_predicted_total ")).map(str::to_owned)
+    };
+    let before = sampled(&get(&server.address, "/metrics").1);
+    assert_eq!(before.as_deref(), Some("4"));
+    sleep();
+    assert_eq!(sampled(&get(&server.address, "/metrics").1), before);
+    let model = read("/v1/models")["data"][0].take();
+    assert_eq!((&model["id"], &model["status"]["value"]), (&json!("small"), &json!("unloaded")));
+    assert_eq!((&model["aliases"], read("/health")["status"].take()), (&json!(["small", "tiny"]), json!("ok")));
+    assert!(is_sleeping(), "it was only looked at");
+    let again = server.whole("/completion", &request);
+    assert!(!is_sleeping());
+    assert_eq!(again["content"], awake["content"]);
+    for path in ["/v1/responses/input_tokens", "/chat/completions/input_tokens"] {
+        sleep();
+        let question = json!({"input": "Hi", "messages": [{"role": "user", "content": "Hi"}]});
+        assert!(server.whole(path, &question)["input_tokens"].as_u64().is_some_and(|count| count > 0));
+        assert!(!is_sleeping(), "{path}");
+    }
 }
 
 #[test]

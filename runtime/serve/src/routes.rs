@@ -15,6 +15,7 @@ use crate::admission::ClientGone;
 use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
+use crate::metrics::Metrics;
 use crate::options::{LeftOut, ServeOptions};
 use crate::page;
 use crate::predictions::predict;
@@ -140,16 +141,16 @@ fn about_text(handler: &Arc<RequestHandler>) -> Router {
             Ok(json!({"input_tokens": handler.count_tokens(Api::Messages, fields, client)?}))
         })
     };
-    let count_of_chat = || {
-        answer(handler, Api::Chat, |handler, fields, client| {
-            Ok(
-                json!({"object": "response.input_tokens", "input_tokens": handler.count_tokens(Api::Chat, fields, client)?}),
-            )
+    let count_of = |api: Api| {
+        answer(handler, api, move |handler, fields, client| {
+            Ok(json!({"object": "response.input_tokens", "input_tokens": handler.count_tokens(api, fields, client)?}))
         })
     };
     Router::new()
-        .route("/v1/chat/completions/input_tokens", count_of_chat())
-        .route("/chat/completions/input_tokens", count_of_chat())
+        .route("/v1/chat/completions/input_tokens", count_of(Api::Chat))
+        .route("/chat/completions/input_tokens", count_of(Api::Chat))
+        .route("/v1/responses/input_tokens", count_of(Api::Responses))
+        .route("/responses/input_tokens", count_of(Api::Responses))
         .route("/tokenize", tokenize())
         .route("/v1/tokenize", tokenize())
         .route("/detokenize", detokenize())
@@ -179,9 +180,15 @@ fn about_documents(handler: &Arc<RequestHandler>) -> Router {
     })
 }
 
-type Work = fn(&RequestHandler, Map<String, Value>, &ClientGone) -> Result<Value, ApiError>;
-
-fn answer(handler: &Arc<RequestHandler>, api: Api, work: Work) -> MethodRouter {
+fn answer(
+    handler: &Arc<RequestHandler>,
+    api: Api,
+    work: impl Fn(&RequestHandler, Map<String, Value>, &ClientGone) -> Result<Value, ApiError>
+    + Copy
+    + Send
+    + Sync
+    + 'static,
+) -> MethodRouter {
     let handler = handler.clone();
     post(move |request: Request| async move {
         let answered = async {
@@ -244,12 +251,16 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
             let how = (metrics.how_to_enable)(LeftOut::Metrics);
             return Err(ApiError::disabled(&format!("metrics: this server publishes none{how}")));
         }
-        let begun = metrics.metrics.begun.to_string();
-        let headers =
-            [(CONTENT_TYPE.as_str(), "text/plain; version=0.0.4"), ("process-start-time-unix", begun.as_str())];
-        Ok((headers, metrics.metrics.text()).into_response())
+        Ok(metrics_response(&metrics.metrics))
     });
     routes.route("/slots", slots).route("/metrics", metrics)
+}
+
+/// In Prometheus' text format.
+pub(crate) fn metrics_response(metrics: &Metrics) -> Response {
+    let begun = metrics.begun.to_string();
+    let headers = [(CONTENT_TYPE.as_str(), "text/plain; version=0.0.4"), ("process-start-time-unix", begun.as_str())];
+    (headers, metrics.text()).into_response()
 }
 
 pub(crate) fn constant(value: Value) -> MethodRouter {

@@ -70,6 +70,11 @@ impl Server {
         routes(self.handler.clone(), self.shown)
     }
 
+    /// What answers requests.
+    pub(crate) fn handler(&self) -> &Arc<RequestHandler> {
+        &self.handler
+    }
+
     /// What Ollama's clients read of the model.
     pub(crate) fn ollama(&self) -> Arc<Description> {
         self.handler.ollama.clone()

@@ -26,7 +26,7 @@ pub struct ServeArgs {
     /// Of several models, those that are in memory at a time; the least recently used one makes place
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub models_max: u32,
-    /// Of several models, unload one that had no request for so many seconds [default: only when its memory is needed]
+    /// Unload a model that had no request for so many seconds; the next one loads it again [default: never, of several when memory is needed]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub sleep_idle_seconds: Option<u64>,
     /// Of several models, load this one at the start and never unload it; repeatable
@@ -134,7 +134,7 @@ pub struct ServeArgs {
     #[arg(long, visible_alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', help_heading = ACCESS, hide_short_help = true)]
     pub cors: Vec<String>,
     /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock)
-    #[arg(long, help_heading = ACCESS, hide_short_help = true, conflicts_with_all = ["models", "models_dir"])]
+    #[arg(long, help_heading = ACCESS, hide_short_help = true, conflicts_with_all = ["models", "models_dir", "sleep_idle_seconds"])]
     pub sandbox: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,

@@ -37,7 +37,7 @@ fn whole(prompt: &Value) -> Option<Prompt> {
         // llama-server's forms of a text that may have images, and has none.
         Value::Object(parts) if parts.len() == 1 => match (parts.get("prompt_string"), parts.get("content")) {
             (Some(prompt), None) => Some(Prompt::Text(prompt.as_str()?.to_owned())),
-            (None, Some(content)) => text(content).map(Prompt::Text),
+            (None, Some(parts @ Value::Array(_))) => text(parts).map(Prompt::Text),
             _ => None,
         },
         Value::Array(parts) => match Vec::deserialize(prompt) {

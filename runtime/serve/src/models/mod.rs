@@ -6,6 +6,7 @@
 //!                                       └─► ModelSource::load ─► Server ─► ModelSource::run
 //! ```
 
+mod asleep;
 mod pool;
 mod residency;
 mod routes;
@@ -61,11 +62,13 @@ pub struct PoolOptions {
     pub idle: Option<Duration>,
     /// Models that are never unloaded, once they are loaded. Default: none.
     pub pinned: Vec<String>,
+    /// Whether requests that name no model of the server get the first. Default: no, they are refused.
+    pub any_name: bool,
 }
 
 impl Default for PoolOptions {
     fn default() -> PoolOptions {
-        PoolOptions { max_loaded: 4, idle: None, pinned: Vec::new() }
+        PoolOptions { max_loaded: 4, idle: None, pinned: Vec::new(), any_name: false }
     }
 }
 
@@ -74,6 +77,7 @@ impl Default for PoolOptions {
 pub struct ModelServer {
     pool: Arc<Pool>,
     options: ServeOptions,
+    any_name: bool,
 }
 
 /// Stops a [`ModelServer`] from any thread.
@@ -109,14 +113,15 @@ impl ModelServer {
             let max = pool.max_loaded;
             return refused(format!("{n_pinned} models are pinned, which leaves no place of {max} for the others"));
         }
+        let any_name = pool.any_name;
         let residency = Residency::new(&pinned, pool.max_loaded, Instant::now());
         let pool = Arc::new(Pool::new(names, residency, pool.idle, Box::new(source), options.clone()));
-        Ok(ModelServer { pool, options })
+        Ok(ModelServer { pool, options, any_name })
     }
 
     /// The routes of all APIs. Requests that arrive before [`ModelServer::run`] are answered as well.
     pub fn router(&self) -> Router {
-        Access::of(&self.options).guard(routes::routes(self.pool.clone(), &self.options))
+        Access::of(&self.options).guard(routes::routes(self.pool.clone(), &self.options, self.any_name))
     }
 
     /// Begins to load a model, so that the first request for it waits less. Does not block.

@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
+use super::asleep::Asleep;
 use super::residency::{Next, Residency, State};
 use super::{ModelSource, Unloadable};
 use crate::api::error::ApiError;
@@ -21,7 +22,7 @@ use crate::options::ServeOptions;
 use crate::server::{Server, Stopper};
 
 /// How often idle models are looked for.
-const IDLE_CHECK: Duration = Duration::from_secs(1);
+const IDLE_CHECK: Duration = Duration::from_millis(250);
 
 pub(super) struct Pool {
     pub(super) names: Vec<String>,
@@ -38,6 +39,8 @@ struct PoolState {
     residency: Residency,
     /// Of each model that is loaded.
     running: Vec<Option<Running>>,
+    /// Of each model that was loaded and is not now.
+    asleep: Vec<Option<Arc<Asleep>>>,
     is_stopping: bool,
 }
 
@@ -95,7 +98,8 @@ impl Pool {
         options: ServeOptions,
     ) -> Pool {
         let running = names.iter().map(|_| None).collect();
-        let state = Mutex::new(PoolState { residency, running, is_stopping: false });
+        let asleep = vec![None; names.len()];
+        let state = Mutex::new(PoolState { residency, running, asleep, is_stopping: false });
         Pool { names, source, options, idle, state, changed: Notify::new(), changed_for_threads: Condvar::new() }
     }
 
@@ -174,6 +178,18 @@ impl Pool {
         self.lock().residency.state(model)
     }
 
+    /// The routes of a model, if it is loaded: for what does not use it.
+    pub(super) fn router(&self, model: usize) -> Option<Router> {
+        let state = self.lock();
+        let is_loaded = state.residency.state(model) == State::Loaded;
+        state.running[model].as_ref().filter(|_| is_loaded).map(|running| running.router.clone())
+    }
+
+    /// What there is to read of a model that was unloaded.
+    pub(super) fn asleep(&self, model: usize) -> Option<Arc<Asleep>> {
+        self.lock().asleep[model].clone()
+    }
+
     /// What Ollama's clients read of a model, if it is loaded.
     pub(super) fn ollama(&self, model: usize) -> Option<Arc<Description>> {
         self.lock().running[model].as_ref().map(|running| running.ollama.clone())
@@ -212,7 +228,10 @@ impl Pool {
         let mut state = self.lock();
         let was_running = state.running[model].take().is_some();
         match ran {
-            Ok(Ok(())) => state.residency.unloaded(model),
+            Ok(Ok(asleep)) => {
+                state.asleep[model] = Some(Arc::new(asleep));
+                state.residency.unloaded(model);
+            }
             Ok(Err(why)) => state.residency.failed(model, why),
             Err(_) if was_running => state.residency.unloaded(model),
             Err(_) => state.residency.failed(model, "loading panicked".into()),
@@ -221,7 +240,7 @@ impl Pool {
         self.notify();
     }
 
-    fn load_and_run(&self, index: usize, name: &str) -> Result<(), String> {
+    fn load_and_run(&self, index: usize, name: &str) -> Result<Asleep, String> {
         let model = loop {
             match self.source.load(name) {
                 Ok(model) => break model,
@@ -232,18 +251,20 @@ impl Pool {
         let mut options = self.options.clone();
         options.model_name = Some(name.to_owned());
         let server = Server::new(&model, options).map_err(|error| error.to_string())?;
+        let handler = server.handler().clone();
         {
             let mut state = self.lock();
             if state.is_stopping {
                 return Err("server is stopping".into());
             }
+            state.asleep[index] = None;
             state.running[index] =
                 Some(Running { router: server.endpoints(), stopper: server.stopper(), ollama: server.ollama() });
             state.residency.loaded(index, Instant::now());
         }
         self.notify();
         self.source.run(name, &model, server);
-        Ok(())
+        Ok(Asleep::of(&handler))
     }
 
     /// Waits until another model has been unloaded. `false`: there is none.

@@ -35,13 +35,25 @@ struct Named {
 struct ModelRouter {
     pool: Arc<Pool>,
     admission: Admission,
+    shown: Shown,
+    any_name: bool,
+    /// Further names of the only model, and words that lists show beside it.
+    aliases: Vec<String>,
+    tags: Vec<String>,
     /// Seconds since 1970.
     created: u64,
 }
 
-pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions) -> Router {
-    let admission = Admission::new(MAX_BODY_BYTES, options.timeout, 0);
-    let models = Arc::new(ModelRouter { pool, admission, created: seconds_since_1970() });
+pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions, any_name: bool) -> Router {
+    let models = Arc::new(ModelRouter {
+        pool,
+        admission: Admission::new(MAX_BODY_BYTES, options.timeout, 0),
+        shown: Shown::of(options),
+        any_name,
+        aliases: options.aliases.clone(),
+        tags: options.tags.clone(),
+        created: seconds_since_1970(),
+    });
     let listed = || {
         let models = models.clone();
         get(move || async move { json_response(StatusCode::OK, &models.list()) })
@@ -73,7 +85,7 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions) -> Router {
         .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
         .route("/health", constant(json!({"status": "ok"})))
         .route("/v1/health", constant(json!({"status": "ok"})))
-        .merge(if Shown::of(options).page { page::routes() } else { Router::new() })
+        .merge(if options.page { page::routes() } else { Router::new() })
         .fallback(move |request: Request| async move {
             let api = api_of(request.uri().path());
             others.forward(request).await.unwrap_or_else(|error| api.error(&error))
@@ -93,9 +105,16 @@ impl ModelRouter {
         }
         let named = Query::<Named>::try_from_uri(request.uri()).ok();
         let model = self.index(named.and_then(|named| named.0.model).as_deref())?;
-        // Whoever watches the server loads nothing by that.
-        let watches = ["/metrics", "/slots"].contains(&request.uri().path());
-        if watches && self.pool.state(model) != State::Loaded {
+        // Who only looks loads nothing, and keeps nothing loaded.
+        if let Some(router) = self.pool.router(model) {
+            let Ok(response) = router.oneshot(request).await;
+            return Ok(response);
+        }
+        let path = request.uri().path();
+        if let Some(answer) = self.pool.asleep(model).and_then(|asleep| asleep.answer(path, self.shown)) {
+            return Ok(answer);
+        }
+        if ["/metrics", "/slots"].contains(&path) {
             let message = format!("model {:?} is not loaded: a request that names it loads it", self.pool.names[model]);
             return Err(ApiError::busy(StatusCode::SERVICE_UNAVAILABLE, message));
         }
@@ -119,7 +138,7 @@ impl ModelRouter {
         // Ollama's clients add the tag that stands for none.
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = names.iter().position(|known| known == name || known == plain);
-        found.ok_or_else(|| ApiError::unknown_model(name, &names.join(", ")))
+        found.or(self.any_name.then_some(0)).ok_or_else(|| ApiError::unknown_model(name, &names.join(", ")))
     }
 
     /// Of OpenAI's and Ollama's lists.
@@ -148,8 +167,9 @@ impl ModelRouter {
             State::Unloading => "unloading",
         };
         let name = &self.pool.names[model];
+        let aliases = if self.aliases.is_empty() { std::slice::from_ref(name) } else { &self.aliases };
         json!({
-            "id": name, "object": "model", "created": self.created, "owned_by": "unicorn", "aliases": [name], "tags": [],
+            "id": name, "object": "model", "created": self.created, "owned_by": "unicorn", "aliases": aliases, "tags": self.tags,
             "status": {"value": status},
         })
     }

@@ -32,6 +32,7 @@ use crate::terminal::output::{Verbosity, note, verbosity};
 /// Serves until Ctrl-C, or until SIGTERM and the end of answers.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     match args.artifact.as_deref() {
+        Some(model) if args.sleep_idle_seconds.is_some() => several::run_one(args, model),
         Some(model) => one_model(args, model),
         None => several::run(args),
     }

@@ -1,21 +1,22 @@
-//! Several models: where their files are, and how each is loaded.
+//! Models that are loaded when they are needed: where their files are, and how each is loaded.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use unicorn_runtime::Model;
-use unicorn_serve::{ModelServer, ModelSource, PoolOptions, Server, Unloadable};
+use unicorn_serve::{HttpListener, ModelServer, ModelSource, PoolOptions, ServeOptions, Server, Unloadable};
 
 use super::{prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals};
 use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{Serving, load_to_serve, needs_memory};
+use crate::load::{Serving, load_to_serve, needs_memory, read};
 use crate::models;
 use crate::monitor::status::StatusWriter;
 use crate::report::text::printable;
 use crate::terminal::output::note;
 
+/// Serves the models of the command line by name.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     if args.speculation.model_draft.is_some() {
         return Err(CliError::new("--model-draft drafts for one model: expected MODEL, found --model or --models-dir"));
@@ -24,20 +25,54 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     for (_, model) in &files {
         models::check(model)?;
     }
-    let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
     let (options, listeners) = prepare(args)?;
     let mut pool = PoolOptions::default();
     (pool.max_loaded, pool.pinned) = (args.models_max as usize, args.pin.clone());
+    serve(args, files, pool, options, listeners, &args.pin)
+}
+
+/// Serves one model, which is loaded now, and unloaded while nobody has asked for so long.
+pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
+    if args.speculation.model_draft.is_some() {
+        return Err(CliError::new("--model-draft keeps its model loaded: expected no --sleep-idle-seconds beside it"));
+    }
+    let artifact = models::artifact(model, &args.load)?;
+    refuse_synthetic(&artifact)?;
+    let name = match args.model_name() {
+        Some(name) => name.clone(),
+        None => read(&artifact, |view| view.meta.model.name.clone())?,
+    };
+    let (mut options, listeners) = prepare(args)?;
+    options.model_path = Some(model.display().to_string());
+    options.aliases.clone_from(&args.alias);
+    options.tags.clone_from(&args.tags);
+    let mut pool = PoolOptions::default();
+    pool.any_name = true;
+    let files = vec![(name.clone(), artifact)];
+    serve(args, files, pool, options, listeners, &[name])
+}
+
+/// `at_once`: the models that are loaded before a request names them.
+fn serve(
+    args: &ServeArgs,
+    files: Vec<(String, PathBuf)>,
+    mut pool: PoolOptions,
+    options: ServeOptions,
+    listeners: Vec<HttpListener>,
+    at_once: &[String],
+) -> Result<(), CliError> {
+    let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
     pool.idle = args.sleep_idle_seconds.map(Duration::from_secs);
     let source = Files { files, serving: serving_of(args) };
     let server = ModelServer::new(names.clone(), source, pool, options)?;
 
     let stopper = server.stopper();
     let serving = stop_by_signals(args, move || stopper.stop())?;
-    args.pin.iter().for_each(|name| server.load(name));
+    at_once.iter().for_each(|name| server.load(name));
     let listed = printable(&names.join(", ")).to_string();
-    serve_at(listeners, args, &serving, &server.router(), |address| {
-        format!("serving {} models at {address}/v1: {listed}", names.len())
+    serve_at(listeners, args, &serving, &server.router(), |address| match names.len() {
+        1 => format!("serving {listed} at {address}/v1: {} sequences", args.parallel),
+        count => format!("serving {count} models at {address}/v1: {listed}"),
     })?;
     server.run();
     Ok(())
@@ -63,7 +98,7 @@ fn files(args: &ServeArgs) -> Result<Vec<(String, PathBuf)>, CliError> {
     Ok(files)
 }
 
-/// Models of the command line.
+/// Models, by name.
 struct Files {
     files: Vec<(String, PathBuf)>,
     serving: Serving,
