@@ -45,6 +45,7 @@ pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     let (mut options, listeners) = prepare(args)?;
     options.model_path = Some(model.display().to_string());
     options.aliases.clone_from(&args.alias);
+    options.aliases.sort();
     options.tags.clone_from(&args.tags);
     let mut pool = PoolOptions::default();
     pool.any_name = true;
