@@ -26,6 +26,7 @@ pub mod http;
 pub mod hub;
 pub mod openmetrics;
 pub mod programs;
+pub mod pypi;
 pub mod registry;
 pub mod server;
 pub mod terminal;

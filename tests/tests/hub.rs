@@ -11,7 +11,7 @@ use tests::compiled::{Compiled, options};
 use tests::hub::Hub;
 use tests::models::models;
 use tests::programs::program;
-use tests::skip;
+use tests::{pypi, skip};
 use unicorn_spirv::target;
 
 const PROMPT: [&str; 7] = ["who", "lives", "there", "-n", "12", "--temp", "0"];
@@ -283,22 +283,10 @@ fn an_artifact_in_the_repository_is_run_as_it_is_and_one_gguf_of_several_is_chos
     );
 }
 
-/// The hub's own client as PyPI has it: its folder of packages.
-fn installed_client() -> Result<TempDir, String> {
-    let packages = tempfile::tempdir().unwrap();
-    let installed = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
-        .arg(packages.path())
-        .arg("huggingface_hub==2.4.0")
-        .output()
-        .map_err(|error| error.to_string())?;
-    if installed.status.success() { Ok(packages) } else { Err(String::from_utf8_lossy(&installed.stderr).into_owned()) }
-}
-
 /// Each finds in the cache what the other has fetched.
 #[test]
 fn the_hubs_own_client_and_this_one_share_what_they_fetch() {
-    let packages = match installed_client() {
+    let packages = match pypi::installed(Path::new(env!("CARGO_TARGET_TMPDIR")), &["huggingface_hub==2.4.0"]) {
         Ok(packages) => packages,
         Err(error) => return skip("hub client", error),
     };
@@ -309,7 +297,7 @@ fn the_hubs_own_client_and_this_one_share_what_they_fetch() {
             "-c",
             &format!("import huggingface_hub as hub; assert not hub.scan_cache_dir().warnings; print(hub.{call})"),
         ]);
-        python.env("PYTHONPATH", packages.path()).env("HF_ENDPOINT", hub.endpoint());
+        python.env("PYTHONPATH", &packages).env("HF_ENDPOINT", hub.endpoint());
         python.env("HF_HOME", user.home.path().join("huggingface")).env("HF_HUB_DISABLE_TELEMETRY", "1");
         PathBuf::from(text(python.output().unwrap()).trim())
     };

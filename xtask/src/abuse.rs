@@ -21,7 +21,7 @@ pub struct AbuseArgs {
     #[arg(long, default_value_t = 5)]
     minutes: u32,
     /// Seconds for each fuzz target
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 20)]
     fuzz_seconds: u32,
 }
 
@@ -64,6 +64,7 @@ fn fuzz(seconds: u32) -> Result<()> {
     // Sanitizers are not stable options; the runtime that they need comes with every toolchain.
     build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FUZZ_FLAGS);
     run(build.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
+    println!("| fuzz target, with AddressSanitizer | inputs | findings | time |\n|---|---|---|---|");
     for entry in std::fs::read_dir(REGRESSIONS).with_context(|| format!("folder cannot be read: {REGRESSIONS}"))? {
         let regressions = entry?.path();
         let target = regressions.file_name().context("a folder has a name")?.to_owned();
@@ -73,9 +74,30 @@ fn fuzz(seconds: u32) -> Result<()> {
         fuzzer.arg(corpus).arg(regressions).arg(format!("-max_total_time={seconds}"));
         // Modules that are compiled twice, by build scripts, define the same constants.
         fuzzer.args(["-print_final_stats=1", "-rss_limit_mb=4096"]).env("ASAN_OPTIONS", "detect_odr_violation=0");
-        if run(&mut fuzzer).is_err() {
-            bail!("fuzz target {} found something after {:.0?}", target.display(), begun.elapsed());
+        let output = fuzzer.output().with_context(|| format!("{} did not start", target.display()))?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            bail!("fuzz target {} found something after {:.0?}:\n{report}", target.display(), begun.elapsed());
         }
+        let inputs = executed(&report).with_context(|| format!("{} printed no statistics", target.display()))?;
+        println!("| {} | {inputs} | none | {:.0} s |", target.display(), begun.elapsed().as_secs_f64());
     }
     Ok(())
+}
+
+/// Inputs that libFuzzer's statistics count.
+fn executed(report: &str) -> Option<u64> {
+    let line = report.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_those_that_libfuzzer_counted() {
+        assert_eq!(executed("Done 7 runs\nstat::number_of_executed_units: 1234\nstat::peak_rss_mb: 9\n"), Some(1234));
+        assert_eq!(executed("INFO: Seed: 1234\n"), None);
+    }
 }

@@ -22,13 +22,23 @@ const LARGEST_BODIES: usize = 4;
 /// Least memory for all bodies.
 const MIN_BODIES_BYTES: usize = 64 << 20;
 
+/// Turns to parse and tokenize. Servers of several models share them, as they share the machine's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokenizing(Arc<Semaphore>);
+
+impl Default for Tokenizing {
+    fn default() -> Tokenizing {
+        Tokenizing(Arc::new(Semaphore::new(TOKENIZING)))
+    }
+}
+
 /// The server's limits, shared by all requests.
 pub(crate) struct Admission {
     max_body_bytes: usize,
     timeout: Duration,
     /// A permit for each byte.
     bodies: Arc<Semaphore>,
-    tokenizing: Arc<Semaphore>,
+    tokenizing: Tokenizing,
     /// A permit for each choice that waits or runs.
     queue: Arc<Semaphore>,
     queue_places: usize,
@@ -52,13 +62,18 @@ struct Connected(ClientGone);
 
 impl Admission {
     /// For bodies of `max_body_bytes`, which clients have `timeout` to send, and so many choices that wait or run.
-    pub(crate) fn new(max_body_bytes: usize, timeout: Duration, queue_places: usize) -> Admission {
+    pub(crate) fn new(
+        max_body_bytes: usize,
+        timeout: Duration,
+        queue_places: usize,
+        tokenizing: Tokenizing,
+    ) -> Admission {
         let bodies_bytes = max_body_bytes.saturating_mul(LARGEST_BODIES).max(MIN_BODIES_BYTES);
         Admission {
             max_body_bytes,
             timeout,
             bodies: Arc::new(Semaphore::new(bodies_bytes.min(Semaphore::MAX_PERMITS))),
-            tokenizing: Arc::new(Semaphore::new(TOKENIZING)),
+            tokenizing,
             queue: Arc::new(Semaphore::new(queue_places)),
             queue_places,
         }
@@ -109,7 +124,7 @@ impl Admission {
         &self,
         work: impl FnOnce(&ClientGone) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let turn = self.tokenizing.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let turn = self.tokenizing.0.clone().acquire_owned().await.expect("the semaphore is never closed");
         let gone = ClientGone::default();
         let _connected = Connected(gone.clone());
         let worked = tokio::task::spawn_blocking(move || {
@@ -185,7 +200,7 @@ mod tests {
 
     #[test]
     fn bodies_are_bounded_in_length_and_time() {
-        let admission = Admission::new(10, SHORT, 1);
+        let admission = Admission::new(10, SHORT, 1, Tokenizing::default());
         let pieces = |pieces: &'static [&'static str]| {
             Body::from_stream(
                 stream::iter(pieces).map(|piece| Ok::<_, Infallible>(Bytes::from_static(piece.as_bytes()))),
@@ -207,7 +222,7 @@ mod tests {
     #[test]
     fn bodies_share_a_memory_of_fixed_size() {
         let half = MIN_BODIES_BYTES / 2;
-        let admission = Admission::new(half, SHORT, 1);
+        let admission = Admission::new(half, SHORT, 1, Tokenizing::default());
         // Four of the largest fit, which is more than the least.
         block_on(async {
             let mut read_bodies = Vec::new();
@@ -225,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_names_when_to_try_again() {
-        let admission = Admission::new(1, SHORT, 3);
+        let admission = Admission::new(1, SHORT, 3, Tokenizing::default());
         let mut places = admission.queue(2).unwrap();
         let refused = admission.queue(2).unwrap_err();
         assert_eq!((refused.status, refused.retry_after_s.is_some()), (StatusCode::TOO_MANY_REQUESTS, true));
@@ -236,12 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn two_requests_are_tokenized_at_a_time_and_a_panic_costs_one() {
-        let admission = Arc::new(Admission::new(1, SHORT, 1));
+    fn two_requests_of_all_servers_are_tokenized_at_a_time_and_a_panic_costs_one() {
+        let tokenizing = Tokenizing::default();
+        let servers = [(); 2].map(|()| Arc::new(Admission::new(1, SHORT, 1, tokenizing.clone())));
         let running = Arc::new(Semaphore::new(TOKENIZING));
         block_on(async {
             let work = |number: u32| {
-                let (admission, running) = (admission.clone(), running.clone());
+                let (admission, running) = (servers[number as usize % 2].clone(), running.clone());
                 tokio::spawn(async move {
                     let work = move |_: &ClientGone| {
                         let _running = running.try_acquire().expect("no more than two");
@@ -261,7 +277,7 @@ mod tests {
 
     #[test]
     fn work_learns_that_its_client_has_gone() {
-        let admission = Admission::new(1, SHORT, 1);
+        let admission = Admission::new(1, SHORT, 1, Tokenizing::default());
         let (sender, ended) = mpsc::channel();
         block_on(async {
             let work = move |gone: &ClientGone| {

@@ -118,7 +118,12 @@ impl RequestHandler {
         };
         let ollama = Arc::new(Description::new(model, &served));
         Ok(RequestHandler {
-            admission: Admission::new(max_text_bytes + PARAMETERS_BYTES, options.timeout, queue_places),
+            admission: Admission::new(
+                max_text_bytes + PARAMETERS_BYTES,
+                options.timeout,
+                queue_places,
+                options.tokenizing.clone(),
+            ),
             encoder: PromptEncoder {
                 tokenizer,
                 template,

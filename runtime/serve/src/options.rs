@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::admission::Tokenizing;
 use crate::error::ServeError;
 use crate::reading::Pooling;
 use unicorn_text::unicorn_runtime::{Sampling, Speculation};
@@ -79,6 +80,8 @@ pub struct ServeOptions {
     /// How the program is started with a part that these options leave out: the end of the error that a client gets which asks for it,
     /// such as `; start it with --metrics`. Default: nothing.
     pub how_to_enable: fn(LeftOut) -> &'static str,
+    /// Shared by the servers that clones of these options make.
+    pub(crate) tokenizing: Tokenizing,
 }
 
 /// A part of a server that its options leave out.
@@ -136,6 +139,7 @@ impl Default for ServeOptions {
             allowed_hosts: Vec::new(),
             cors: Vec::new(),
             how_to_enable: |_| "",
+            tokenizing: Tokenizing::default(),
         }
     }
 }

@@ -47,7 +47,7 @@ struct ModelRouter {
 pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions, any_name: bool) -> Router {
     let models = Arc::new(ModelRouter {
         pool,
-        admission: Admission::new(MAX_BODY_BYTES, options.timeout, 0),
+        admission: Admission::new(MAX_BODY_BYTES, options.timeout, 0, options.tokenizing.clone()),
         shown: Shown::of(options),
         any_name,
         aliases: options.aliases.clone(),
