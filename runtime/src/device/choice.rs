@@ -108,6 +108,12 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Auto => write!(f, "a discrete, integrated or virtual GPU with Vulkan 1.2"),
             DeviceChoice::Index(index) => write!(f, "device {index}"),
+            DeviceChoice::Name(part) if part.starts_with("0x") => {
+                write!(
+                    f,
+                    "a name that contains \"{part}\" (a device is selected by its number or name, not by a PCI id)"
+                )
+            }
             DeviceChoice::Name(part) => write!(f, "a name that contains \"{part}\""),
         }
     }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use clap::CommandFactory;
+use strsim::osa_distance;
 use unicorn_artifact::view::is_artifact;
 use unicorn_compiler::NotAModel;
 
@@ -128,6 +129,9 @@ fn missing(path: &Path) -> CliError {
             "{shown} is a command, and there is no file of that name; options come after a command: unicorn-run {shown} …"
         ));
     }
+    if let Some(command) = similar_command(&text) {
+        return CliError::new(format!("{shown}: no such file or folder; did you mean the command {command}?"));
+    }
     if is_hub_name(&text) {
         return CliError::new(format!(
             "{shown}: no such file or folder; if it is a model on the Hugging Face Hub, download and run it: unicorn-run hf:{text}"
@@ -139,6 +143,14 @@ fn missing(path: &Path) -> CliError {
     CliError::new(format!(
         "{shown}: no such file or folder, expected an artifact, a GGUF file or a Hugging Face folder{nearby}"
     ))
+}
+
+/// The command that differs from the text by one letter, or of a long one by two.
+fn similar_command(text: &str) -> Option<String> {
+    let may_differ = 1 + text.len() / 6;
+    let commands = Args::command();
+    let mut names = commands.get_subcommands().map(clap::Command::get_name);
+    names.find(|name| text.len() > 2 && osa_distance(name, text) <= may_differ).map(str::to_owned)
 }
 
 /// Whether the text looks like `owner/name`, and not like a path.
