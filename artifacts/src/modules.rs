@@ -253,8 +253,8 @@ mod write {
         pub needs: ModuleNeeds,
     }
 
-    /// More than this level saves little of what resembles its neighbours, and takes much longer.
-    const LEVEL: i32 = 3;
+    /// A SmolLM2 for all targets has 5.4 MB of SPIR-V by level 3, and less than 5 MB by this one.
+    const LEVEL: i32 = 9;
 
     impl ModuleSet {
         /// Stores `groups` of modules, each that is not empty as one frame; modules are numbered through.

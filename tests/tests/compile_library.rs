@@ -5,7 +5,9 @@ use std::path::Path;
 
 use tests::compiled::{options, with};
 use tests::models::models;
-use unicorn_compiler::{CompileError, Prediction, Progress, Silent, Source, Stage, compile, target_by_name};
+use unicorn_compiler::{
+    CompileError, CompileOptions, Prediction, Progress, Silent, Source, Stage, compile, plan, target_by_name,
+};
 
 fn generic() -> unicorn_compiler::CompileOptions {
     options(vec![target_by_name("generic").expect("a preset")], Vec::new())
@@ -143,4 +145,18 @@ fn a_prediction_comes_before_the_work() {
     assert!(matches!(result, Err(CompileError::Cancelled)));
     assert_eq!(progress.stages, [Stage::Import, Stage::Plan]);
     assert!(files(folder.path()).is_empty());
+}
+
+/// Of SmolLM2, compiled as by default: the kernels of every target beside 86 MiB of weights.
+#[test]
+fn kernels_are_small_beside_the_weights() {
+    let shape = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/shapes/smollm2-135m.json");
+    let planned = plan(Source::Synthetic(&shape), &CompileOptions::default(), &mut Silent).unwrap();
+    let targets = planned.kernels(&mut Silent).unwrap().targets;
+    let bytes: u64 = targets.iter().map(|target| target.modules.packed_bytes()).sum();
+    assert!(
+        targets.len() >= 8 && (1..=5_000_000).contains(&bytes),
+        "{bytes} bytes of SPIR-V for {} targets",
+        targets.len()
+    );
 }
