@@ -54,7 +54,7 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
 /// Every program of a target for a model of so many positions, and behind the compiler's choice of one, if alternatives are
 /// wanted, the same by another list of kernels: of the step that decodes, norms that are folded into matmuls come by themselves,
 /// and the reverse.
-pub fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
+pub(crate) fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
     for kind in PROGRAMS {
         let decodes = kind.rows == 1 && kind.samples();
@@ -73,7 +73,7 @@ pub fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Ve
 }
 
 /// The pipeline's name and what is particular to this alternative.
-pub fn alternative_name(spec: &KernelSpec) -> String {
+pub(crate) fn alternative_name(spec: &KernelSpec) -> String {
     let name = pipeline_name(spec);
     let particular = match spec {
         KernelSpec::MatMul(spec) => matmul::particular(spec),

@@ -15,65 +15,70 @@ use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
 
-pub use op::{DeltaStep, FusedOp, HeadsStep, NormStep};
+pub(crate) use op::{DeltaStep, FusedOp, HeadsStep, NormStep};
 
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
 
 /// Index into [`FusedGraph::matrices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MatrixId(pub usize);
+pub(crate) struct MatrixId(pub usize);
 
 /// Index into [`FusedGraph::vectors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VectorId(pub usize);
+pub(crate) struct VectorId(pub usize);
 
 /// One packed matrix: source tensors below one another, or two of them with their tiles in turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
+    /// Its source tensors' names, joined by `+`; unique in a graph.
     pub name: String,
+    /// Source tensors, in the order of its rows; of equal `cols`.
     pub parts: Vec<MatrixRef>,
     /// Tiles of 8 rows alternate between the two parts (gate and up).
-    pub interleaved: bool,
+    pub(crate) interleaved: bool,
     /// One of each part for each expert, padded to whole tiles: all of an expert's rows, then those of the next.
-    pub experts: Option<usize>,
+    pub(crate) experts: Option<usize>,
     /// It chooses experts: a small error may choose another.
-    pub is_router: bool,
+    pub(crate) is_router: bool,
     /// It says how recurrent state changes, where errors add up over all tokens.
-    pub is_state_gate: bool,
-    pub layer: Option<usize>,
+    pub(crate) is_state_gate: bool,
+    pub(crate) layer: Option<usize>,
     /// Rows are looked up by token; the same matrix may be the output head as well.
-    pub is_table: bool,
-    pub is_head: bool,
+    pub(crate) is_table: bool,
+    pub(crate) is_head: bool,
 }
 
 /// One packed vector of f32: source tensors one after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Vector {
-    pub parts: Vec<VectorRef>,
+pub(crate) struct Vector {
+    pub(crate) parts: Vec<VectorRef>,
     /// They are the biases of this stack of experts: one for each row of an expert's, of all parts and without padding, then those of
     /// the next. Tensors have `*` where an expert's has its number.
-    pub stack: Option<MatrixId>,
-    pub layer: Option<usize>,
+    pub(crate) stack: Option<MatrixId>,
+    pub(crate) layer: Option<usize>,
 }
 
+/// One fused operation and the layer it belongs to (`None`: embedding and head).
 #[derive(Clone, Debug, PartialEq)]
-pub struct FusedNode {
-    pub layer: Option<usize>,
-    pub op: FusedOp,
+pub(crate) struct FusedNode {
+    pub(crate) layer: Option<usize>,
+    pub(crate) op: FusedOp,
 }
 
+/// The whole model; the last node's output is the logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FusedGraph {
-    pub values: Vec<Value>,
+    pub(crate) values: Vec<Value>,
+    /// Packed matrices, each once; nodes name them by index.
     pub matrices: Vec<Matrix>,
-    pub vectors: Vec<Vector>,
-    pub nodes: Vec<FusedNode>,
-    pub logits: ValueId,
+    pub(crate) vectors: Vec<Vector>,
+    pub(crate) nodes: Vec<FusedNode>,
+    pub(crate) logits: ValueId,
 }
 
 impl FusedGraph {
     /// The matrices of gate and up whose products are taken at once, of rows that come from a norm.
-    pub fn products_of_normed_rows(&self) -> impl Iterator<Item = MatrixId> {
+    pub(crate) fn products_of_normed_rows(&self) -> impl Iterator<Item = MatrixId> {
         let norms = self.nodes.iter().filter_map(|node| match &node.op {
             FusedOp::Norm(step) => step.weight.map(|_| step.out),
             _ => None,

@@ -13,21 +13,21 @@ use unicorn_kernels::{Activation, Number};
 
 use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, QkNorm};
 
-/// Index into [`ModelGraph::values`].
+/// Index into the values of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub usize);
 
 /// An activation: `width` f32 a row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Value {
-    pub name: String,
-    pub width: usize,
+pub(crate) struct Value {
+    pub(crate) name: String,
+    pub(crate) width: usize,
     /// Rows for each row of the step: 1, or one for each expert that a row is given to.
-    pub rows_per_token: usize,
+    pub(crate) rows_per_token: usize,
 }
 
 /// Elements between rows of an activation of `width`.
-pub fn stride(width: usize) -> usize {
+pub(crate) fn stride(width: usize) -> usize {
     width.next_multiple_of(32)
 }
 
@@ -36,36 +36,39 @@ pub fn stride(width: usize) -> usize {
 pub struct MatrixRef {
     /// Of a stack, with `*` where an expert's tensor has its number.
     pub tensor: String,
+    /// Outputs, of each matrix of a stack.
     pub rows: usize,
-    pub cols: usize,
+    /// Inputs, of each matrix of a stack.
+    pub(crate) cols: usize,
     /// Matrices of a stack; `None`: it is one matrix.
-    pub experts: Option<usize>,
+    pub(crate) experts: Option<usize>,
 }
 
 /// A vector of f32 by canonical tensor name, of which `scale * (element + offset)` is meant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct VectorRef {
-    pub tensor: String,
-    pub offset: f32,
-    pub scale: f32,
+pub(crate) struct VectorRef {
+    pub(crate) tensor: String,
+    pub(crate) offset: f32,
+    pub(crate) scale: f32,
 }
 
 /// Which half of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CachePart {
+pub(crate) enum CachePart {
     Keys,
     Values,
 }
 
 /// One operation and the layer it belongs to (`None`: embedding and head).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
-    pub layer: Option<usize>,
-    pub op: Op,
+pub(crate) struct Node {
+    pub(crate) layer: Option<usize>,
+    pub(crate) op: Op,
 }
 
+/// A plain operation. Values are named by index; each but a cache write makes one, `out`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
+pub(crate) enum Op {
     /// Row of `table` for each token, times `scale`.
     Embed {
         table: MatrixRef,
@@ -197,11 +200,11 @@ pub enum Op {
 /// The whole model; the last operation's output is the logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelGraph {
-    pub values: Vec<Value>,
-    pub nodes: Vec<Node>,
-    pub logits: ValueId,
+    pub(crate) values: Vec<Value>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) logits: ValueId,
     /// Elements of a head of each layer: a value that has heads has its width over this many.
-    pub head_dims: Vec<usize>,
+    pub(crate) head_dims: Vec<usize>,
 }
 
 /// The plain graph of a decoder-only transformer.
@@ -503,7 +506,7 @@ impl Builder<'_> {
 
 impl MatrixRef {
     /// The tensor of one expert; of a matrix that is no stack, its own.
-    pub fn tensor_of(&self, expert: usize) -> Cow<'_, str> {
+    pub(crate) fn tensor_of(&self, expert: usize) -> Cow<'_, str> {
         match self.experts {
             Some(_) => self.tensor.replace('*', &expert.to_string()).into(),
             None => self.tensor.as_str().into(),
@@ -511,21 +514,21 @@ impl MatrixRef {
     }
 
     /// The tensors of all experts, in order.
-    pub fn tensors(&self) -> impl Iterator<Item = Cow<'_, str>> {
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Cow<'_, str>> {
         (0..self.experts.unwrap_or(1)).map(|expert| self.tensor_of(expert))
     }
 }
 
 impl VectorRef {
     /// The tensor of one expert; of a vector that is no stack's, its own.
-    pub fn tensor_of(&self, expert: usize) -> String {
+    pub(crate) fn tensor_of(&self, expert: usize) -> String {
         self.tensor.replace('*', &expert.to_string())
     }
 }
 
 impl Op {
     /// The value that this operation makes; cache writes make none.
-    pub fn out(&self) -> Option<ValueId> {
+    pub(crate) fn out(&self) -> Option<ValueId> {
         match *self {
             Op::Embed { out, .. }
             | Op::Norm { out, .. }
@@ -550,7 +553,7 @@ impl Op {
     }
 
     /// The values that it reads.
-    pub fn inputs(&self) -> Vec<ValueId> {
+    pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match *self {
             Op::Embed { .. } => vec![],
             Op::Norm { input, .. }

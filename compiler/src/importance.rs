@@ -492,7 +492,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         std::fs::write(&path, config(architecture).to_string()).unwrap();
-        let shapes = import::open_config(&path).unwrap().config.tensor_shapes();
+        let shapes = import::open(crate::Source::Synthetic(&path)).unwrap().config.tensor_shapes();
         let data: Vec<(String, Vec<usize>, Vec<u8>)> = shapes
             .into_iter()
             .map(|(name, shape)| {

@@ -130,23 +130,30 @@ pub enum Source<'a> {
 }
 
 /// A model as it will be, with a place for everything: all but SPIR-V and the weights' bytes.
+///
+/// The results of the stages are public for the project's own tests; they may change with every version.
 pub struct Planned {
-    /// The model as it was read.
+    /// The model's sizes and tensors; no weight is read yet.
+    #[doc(hidden)]
     pub checkpoint: Checkpoint,
-    /// Its operations, one thing each.
-    pub plain: ModelGraph,
-    /// Its operations, one kernel each, checked.
+    /// Operations before fusion.
+    pub(crate) plain: ModelGraph,
+    /// Operations after fusion, one kernel each, checked.
+    #[doc(hidden)]
     pub verified: VerifiedGraph,
-    /// The weights that are packed, and in which format.
+    /// The ranges that weights are packed into: names, sizes in bytes, formats.
+    #[doc(hidden)]
     pub weights: PackedWeights,
-    /// The kernels of every target and program.
+    /// Kernels and programs of every target, in the order of the targets that were requested.
+    #[doc(hidden)]
     pub selection: Selection,
-    /// Where everything lies.
+    /// Tiers, slices and offsets, and every program with its operands bound.
+    #[doc(hidden)]
     pub placement: Placement,
-    /// What an NPU does, if one was requested.
+    /// What an NPU computes; `None` unless one was requested.
     pub npu: Option<NpuPlan>,
-    /// Kernels and programs of the steps in which it takes part.
-    pub npu_selection: Option<Selection>,
+    /// Kernels and programs of steps in which the NPU computes products.
+    pub(crate) npu_selection: Option<Selection>,
 }
 
 /// Compiles the model at `source` into the artifact `output`.
@@ -246,6 +253,11 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
 }
 
 impl Planned {
+    /// Budgets, slices and offsets, in bytes, as they will stand in the artifact.
+    pub fn plan(&self) -> &Plan {
+        &self.placement.plan
+    }
+
     /// SPIR-V of every kernel, and the programs that run them. Blocks for seconds.
     ///
     /// # Errors

@@ -32,38 +32,40 @@ use arena::{Activation, Arena};
 use tiers::{Demand, Tiers};
 
 /// What is to be placed, and on which machine.
-pub struct PlaceRequest<'a> {
-    pub graph: &'a FusedGraph,
-    pub config: &'a ModelConfig,
-    pub weights: &'a PackedWeights,
+pub(crate) struct PlaceRequest<'a> {
+    pub(crate) graph: &'a FusedGraph,
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) weights: &'a PackedWeights,
     /// That `weights` were packed by.
-    pub policy: FormatPolicy,
-    pub kv: KvFormat,
+    pub(crate) policy: FormatPolicy,
+    pub(crate) kv: KvFormat,
     /// All dispatches of all programs.
-    pub selection: &'a Selection,
+    pub(crate) selection: &'a Selection,
     /// The same for steps in which an NPU computes products, and what it computes.
-    pub npu: Option<(&'a Selection, &'a NpuSection)>,
-    pub machine: &'a MachinePlan,
+    pub(crate) npu: Option<(&'a Selection, &'a NpuSection)>,
+    pub(crate) machine: &'a MachinePlan,
     /// Sequence that there must be room for.
-    pub context_tokens: u32,
+    pub(crate) context_tokens: u32,
 }
 
 /// Where everything is.
 pub struct Placement {
+    /// Budgets, slices and offsets, in bytes, as the artifact stores them.
     pub plan: Plan,
     /// The plan's weights by packed weight.
     pub weights: WeightPlacement,
     /// Of each target, in the order of the selection: its programs with every operand bound.
     pub programs: Vec<Vec<Program>>,
     /// The same for steps in which an NPU computes products, with its commands.
-    pub npu_programs: Vec<Vec<(Program, Vec<NpuCommand>)>>,
+    pub(crate) npu_programs: Vec<Vec<(Program, Vec<NpuCommand>)>>,
 }
 
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
 pub struct WeightPlacement {
-    pub slices: Vec<SlicePlan>,
+    pub(crate) slices: Vec<SlicePlan>,
     /// One a packed weight, by slice and offset; `ids` has its name.
-    pub weights: Vec<WeightPlan>,
+    pub(crate) weights: Vec<WeightPlan>,
+    /// The packed weight of each entry of the plan's `weights`.
     pub ids: Vec<PackedId>,
     /// The inverse: index into `weights` by packed weight.
     index_of: Vec<usize>,
@@ -76,7 +78,7 @@ const STAGING_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// [`crate::CompileError::DoesNotFit`] when the machine has no room for it, with the sums, what is missing and remedies.
-pub fn place(request: &PlaceRequest) -> Result<Placement> {
+pub(crate) fn place(request: &PlaceRequest) -> Result<Placement> {
     let logits_stride = stride(request.config.vocab_size);
     let logits_bytes = 4 * (request.selection.logits_rows * logits_stride) as u64;
     let arenas = arena::arenas(request, request.selection);

@@ -89,7 +89,7 @@ pub fn quantize_int8_row(row: &[f32], codes: &mut [i8], scales: &mut [f16]) -> R
 ///
 /// # Panics
 /// If a length is not as above.
-pub fn quantize_fp4_row(row: &[f32], codes: &mut [u8], scales: &mut [f16]) -> Result<ErrorSum, usize> {
+pub(crate) fn quantize_fp4_row(row: &[f32], codes: &mut [u8], scales: &mut [f16]) -> Result<ErrorSum, usize> {
     check_lengths(row, FP4_GROUP, codes.len(), scales.len());
     let mut sum = ErrorSum::default();
     let groups = row.as_chunks::<FP4_GROUP>().0.iter().zip(codes.as_chunks_mut::<FP4_GROUP>().0);
@@ -103,16 +103,17 @@ pub fn quantize_fp4_row(row: &[f32], codes: &mut [u8], scales: &mut [f16]) -> Re
 /// Squared error of a quantisation and the squared weights it is measured against.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ErrorSum {
-    pub squared_error: f64,
-    pub squared_weight: f64,
+    pub(crate) squared_error: f64,
+    pub(crate) squared_weight: f64,
 }
 
 impl ErrorSum {
-    pub fn add(&mut self, weight: f32, decoded: f32) {
+    pub(crate) fn add(&mut self, weight: f32, decoded: f32) {
         self.squared_error += (f64::from(weight) - f64::from(decoded)).powi(2);
         self.squared_weight += f64::from(weight).powi(2);
     }
 
+    /// Adds the sums of other weights.
     pub fn merge(&mut self, other: &ErrorSum) {
         self.squared_error += other.squared_error;
         self.squared_weight += other.squared_weight;

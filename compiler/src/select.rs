@@ -31,33 +31,34 @@ use crate::import::{FullHeads, ModelConfig};
 use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
 
-pub use crate::graph::stride;
-pub use npu::NpuProducts;
-pub use selection::{SelectedKernel, SelectedProgram, Selection, TargetSelection};
+pub(crate) use crate::graph::stride;
+pub(crate) use npu::NpuProducts;
+pub use selection::Selection;
+pub(crate) use selection::{SelectedKernel, SelectedProgram, TargetSelection};
 
 /// Tokens of a page of the KV cache.
-pub const PAGE_TOKENS: usize = 32;
+pub(crate) const PAGE_TOKENS: usize = 32;
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramKind {
-    pub rows: usize,
-    pub logits: LogitsRows,
+    pub(crate) rows: usize,
+    pub(crate) logits: LogitsRows,
     /// Each row is the newest token of a sequence of its own, and a token is sampled for each.
-    pub batch: bool,
+    pub(crate) batch: bool,
     /// Cached tokens from which on it takes the place of the one that is otherwise the same.
-    pub from_tokens: usize,
+    pub(crate) from_tokens: usize,
 }
 
 impl ProgramKind {
-    pub fn samples(self) -> bool {
+    pub(crate) fn samples(self) -> bool {
         self.batch || self.logits == LogitsRows::One
     }
 }
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`). For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub const PROGRAMS: [ProgramKind; 20] = {
+pub(crate) const PROGRAMS: [ProgramKind; 20] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, from_tokens: 0 }
     }
@@ -92,24 +93,30 @@ pub const PROGRAMS: [ProgramKind; 20] = {
 /// One dispatch: a kernel and what it works on.
 #[derive(Clone, Debug)]
 pub struct KernelDispatch {
+    /// The kernel and the constants that it is compiled for.
     pub spec: KernelSpec,
-    pub workgroups: [usize; 3],
+    pub(crate) workgroups: [usize; 3],
     /// Most rows that it works on.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// In the order of `spec.bindings()`.
     pub operands: Vec<Operand>,
+    /// Its name in profiles: the layer and what it computes.
     pub label: String,
-    pub weight_bytes: u64,
+    pub(crate) weight_bytes: u64,
     /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
-    pub is_next_part: bool,
+    pub(crate) is_next_part: bool,
     /// Its workgroups wait by themselves for those of the step before, see `unicorn_kernels::counter_sync`.
-    pub is_counted: bool,
+    pub(crate) is_counted: bool,
 }
 
+/// A buffer range that a dispatch binds, before it has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operand {
+    /// The step's parameters, tokens and block tables, which the host writes.
     StepBuffer,
+    /// A range of a weight section.
     Weight(PackedId),
+    /// An activation in f32.
     Value(ValueId),
     /// The same value as the integers, or f16, that matmuls read.
     Encoded(ValueId),
@@ -119,43 +126,61 @@ pub enum Operand {
     CompletionCounters,
     /// The slots of the dispatch before this one and its own, see `unicorn_kernels::counter_sync`.
     SyncCounters {
+        /// Index of this dispatch in its program.
         dispatch: usize,
     },
     /// Those of the whole program.
     SyncCounterSlots,
     /// What the splits of an attention or of a GEMM leave, to be put together: `len` f32 elements.
     Partials {
+        /// The value that they are put together to.
         of: ValueId,
+        /// f32 elements.
         len: usize,
     },
     /// The activations of an NPU's product, as its program reads them.
     NpuInput {
+        /// Index into the NPU section's products.
         product: usize,
+        /// Its size in words of 4 bytes.
         words: usize,
     },
     /// The outputs of an NPU's product, as its program writes them.
     NpuOutput {
+        /// Index into the NPU section's products.
         product: usize,
+        /// Its size in words of 4 bytes.
         words: usize,
     },
     /// The step's rows by expert, as these routes give them: so many words.
     ExpertRows {
+        /// Output of the operation that chose the experts.
         routes: ValueId,
+        /// Words of 4 bytes.
         len: usize,
     },
+    /// A layer's keys in the KV cache, or the first part of its recurrent state.
     Keys {
+        /// Index of its group of layers, which share a block table.
         group: usize,
+        /// Index of the layer in the model.
         layer: usize,
     },
+    /// A layer's values in the KV cache, or the second part of its recurrent state.
     Values {
+        /// Index of its group of layers, which share a block table.
         group: usize,
+        /// Index of the layer in the model.
         layer: usize,
     },
+    /// f32 logits, a row for each row that the program gives logits of.
     Logits,
-    /// So many f32 elements at the begin of the logits: the rows that the head would read.
+    /// So many f32 elements at the start of the logits: the rows that the head would read.
     Hidden {
+        /// f32 elements.
         len: usize,
     },
+    /// Tokens that the sampler chose, one a sequence.
     Samples,
 }
 
@@ -177,15 +202,15 @@ impl Operand {
 
 /// Layers of one window, or with recurrent state, and so of one block table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvGroup {
-    pub window: Option<usize>,
+pub(crate) struct KvGroup {
+    pub(crate) window: Option<usize>,
     /// Recurrent state takes the place of the cache.
-    pub is_recurrent: bool,
-    pub layers: Vec<usize>,
+    pub(crate) is_recurrent: bool,
+    pub(crate) layers: Vec<usize>,
 }
 
 /// Layers grouped by what they keep, in order of first appearance.
-pub fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
+pub(crate) fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for (index, layer) in config.layers.iter().enumerate() {
         let keeps = (layer.window, layer.is_recurrent);
@@ -202,7 +227,7 @@ pub fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
 
 impl KvGroup {
     /// Bytes of K, and again of V, of one page, or of the halves of one of state.
-    pub fn page_bytes(&self, config: &ModelConfig, format: KvFormat) -> u64 {
+    pub(crate) fn page_bytes(&self, config: &ModelConfig, format: KvFormat) -> u64 {
         // Layers of a group have the same heads.
         let bytes = match self.is_recurrent {
             true => state_layout(config).page_bytes(),
@@ -212,7 +237,7 @@ impl KvGroup {
     }
 
     /// Tokens of a page.
-    pub fn page_tokens(&self) -> u32 {
+    pub(crate) fn page_tokens(&self) -> u32 {
         if self.is_recurrent { STATE_PAGE_TOKENS } else { PAGE_TOKENS as u32 }
     }
 }
@@ -227,7 +252,7 @@ fn caches(groups: &[KvGroup], n_layers: usize) -> Vec<(usize, usize)> {
 }
 
 /// A layer's cache.
-pub fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat) -> CacheLayout {
+pub(crate) fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat) -> CacheLayout {
     let FullHeads { n_kv_heads, head_dim, .. } = config.heads_of(layer);
     CacheLayout { format, n_kv_heads, head_dim, page_tokens: PAGE_TOKENS }
 }
@@ -236,7 +261,7 @@ pub fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat) -> Cac
 ///
 /// # Panics
 /// If the model has no such layers.
-pub fn state_layout(config: &ModelConfig) -> StateLayout {
+pub(crate) fn state_layout(config: &ModelConfig) -> StateLayout {
     let (heads, key_dim, value_dim, taps) = match (&config.delta, config.short_conv_taps) {
         (Some(delta), _) => (delta.value_heads, delta.key_dim, delta.value_dim, delta.taps),
         (None, taps) => (0, 0, 0, taps.expect("recurrent layers have their sizes")),

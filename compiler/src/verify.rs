@@ -26,12 +26,12 @@ impl VerifiedGraph {
     }
 
     /// The node that makes a value.
-    pub fn producer(&self, value: ValueId) -> Option<&FusedNode> {
+    pub(crate) fn producer(&self, value: ValueId) -> Option<&FusedNode> {
         self.edges.producer[value.0].map(|node| &self.graph.nodes[node])
     }
 
     /// Indices of the nodes that read a value, in order, each once.
-    pub fn readers(&self, value: ValueId) -> &[usize] {
+    pub(crate) fn readers(&self, value: ValueId) -> &[usize] {
         &self.edges.readers[value.0]
     }
 }
@@ -277,12 +277,12 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 
 impl Matrix {
     /// Of all parts, and of one expert.
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()
     }
 
     /// The same of each part.
-    pub fn cols(&self) -> usize {
+    pub(crate) fn cols(&self) -> usize {
         self.parts[0].cols
     }
 }

@@ -15,7 +15,7 @@ use crate::import::{Codes, KeptCodes, ModelConfig, RopeConfig};
 
 impl FormatPolicy {
     /// The format of one matrix of a model.
-    pub fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
+    pub(crate) fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
         let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
         // MXFP4 loses nothing by being smaller than what was asked for.
         let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
@@ -57,14 +57,17 @@ pub struct PackedId(pub usize);
 /// One range of a weight section, bound as one buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedWeight {
+    /// As in the graph; `[i/n]` follows where a matrix is cut into `n` ranges of rows.
     pub name: String,
-    pub source: PackedSource,
-    pub layer: Option<usize>,
+    pub(crate) source: PackedSource,
+    pub(crate) layer: Option<usize>,
+    /// Bytes it takes, padding included.
     pub len_bytes: u64,
     /// Bytes that one decode step reads of it.
-    pub bytes_read_per_token: u64,
+    pub(crate) bytes_read_per_token: u64,
+    /// Its place in the order in which fast memory is given out.
     pub precedence: Precedence,
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 /// Which weights are given fast memory first. A decode step reads every byte of the first three once, and of experts a part, so what tells them
@@ -74,7 +77,9 @@ pub struct PackedWeight {
 pub enum Precedence {
     /// With norms, biases and rotary tables, which are small.
     Attention,
+    /// Matrices of the MLPs that every token passes.
     FeedForward,
+    /// An embedding that is the head, too.
     Head,
     /// Of which a token reads a few of many.
     Experts,
@@ -83,7 +88,7 @@ pub enum Precedence {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum PackedSource {
+pub(crate) enum PackedSource {
     /// Rows from `first_row` on of a matrix, `layout.rows` of them.
     Matrix {
         id: MatrixId,
@@ -98,9 +103,10 @@ pub enum PackedSource {
 
 /// Everything that is packed, in the order in which a step reads it.
 pub struct PackedWeights {
+    /// By [`PackedId`].
     pub list: Vec<PackedWeight>,
     /// Matmuls may read their activations as integers: beside INT4's error theirs is small.
-    pub integer_activations: bool,
+    pub(crate) integer_activations: bool,
     matrices: Vec<Vec<PackedId>>,
     vectors: Vec<PackedId>,
     product_factors: BTreeMap<usize, PackedId>,
@@ -193,7 +199,7 @@ impl PackedWeights {
     ///
     /// # Errors
     /// [`CompileError::DoesNotFit`] when one does not.
-    pub fn check(&self, policy: FormatPolicy) -> Result<()> {
+    pub(crate) fn check(&self, policy: FormatPolicy) -> Result<()> {
         let is_too_large =
             |weight: &&PackedWeight| weight.precedence == Precedence::Experts && weight.len_bytes > MAX_BINDING_BYTES;
         let Some(weight) = self.list.iter().find(is_too_large) else { return Ok(()) };
@@ -216,59 +222,60 @@ impl PackedWeights {
     }
 
     /// The row ranges of a matrix, in order.
-    pub fn matrix(&self, id: MatrixId) -> &[PackedId] {
+    pub(crate) fn matrix(&self, id: MatrixId) -> &[PackedId] {
         &self.matrices[id.0]
     }
 
-    pub fn vector(&self, id: VectorId) -> PackedId {
+    pub(crate) fn vector(&self, id: VectorId) -> PackedId {
         self.vectors[id.0]
     }
 
     /// What products of this gate and up are divided by as f16.
-    pub fn product_factor(&self, id: MatrixId) -> Option<PackedId> {
+    pub(crate) fn product_factor(&self, id: MatrixId) -> Option<PackedId> {
         self.product_factors.get(&id.0).copied()
     }
 
-    pub fn rope(&self, index: usize) -> PackedId {
+    pub(crate) fn rope(&self, index: usize) -> PackedId {
         self.ropes[index]
     }
 
+    /// The weight at `id`, an index that this list gave.
     pub fn get(&self, id: PackedId) -> &PackedWeight {
         &self.list[id.0]
     }
 
-    pub fn bytes_read_per_token(&self) -> u64 {
+    pub(crate) fn bytes_read_per_token(&self) -> u64 {
         self.list.iter().map(|weight| weight.bytes_read_per_token).sum()
     }
 }
 
 /// What a packed row holds.
 #[derive(Clone, Copy, Debug)]
-pub struct SourceRow<'a> {
-    pub part: &'a MatrixRef,
+pub(crate) struct SourceRow<'a> {
+    pub(crate) part: &'a MatrixRef,
     /// 0 where the matrix is no stack.
-    pub expert: usize,
-    pub row: usize,
+    pub(crate) expert: usize,
+    pub(crate) row: usize,
 }
 
 impl Matrix {
     /// Packed rows of one expert: whole tiles.
-    pub fn expert_rows(&self) -> usize {
+    pub(crate) fn expert_rows(&self) -> usize {
         self.rows().next_multiple_of(TILE_ROWS)
     }
 
     /// Packed rows of the whole.
-    pub fn packed_rows(&self) -> usize {
+    pub(crate) fn packed_rows(&self) -> usize {
         self.experts.map_or(self.rows(), |experts| experts * self.expert_rows())
     }
 
     /// Biases of all experts' rows, without padding.
-    pub fn biases(&self) -> usize {
+    pub(crate) fn biases(&self) -> usize {
         self.experts.unwrap_or(1) * self.rows()
     }
 
     /// What packed row `row` holds; `None`: it is padding behind an expert's rows.
-    pub fn source_row(&self, row: usize) -> Option<SourceRow<'_>> {
+    pub(crate) fn source_row(&self, row: usize) -> Option<SourceRow<'_>> {
         let (expert, row) = match self.experts {
             Some(_) => (row / self.expert_rows(), row % self.expert_rows()),
             None => (0, row),
@@ -280,7 +287,7 @@ impl Matrix {
     }
 
     /// Which part holds row `row` of one expert, and which of the part's rows it is.
-    pub fn part_row(&self, row: usize) -> (usize, usize) {
+    pub(crate) fn part_row(&self, row: usize) -> (usize, usize) {
         if self.interleaved {
             let (tile, row_in_tile) = (row / TILE_ROWS, row % TILE_ROWS);
             return (tile % 2, tile / 2 * TILE_ROWS + row_in_tile);
@@ -298,7 +305,7 @@ impl Matrix {
 
 /// The power of two by which products of gate and up are divided before they become f16: none is greater than `bound`, which is of
 /// weights and inputs before they are quantised; no group of weights grows by half, and no row of inputs by a sixth.
-pub fn product_factor(bound: f64) -> f32 {
+pub(crate) fn product_factor(bound: f64) -> f32 {
     const QUANTISED: f64 = 1.5 * 1.5 * (7.0 / 6.0) * (7.0 / 6.0);
     // 2^16 is no f16 any more.
     const GREATEST: f64 = 32768.0;
@@ -308,7 +315,7 @@ pub fn product_factor(bound: f64) -> f32 {
 }
 
 /// Entries of a RoPE table: one variant, or two with LongRoPE.
-pub fn rope_table_entries(rope: &RopeConfig, max_positions: usize) -> usize {
+pub(crate) fn rope_table_entries(rope: &RopeConfig, max_positions: usize) -> usize {
     let variants = if rope.long.is_some() { 2 } else { 1 };
     variants * (rope_coarse(max_positions) + ROPE_FINE) * rope.inv_freq.len()
 }

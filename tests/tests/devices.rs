@@ -113,7 +113,7 @@ fn models_lie_where_they_fit_and_below_every_limit() {
     for device in Device::all() {
         let facts = device.facts();
         for Model { name, planned } in &models {
-            let plan = &planned.placement.plan;
+            let plan = planned.plan();
             let largest = plan.slices.iter().map(|slice| slice.bytes).max().unwrap();
             assert!(largest <= facts.max_allocation_bytes, "{}: {name}: a slice of {largest}", device.file);
             let bound = plan.weights.iter().map(|weight| weight.len_bytes).chain([plan.arena_bytes]).max().unwrap();
@@ -234,7 +234,7 @@ fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError>
         kv_tokens: None,
         chunk_tokens: 512,
     };
-    Residency::of(&planned.placement.plan, &memory, &request)
+    Residency::of(planned.plan(), &memory, &request)
 }
 
 /// All memory that a model may take for its own.

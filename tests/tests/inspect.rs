@@ -236,7 +236,7 @@ fn write_sparse_artifact(folder: &Path, path: &Path) {
     let small = ArtifactView::parse(&small).unwrap();
 
     let file = File::create(path).unwrap();
-    let slices = &planned.placement.plan.slices;
+    let slices = &planned.plan().slices;
     let mut end = (HEADER_BYTES + (slices.len() + 4) * ENTRY_BYTES) as u64;
     let mut sections = Vec::new();
     for (index, slice) in slices.iter().enumerate() {
@@ -247,7 +247,7 @@ fn write_sparse_artifact(folder: &Path, path: &Path) {
     }
     let bodies = [
         (SectionKind::Metadata, encode(&small.meta)),
-        (SectionKind::Plan, encode(&planned.placement.plan)),
+        (SectionKind::Plan, encode(planned.plan())),
         (SectionKind::Kernels, encode(&kernels)),
         (SectionKind::Tokenizer, encode(&small.tokenizer)),
     ];

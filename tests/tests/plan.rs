@@ -41,7 +41,7 @@ fn plan_of(shape_name: &str, options: &CompileOptions) -> Result<Planned, Compil
 fn gemma_3_27b_fits_16_gb_of_vram_and_10_gb_of_gtt() {
     let planned = plan_of("gemma-3-27b.json", &options_for("phoenix-96gb", "vram=16GB,gtt=10GB")).unwrap();
     assert_sound(&planned);
-    let plan = &planned.placement.plan;
+    let plan = planned.plan();
     assert_eq!(plan.planned_context_tokens, 8192);
     assert!(plan.kv_groups.iter().all(|group| group.tier == Tier::Vram), "the cache comes before the FFN");
     let account = Account::of(plan);
@@ -58,7 +58,7 @@ fn gemma_3_27b_fits_16_gb_of_vram_and_10_gb_of_gtt() {
 #[test]
 fn an_embedding_leaves_fast_memory_to_others() {
     let planned = plan_of("llama-3-8b.json", &options_for("nvidia", "gtt=4GiB")).unwrap();
-    let plan = &planned.placement.plan;
+    let plan = planned.plan();
     let tiers = |name: &str| {
         let of = plan.weights.iter().filter(|weight| weight.name.starts_with(name));
         of.map(|weight| plan.slices[weight.slice as usize].tier).collect::<BTreeSet<Tier>>()
@@ -404,7 +404,7 @@ fn machine(budgets: [Option<u64>; 2], sparse_rows: [bool; 2]) -> MachinePlan {
 /// What holds for every plan.
 #[track_caller]
 fn assert_sound(planned: &Planned) {
-    let plan = &planned.placement.plan;
+    let plan = planned.plan();
     let mut ids: Vec<usize> = planned.placement.weights.ids.iter().map(|id| id.0).collect();
     ids.sort_unstable();
     assert_eq!(ids, Vec::from_iter(0..planned.weights.list.len()), "every weight is placed once");

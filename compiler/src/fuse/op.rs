@@ -8,8 +8,9 @@ use unicorn_kernels::short_conv::ConvForm;
 use super::{MatrixId, VectorId};
 use crate::graph::ValueId;
 
+/// An operation that one kernel computes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum FusedOp {
+pub(crate) enum FusedOp {
     Embed {
         table: MatrixId,
         scale: f32,
@@ -81,45 +82,46 @@ pub enum FusedOp {
 
 /// See [`Op::DeltaRule`](crate::graph::Op::DeltaRule).
 #[derive(Clone, Debug, PartialEq)]
-pub struct DeltaStep {
-    pub input: ValueId,
-    pub decay: ValueId,
-    pub strength: ValueId,
-    pub decay_rate: VectorId,
-    pub decay_bias: VectorId,
-    pub out: ValueId,
+pub(crate) struct DeltaStep {
+    pub(crate) input: ValueId,
+    pub(crate) decay: ValueId,
+    pub(crate) strength: ValueId,
+    pub(crate) decay_rate: VectorId,
+    pub(crate) decay_bias: VectorId,
+    pub(crate) out: ValueId,
 }
 
 /// `sum = [factor ·] (residual + [post norm](input))`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NormStep {
-    pub input: ValueId,
-    pub residual: Option<ValueId>,
-    pub post_weight: Option<VectorId>,
+pub(crate) struct NormStep {
+    pub(crate) input: ValueId,
+    pub(crate) residual: Option<ValueId>,
+    pub(crate) post_weight: Option<VectorId>,
     /// The sum is multiplied by the element behind those of the post norm's weight.
-    pub scale_sum: bool,
+    pub(crate) scale_sum: bool,
     /// `None`: the sum is not normed.
-    pub weight: Option<VectorId>,
+    pub(crate) weight: Option<VectorId>,
     /// Present with `residual`.
-    pub sum: Option<ValueId>,
-    pub out: ValueId,
+    pub(crate) sum: Option<ValueId>,
+    pub(crate) out: ValueId,
 }
 
+/// What is done to each head of q, k and v between their projection and attention: norms, rotation, scale and cache writes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HeadsStep {
-    pub input: ValueId,
-    pub parts: Vec<HeadsPart>,
+pub(crate) struct HeadsStep {
+    pub(crate) input: ValueId,
+    pub(crate) parts: Vec<HeadsPart>,
     /// The input has no values: those are its keys.
-    pub values_are_keys: bool,
-    pub query_norm: Option<VectorId>,
-    pub key_norm: Option<VectorId>,
-    pub rope: Option<usize>,
-    pub out: Option<ValueId>,
+    pub(crate) values_are_keys: bool,
+    pub(crate) query_norm: Option<VectorId>,
+    pub(crate) key_norm: Option<VectorId>,
+    pub(crate) rope: Option<usize>,
+    pub(crate) out: Option<ValueId>,
 }
 
 impl FusedOp {
     /// Values written: the result, and the sum of a norm that adds.
-    pub fn outputs(&self) -> Vec<ValueId> {
+    pub(crate) fn outputs(&self) -> Vec<ValueId> {
         match self {
             FusedOp::Embed { out, .. }
             | FusedOp::MatMul { out, .. }
@@ -136,7 +138,7 @@ impl FusedOp {
         }
     }
 
-    pub fn inputs(&self) -> Vec<ValueId> {
+    pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match self {
             FusedOp::Embed { .. } => vec![],
             FusedOp::Norm(step) => [Some(step.input), step.residual].into_iter().flatten().collect(),
@@ -154,7 +156,7 @@ impl FusedOp {
     }
 
     /// Whether it changes the KV cache or recurrent state, which outlive the step.
-    pub fn writes_cache(&self) -> bool {
+    pub(crate) fn writes_cache(&self) -> bool {
         match self {
             FusedOp::Heads(step) => step.parts.iter().any(|part| part.to != Destination::Output),
             FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,

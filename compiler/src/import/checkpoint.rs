@@ -17,6 +17,7 @@ use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs, tiled};
 
 /// One model, opened but not read: tensors stay in the memory map until a row is requested.
 pub struct Checkpoint {
+    /// What the model computes, and its sizes.
     pub config: ModelConfig,
     /// By canonical name: `embed_tokens.weight`, `norm.weight`, `lm_head.weight` (absent when tied) and
     /// `layers.{i}.` + `input_layernorm | post_attention_layernorm | pre_feedforward_layernorm |
@@ -27,15 +28,15 @@ pub struct Checkpoint {
     pub tensors: BTreeMap<String, Tensor>,
     /// Stop tokens are generation_config.json's `eos_token_id` (one or many), else config.json's, and, for GGUF, what its
     /// metadata names. Empty when the model came without a tokenizer.
-    pub tokenizer: TokenizerSection,
-    pub skipped: Skipped,
+    pub(crate) tokenizer: TokenizerSection,
+    pub(crate) skipped: Skipped,
     /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
-    pub config_json: serde_json::Value,
+    pub(crate) config_json: serde_json::Value,
     pub(super) source: SourceBytes,
     /// Files of the adapters that were merged, in order.
     pub(super) adapters: Vec<(String, SourcePart)>,
     /// Bytes of tensor data that the model uses.
-    pub source_bytes: u64,
+    pub(crate) source_bytes: u64,
 }
 
 impl Checkpoint {
@@ -54,7 +55,7 @@ impl Checkpoint {
     }
 
     /// BLAKE3 over config, weights and tokenizer files in a fixed order of names, then over those of merged adapters. Reads all of them.
-    pub fn source_hash(&self) -> [u8; 32] {
+    pub(crate) fn source_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         match &self.source {
             SourceBytes::Whole(part) => part.hash_into(&mut hasher),
@@ -67,24 +68,25 @@ impl Checkpoint {
 
 /// Tensors of a vision tower or projector that text generation does not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skipped {
-    pub tensors: usize,
-    pub bytes: u64,
+pub(crate) struct Skipped {
+    pub(crate) tensors: usize,
+    pub(crate) bytes: u64,
 }
 
 /// One weight as the model means it: a row range of a source tensor, dequantised on reading.
 #[derive(Clone)]
 pub struct Tensor {
     /// Name and shape in the source, and the first of its rows that is ours (not 0 for split fused projections).
-    pub source_name: String,
-    pub source_shape: Vec<usize>,
-    pub first_row: usize,
+    pub(crate) source_name: String,
+    pub(crate) source_shape: Vec<usize>,
+    pub(crate) first_row: usize,
     /// 1 for a vector; a vector of n is one row of n.
     pub rows: usize,
+    /// Elements of a row.
     pub cols: usize,
-    pub dtype: SourceDType,
-    pub row_order: RowOrder,
-    pub stored_as: StoredAs,
+    pub(crate) dtype: SourceDType,
+    pub(crate) row_order: RowOrder,
+    pub(crate) stored_as: StoredAs,
     /// Codes and scales, where the source has them in tensors of their own; in the place of what lies at `offset_bytes`.
     pub(super) packed: Option<Packed>,
     /// What adapters add to it.
@@ -130,9 +132,9 @@ impl Packed {
 #[derive(Clone)]
 pub(super) struct LowRank {
     /// (rank, cols)
-    pub down: Arc<[f32]>,
+    pub(crate) down: Arc<[f32]>,
     /// (rows, rank), with the adapter's scale.
-    pub up: Arc<[f32]>,
+    pub(crate) up: Arc<[f32]>,
 }
 
 impl LowRank {
@@ -222,7 +224,7 @@ impl Tensor {
     }
 
     /// Releases the memory that reading this tensor has mapped.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         if let Some(packed) = &self.packed {
             return packed.release();
         }

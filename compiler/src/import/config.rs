@@ -8,7 +8,7 @@ use unicorn_artifact::fp4::FP4_GROUP;
 
 /// How a folder names, joins and orders a layer's tensors, where our canonical names have it otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FolderLayout {
+pub(crate) enum FolderLayout {
     /// Each tensor by its own name.
     Separate,
     /// q, k and v are one matrix, and gate and up are (Phi 3).
@@ -31,7 +31,7 @@ pub enum FolderLayout {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Activation {
+pub(crate) enum Activation {
     Silu,
     /// GELU by its tanh approximation (`gelu_pytorch_tanh`).
     GeluTanh,
@@ -43,84 +43,85 @@ pub enum Activation {
 /// multiplied by `attention_factor`. Pair `i` is dimensions `i` and `i + rotary_dim/2` of a head; dimensions from
 /// `rotary_dim` on are not rotated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RopeConfig {
+pub(crate) struct RopeConfig {
     /// rotary_dim / 2 values, computed in f64 as transformers' `rope_utils` does in f32.
-    pub inv_freq: Vec<f64>,
-    pub attention_factor: f64,
+    pub(crate) inv_freq: Vec<f64>,
+    pub(crate) attention_factor: f64,
     /// LongRoPE only: the frequencies for sequences longer than `long_above` tokens (original context), same length.
-    pub long: Option<LongRope>,
+    pub(crate) long: Option<LongRope>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LongRope {
-    pub inv_freq: Vec<f64>,
-    pub above_tokens: usize,
+pub(crate) struct LongRope {
+    pub(crate) inv_freq: Vec<f64>,
+    pub(crate) above_tokens: usize,
 }
 
+/// What one layer has that others may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerConfig {
     /// Attention sees this many tokens, its own included; `None`: all.
-    pub window: Option<usize>,
+    pub(crate) window: Option<usize>,
     /// Index into [`ModelConfig::ropes`]; `None`: queries and keys are not rotated.
     pub rope: Option<usize>,
     /// Its MLP is the mixture of [`ModelConfig::experts`].
-    pub has_experts: bool,
+    pub(crate) has_experts: bool,
     /// It has the gated delta net of [`ModelConfig::delta`], or the convolution of [`ModelConfig::short_conv_taps`], in the place of
     /// attention.
-    pub is_recurrent: bool,
+    pub(crate) is_recurrent: bool,
 }
 
 /// A gated delta net (Yang, Kautz and Hatamizadeh 2024) in the place of attention, as Qwen3-Next and Qwen 3.5 have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeltaConfig {
+pub(crate) struct DeltaConfig {
     /// Heads of queries and keys.
-    pub key_heads: usize,
+    pub(crate) key_heads: usize,
     /// Heads of values; consecutive ones share a key.
-    pub value_heads: usize,
+    pub(crate) value_heads: usize,
     /// Elements of a key.
-    pub key_dim: usize,
+    pub(crate) key_dim: usize,
     /// Elements of a value.
-    pub value_dim: usize,
+    pub(crate) value_dim: usize,
     /// Inputs that an output of the convolution sees.
-    pub taps: usize,
+    pub(crate) taps: usize,
 }
 
 /// Heads of keys and values where layers that see all tokens have others than the rest (Gemma 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FullHeads {
-    pub n_kv_heads: usize,
+pub(crate) struct FullHeads {
+    pub(crate) n_kv_heads: usize,
     /// Of queries, too.
-    pub head_dim: usize,
+    pub(crate) head_dim: usize,
     /// There is no projection of values: they are the keys, before their norm and rotation.
-    pub values_are_keys: bool,
+    pub(crate) values_are_keys: bool,
 }
 
 /// Queries are multiplied by `1 + beta ln(1 + floor(position / interval))` (`llama_4_scaling_beta`).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct QueryGrowth {
-    pub beta: f32,
+pub(crate) struct QueryGrowth {
+    pub(crate) beta: f32,
     /// In tokens.
-    pub interval: usize,
+    pub(crate) interval: usize,
 }
 
 /// A mixture of experts in the place of an MLP: each row is given to a few of many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExpertsConfig {
-    pub count: usize,
+pub(crate) struct ExpertsConfig {
+    pub(crate) count: usize,
     /// Experts that a row is given to.
-    pub chosen: usize,
+    pub(crate) chosen: usize,
     /// The weights of a row's experts are divided by their sum.
-    pub normalized: bool,
+    pub(crate) normalized: bool,
     /// Of one expert.
-    pub intermediate_size: usize,
+    pub(crate) intermediate_size: usize,
     /// Of the expert that every row is given to besides.
-    pub shared_intermediate_size: Option<usize>,
+    pub(crate) shared_intermediate_size: Option<usize>,
     /// How the source's folder names the tensors; an exported folder does so, too.
-    pub names: ExpertNames,
+    pub(crate) names: ExpertNames,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ExpertNames {
+pub(crate) enum ExpertNames {
     /// `mlp.gate`, `mlp.experts.0.gate_proj`
     Qwen,
     /// `block_sparse_moe.gate`, `block_sparse_moe.experts.0.w1`
@@ -133,7 +134,7 @@ pub enum ExpertNames {
 
 /// Which RMS norm queries and keys go through, before RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum QkNorm {
+pub(crate) enum QkNorm {
     None,
     /// Of each head (Qwen 3, Gemma 3).
     Heads,
@@ -141,91 +142,96 @@ pub enum QkNorm {
     Projection,
 }
 
+/// What a model computes, and its sizes, whatever its family. Stored in artifacts: later fields stand at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// As config.json's `architectures[0]` (GGUF: `general.architecture`).
-    pub architecture: String,
+    pub(crate) architecture: String,
+    /// Elements of a row of the residual stream.
     pub hidden_size: usize,
+    /// Elements of an MLP's inner row, in layers without a mixture of experts.
     pub intermediate_size: usize,
-    pub n_heads: usize,
+    pub(crate) n_heads: usize,
     /// See [`ModelConfig::heads_of`].
-    pub n_kv_heads: usize,
+    pub(crate) n_kv_heads: usize,
     /// See [`ModelConfig::heads_of`].
-    pub head_dim: usize,
-    pub vocab_size: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) vocab_size: usize,
     /// Longest context, in tokens.
     pub max_positions: usize,
+    /// One a decoder layer, in the order of execution.
     pub layers: Vec<LayerConfig>,
-    pub ropes: Vec<RopeConfig>,
+    pub(crate) ropes: Vec<RopeConfig>,
+    /// Added to the mean square in every RMS norm.
     pub rms_norm_eps: f32,
     /// Every norm multiplies by `norm_offset + weight`: 1 for Gemma, else 0.
-    pub norm_offset: f32,
-    pub activation: Activation,
-    pub tied_embeddings: bool,
+    pub(crate) norm_offset: f32,
+    pub(crate) activation: Activation,
+    pub(crate) tied_embeddings: bool,
     /// Embedding rows are multiplied by this: sqrt(hidden_size) for Gemma, `embedding_multiplier` over `residual_multiplier` for
     /// Granite, else 1.
-    pub embedding_scale: f32,
+    pub(crate) embedding_scale: f32,
     /// q·k is multiplied by this: 1/sqrt(head_dim), Gemma's 1/sqrt(query_pre_attn_scalar) or Granite's `attention_multiplier`.
-    pub query_scale: f32,
+    pub(crate) query_scale: f32,
     /// By which q·k grows with the query's position (Ministral 3).
-    pub query_growth: Option<QueryGrowth>,
+    pub(crate) query_growth: Option<QueryGrowth>,
     /// Scores become `cap * tanh(score / cap)` before the mask.
-    pub attention_softcap: Option<f32>,
-    pub final_softcap: Option<f32>,
+    pub(crate) attention_softcap: Option<f32>,
+    pub(crate) final_softcap: Option<f32>,
     /// Logits are multiplied by this: one over Granite's `logits_scaling`, else 1.
-    pub logits_scale: f32,
+    pub(crate) logits_scale: f32,
     /// Norms before attention and before the MLP (all but OLMo 2 and 3).
-    pub pre_norms: bool,
+    pub(crate) pre_norms: bool,
     /// Norms after attention and after the MLP, before each residual sum (Gemma 2 and 3, GLM-4, OLMo 2 and 3).
-    pub post_norms: bool,
-    pub qk_norm: QkNorm,
-    pub qkv_bias: bool,
-    pub o_bias: bool,
-    pub mlp_bias: bool,
+    pub(crate) post_norms: bool,
+    pub(crate) qk_norm: QkNorm,
+    pub(crate) qkv_bias: bool,
+    pub(crate) o_bias: bool,
+    pub(crate) mlp_bias: bool,
     /// How the source's folder names and joins tensors; an exported folder does so, too.
-    pub folder: FolderLayout,
+    pub(crate) folder: FolderLayout,
     /// Of the layers that have them.
-    pub experts: Option<ExpertsConfig>,
+    pub(crate) experts: Option<ExpertsConfig>,
     /// Of the layers that have one.
-    pub delta: Option<DeltaConfig>,
+    pub(crate) delta: Option<DeltaConfig>,
     /// Attention's result is multiplied by the sigmoid of a projection of its input.
-    pub attention_gate: bool,
+    pub(crate) attention_gate: bool,
     /// Matrices that the source has as codes of 4 bits, by canonical name: INT4 artifacts hold them as they are.
-    pub kept_codes: BTreeMap<String, KeptCodes>,
+    pub(crate) kept_codes: BTreeMap<String, KeptCodes>,
     /// Each query head has a logit, `self_attn.sinks`, that takes its share of attention's softmax and has no value.
-    pub attention_sinks: bool,
+    pub(crate) attention_sinks: bool,
     /// The router and each expert's matrices have biases.
-    pub expert_bias: bool,
+    pub(crate) expert_bias: bool,
     /// Of layers without a window, where they are others than `n_kv_heads` of `head_dim`.
-    pub full_heads: Option<FullHeads>,
+    pub(crate) full_heads: Option<FullHeads>,
     /// Values go through an RMS norm of each head, without weights.
-    pub value_norm: bool,
+    pub(crate) value_norm: bool,
     /// What a layer leaves in the stream is multiplied by a number of the layer, `layer_scalar`.
-    pub layer_scalars: bool,
+    pub(crate) layer_scalars: bool,
     /// Inputs that an output of the gated convolution of hidden_size channels sees, in layers that have that (LFM2).
-    pub short_conv_taps: Option<usize>,
+    pub(crate) short_conv_taps: Option<usize>,
     /// Experts stand beside the MLP, not in its place (Gemma 4): the router and they have norms of the stream of their own, each branch has
     /// one behind it, and an expert's weight is multiplied by a number of the expert.
-    pub experts_beside_mlp: bool,
+    pub(crate) experts_beside_mlp: bool,
 }
 
 /// What holds a matrix of the source without quantising it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptCodes {
+pub(crate) struct KeptCodes {
     /// Weights that share a scale and a zero point: the largest of 32, 64 and 128 that is inside the source's.
-    pub group: u32,
-    pub codes: Codes,
+    pub(crate) group: u32,
+    pub(crate) codes: Codes,
 }
 
 impl KeptCodes {
     /// A matrix of MXFP4.
-    pub const FP4: KeptCodes = KeptCodes { group: FP4_GROUP as u32, codes: Codes::Fp4 };
+    pub(crate) const FP4: KeptCodes = KeptCodes { group: FP4_GROUP as u32, codes: Codes::Fp4 };
 }
 
 /// Numbers of 4 bits; a byte of an artifact's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
-pub enum Codes {
+pub(crate) enum Codes {
     Int4,
     /// INT4 with scales of more bits than ours keeps otherwise.
     WideInt4,
@@ -234,7 +240,7 @@ pub enum Codes {
 }
 
 impl Codes {
-    pub fn are_int4(self) -> bool {
+    pub(crate) fn are_int4(self) -> bool {
         self != Codes::Fp4
     }
 }
@@ -257,17 +263,17 @@ impl TryFrom<u8> for Codes {
 /// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of
 /// two of them overflows.
 pub(super) mod limits {
-    pub const HIDDEN_SIZE: usize = 1 << 20;
-    pub const INTERMEDIATE_SIZE: usize = 1 << 22;
-    pub const HEADS: usize = 1 << 12;
-    pub const HEAD_DIM: usize = 1 << 12;
-    pub const VOCAB_SIZE: usize = 1 << 24;
-    pub const LAYERS: usize = unicorn_artifact::plan::MAX_LAYERS as usize;
-    pub const POSITIONS: usize = 1 << 30;
-    pub const EXPERTS: usize = 1 << 12;
+    pub(crate) const HIDDEN_SIZE: usize = 1 << 20;
+    pub(crate) const INTERMEDIATE_SIZE: usize = 1 << 22;
+    pub(crate) const HEADS: usize = 1 << 12;
+    pub(crate) const HEAD_DIM: usize = 1 << 12;
+    pub(crate) const VOCAB_SIZE: usize = 1 << 24;
+    pub(crate) const LAYERS: usize = unicorn_artifact::plan::MAX_LAYERS as usize;
+    pub(crate) const POSITIONS: usize = 1 << 30;
+    pub(crate) const EXPERTS: usize = 1 << 12;
     /// A lane of the delta rule has as many numbers in registers.
-    pub const DELTA_KEY_DIM: usize = 256;
-    pub const TAPS: usize = 32;
+    pub(crate) const DELTA_KEY_DIM: usize = 256;
+    pub(crate) const TAPS: usize = 32;
 }
 
 impl ModelConfig {
@@ -334,18 +340,18 @@ impl ModelConfig {
     }
 
     /// The heads of a layer's attention.
-    pub fn heads_of(&self, layer: usize) -> FullHeads {
+    pub(crate) fn heads_of(&self, layer: usize) -> FullHeads {
         let same = FullHeads { n_kv_heads: self.n_kv_heads, head_dim: self.head_dim, values_are_keys: false };
         self.full_heads.filter(|_| self.layers[layer].window.is_none()).unwrap_or(same)
     }
 
     /// Channels of the convolution in a recurrent layer.
-    pub fn conv_channels(&self) -> usize {
+    pub(crate) fn conv_channels(&self) -> usize {
         self.delta.map_or(self.hidden_size, |delta| delta.channels())
     }
 
     /// Numbers in all of the model's tensors.
-    pub fn parameters(&self) -> u64 {
+    pub(crate) fn parameters(&self) -> u64 {
         self.tensor_shapes().values().map(|shape| shape.iter().product::<usize>() as u64).sum()
     }
 
@@ -474,12 +480,12 @@ impl ExpertsConfig {
 
 impl DeltaConfig {
     /// Channels of the convolution: q and k of all key heads, then v.
-    pub fn channels(&self) -> usize {
+    pub(crate) fn channels(&self) -> usize {
         2 * self.key_heads * self.key_dim + self.value_width()
     }
 
     /// Elements of all values of a token.
-    pub fn value_width(&self) -> usize {
+    pub(crate) fn value_width(&self) -> usize {
         self.value_heads * self.value_dim
     }
 
@@ -528,7 +534,7 @@ impl DeltaConfig {
 
 impl RopeConfig {
     /// Dimensions of a head that are rotated.
-    pub fn rotary_dim(&self) -> usize {
+    pub(crate) fn rotary_dim(&self) -> usize {
         2 * self.inv_freq.len()
     }
 

@@ -50,7 +50,7 @@ pub(crate) use self::split::part_of;
 
 /// Opens the GGUF file at `path`, with the other parts of a model that is split; weights stay in the memory maps until they are
 /// read.
-pub fn open(path: &Path) -> Result<Checkpoint> {
+pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
     let paths = split::parts(path)?;
     let map = |path: &PathBuf| MappedFile::open(path).map(Arc::new).map_err(CompileError::io(path));
     let maps = paths.iter().map(map).collect::<Result<Vec<Arc<MappedFile>>>>()?;
@@ -96,10 +96,11 @@ fn source(maps: &[Arc<MappedFile>]) -> SourceBytes {
 
 /// What a GGUF file holds, without the file.
 pub struct ParsedGguf {
+    /// What the model computes, and its sizes.
     pub config: ModelConfig,
-    pub config_json: serde_json::Value,
-    pub tokenizer: TokenizerSection,
-    pub skipped: Skipped,
+    pub(crate) config_json: serde_json::Value,
+    pub(crate) tokenizer: TokenizerSection,
+    pub(crate) skipped: Skipped,
     tensors: BTreeMap<String, TensorPlace>,
 }
 

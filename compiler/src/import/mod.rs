@@ -36,17 +36,20 @@ mod gguf;
 
 pub(crate) mod json;
 
-pub use checkpoint::{Checkpoint, Skipped, Tensor};
-pub use config::{
-    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FolderLayout, FullHeads, KeptCodes, LayerConfig,
-    LongRope, ModelConfig, QkNorm, QueryGrowth, RopeConfig,
+pub use checkpoint::Checkpoint;
+pub use config::ModelConfig;
+pub use gguf::parse as parse_gguf;
+pub use lora::{Adapter, merge};
+pub use open::open_model;
+pub use tokenizer_trial::{TRIAL_THREAD, tried};
+
+pub(crate) use checkpoint::{Skipped, Tensor};
+pub(crate) use config::{
+    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, QkNorm, QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;
-pub use gguf::{ParsedGguf, parse as parse_gguf};
-pub use lora::{Adapter, merge};
-pub use open::{open, open_config, open_model};
-pub use source_layout::{RowOrder, SourceDType};
+pub(crate) use open::open;
+pub(crate) use source_layout::{RowOrder, SourceDType};
 pub(crate) use source_names::mixtral_name;
 pub(crate) use stacked::in_stack;
-pub use tokenizer_trial::{TRIAL_THREAD, tried};
 pub(crate) use transposed::transposed_shape;

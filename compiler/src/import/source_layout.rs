@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 /// Element types a source tensor may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceDType {
+pub(crate) enum SourceDType {
     F32,
     F16,
     Bf16,
@@ -27,7 +27,7 @@ pub enum SourceDType {
 
 impl SourceDType {
     /// Elements and bytes of the smallest part that can be read by itself: 1 element for floats, a block otherwise.
-    pub fn block(self) -> (usize, usize) {
+    pub(crate) fn block(self) -> (usize, usize) {
         match self {
             SourceDType::F32 => (1, 4),
             SourceDType::F16 | SourceDType::Bf16 => (1, 2),
@@ -49,7 +49,7 @@ impl SourceDType {
     }
 
     /// Bytes of a row; `None` when `cols` is not a whole number of blocks or the product overflows.
-    pub fn row_bytes(self, cols: usize) -> Option<usize> {
+    pub(crate) fn row_bytes(self, cols: usize) -> Option<usize> {
         let (elements, bytes) = self.block();
         cols.is_multiple_of(elements).then_some(cols / elements)?.checked_mul(bytes)
     }
@@ -82,7 +82,7 @@ impl Display for SourceDType {
 
 /// How rows lie in the source; for a vector (a bias), its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
+pub(crate) enum RowOrder {
     Plain,
     /// The first `rotary_dim` rows of each head of q and k are rotary pairs side by side: of a head's `r` such rows, our row `i` is
     /// the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter orders Llama's so, and GLM-4 is trained with it.
@@ -113,38 +113,38 @@ pub enum RowOrder {
 
 /// Where elements of ours lie among those of the source tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elements {
+pub(crate) struct Elements {
     /// Of our first row and column.
-    pub first: usize,
+    pub(crate) first: usize,
     /// From one row to the next.
-    pub row: usize,
+    pub(crate) row: usize,
     /// From one column to the next.
-    pub column: usize,
+    pub(crate) column: usize,
 }
 
 impl Elements {
     /// Of this row and column.
-    pub fn at(&self, row: usize, column: usize) -> usize {
+    pub(crate) fn at(&self, row: usize, column: usize) -> usize {
         self.first + row * self.row + column * self.column
     }
 }
 
 /// Blocks of rows at equal distances in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowBlocks {
+pub(crate) struct RowBlocks {
     /// Of all blocks.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// The first block's first row in the source.
-    pub first: usize,
+    pub(crate) first: usize,
     /// Rows of a block.
-    pub block: usize,
+    pub(crate) block: usize,
     /// Rows of the source from one block to the next.
-    pub stride: usize,
+    pub(crate) stride: usize,
 }
 
 impl RowBlocks {
     /// No blocks.
-    pub const NONE: RowBlocks = RowBlocks { rows: 0, first: 0, block: 1, stride: 0 };
+    pub(crate) const NONE: RowBlocks = RowBlocks { rows: 0, first: 0, block: 1, stride: 0 };
 
     /// Where the source keeps our row `row`.
     fn source_row(blocks: &[RowBlocks; 3], mut row: usize) -> usize {
@@ -160,7 +160,7 @@ impl RowBlocks {
 
 impl RowOrder {
     /// Where the source keeps our row `row`, if it keeps our rows from `first_row` on; where they are blocks among others, those say.
-    pub fn source_row(self, first_row: usize, row: usize) -> usize {
+    pub(crate) fn source_row(self, first_row: usize, row: usize) -> usize {
         let (head_dim, rotary_dim) = match self {
             RowOrder::Plain | RowOrder::TiledColumns { .. } => return first_row + row,
             RowOrder::TiledHeads { plain, .. } if row < plain => return first_row + row,
@@ -190,7 +190,7 @@ pub(super) fn tiled(key_heads: usize, shared: usize, width: usize, index: usize)
 
 /// What the source has in the place of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum StoredAs {
+pub(crate) enum StoredAs {
     Itself,
     /// The number and this. GGUF stores Gemma's and Qwen 3.5's norm weights with 1 added.
     Plus(f32),

@@ -8,28 +8,28 @@ use crate::weights::{PackedId, PackedWeight, PackedWeights, Precedence};
 
 /// Everything that a model requires of a machine's memory.
 #[derive(Clone)]
-pub struct Demand<'a> {
-    pub weights: &'a PackedWeights,
+pub(crate) struct Demand<'a> {
+    pub(crate) weights: &'a PackedWeights,
     /// Their tiers are not chosen yet.
-    pub kv_groups: Vec<KvGroupPlan>,
-    pub context_tokens: u32,
+    pub(crate) kv_groups: Vec<KvGroupPlan>,
+    pub(crate) context_tokens: u32,
     /// Most tokens that a step appends.
-    pub chunk_tokens: u32,
+    pub(crate) chunk_tokens: u32,
     /// The arena and the logits, which share a tier.
-    pub activation_bytes: u64,
+    pub(crate) activation_bytes: u64,
     /// Buffers that the host writes or reads, too.
-    pub host_buffer_bytes: u64,
+    pub(crate) host_buffer_bytes: u64,
 }
 
 /// Where each thing of a demand lies.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tiers {
-    pub activations: Tier,
-    pub host_buffers: Tier,
+pub(crate) struct Tiers {
+    pub(crate) activations: Tier,
+    pub(crate) host_buffers: Tier,
     /// In the order of `PackedWeights::list`.
-    pub weights: Vec<Choice>,
+    pub(crate) weights: Vec<Choice>,
     /// In the order of `Demand::kv_groups`.
-    pub kv_groups: Vec<Choice>,
+    pub(crate) kv_groups: Vec<Choice>,
 }
 
 impl Demand<'_> {
@@ -37,7 +37,7 @@ impl Demand<'_> {
     ///
     /// # Errors
     /// Bytes that the slowest tier of the GPU would have to be larger.
-    pub fn fill(&self, machine: &MachinePlan) -> Result<Tiers, u64> {
+    pub(crate) fn fill(&self, machine: &MachinePlan) -> Result<Tiers, u64> {
         let items = self.items();
         let just_items: Vec<Item> = items.iter().map(|(item, _)| *item).collect();
         let choices = fill(machine, &just_items)?;
@@ -59,15 +59,15 @@ impl Demand<'_> {
         Ok(tiers)
     }
 
-    pub fn weight_bytes(&self) -> u64 {
+    pub(crate) fn weight_bytes(&self) -> u64 {
         self.weights.list.iter().map(|weight| aligned(weight.len_bytes)).sum()
     }
 
-    pub fn kv_bytes(&self) -> u64 {
+    pub(crate) fn kv_bytes(&self) -> u64 {
         self.kv_groups.iter().map(|group| self.kv_group_bytes(group)).sum()
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.items().iter().map(|(item, _)| item.bytes).sum()
     }
 

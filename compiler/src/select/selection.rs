@@ -23,13 +23,14 @@ pub struct Selection {
     /// In the order of the targets that were requested.
     pub targets: Vec<TargetSelection>,
     /// Rows of the logits buffer: of the largest program that gives logits of all rows.
-    pub logits_rows: usize,
+    pub(crate) logits_rows: usize,
     /// Tokens that a step appends at most: rows of the largest program.
-    pub chunk_tokens: usize,
+    pub(crate) chunk_tokens: usize,
 }
 
 /// The kernels and programs of one target.
 pub struct TargetSelection {
+    /// The device description that they were selected for.
     pub target: Target,
     /// No two of them for the same purpose run the same kernels.
     pub programs: Vec<SelectedProgram>,
@@ -37,25 +38,29 @@ pub struct TargetSelection {
     /// itself.
     pub kernels: Vec<SelectedKernel>,
     /// Index into `kernels`; `None` of those for steps on an NPU.
-    pub checksum: Option<usize>,
+    pub(crate) checksum: Option<usize>,
     /// Likewise.
-    pub bandwidth_probe: Option<usize>,
+    pub(crate) bandwidth_probe: Option<usize>,
     /// Index into `kernels`, on targets with matrix units.
-    pub fragments: Option<usize>,
+    pub(crate) fragments: Option<usize>,
 }
 
 /// A kernel, and what `unicorn-run tune` may put in its place.
 pub struct SelectedKernel {
+    /// What is used unless a tuning file names an alternative.
     pub spec: KernelSpec,
+    /// Kernels of the same result and bindings; empty where there is none.
     pub alternatives: Vec<KernelSpec>,
 }
 
 /// One program's dispatches, in order.
 pub struct SelectedProgram {
+    /// The steps that it is for.
     pub kind: ProgramKind,
+    /// What a step submits, in order.
     pub dispatches: Vec<KernelDispatch>,
     /// Index into [`TargetSelection::kernels`], one a dispatch.
-    pub kernels: Vec<usize>,
+    pub(crate) kernels: Vec<usize>,
 }
 
 impl Selection {
@@ -80,7 +85,7 @@ impl Selection {
 
 impl Selection {
     /// Programs of `npu.rows` rows in which an NPU computes products, and their kernels; none where steps have other numbers of rows.
-    pub fn of_npu(
+    pub(crate) fn of_npu(
         graph: &VerifiedGraph,
         config: &ModelConfig,
         weights: &PackedWeights,

@@ -94,7 +94,7 @@ fn compile_into(
     let output = cached.path();
     let begun = Instant::now();
     let planned = plan(Source::Model(source), options, &mut Silent).map_err(in_words)?;
-    let predicted_bytes = planned.placement.plan.slices.iter().map(|slice| slice.bytes).sum();
+    let predicted_bytes = planned.plan().slices.iter().map(|slice| slice.bytes).sum();
     check_space(output, predicted_bytes)?;
     // Before it is announced: from then on, Ctrl-C cancels.
     interrupt::catch()?;
