@@ -57,7 +57,7 @@ pub enum MachineError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: io::Error,
     },
     /// The file is not as `artifacts/machines/README.md` requires.

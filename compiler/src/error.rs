@@ -19,7 +19,7 @@ pub enum CompileError {
     Io {
         /// What was read or written.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: std::io::Error,
     },
     /// No file can be made where the output should be.
@@ -27,7 +27,7 @@ pub enum CompileError {
     Unwritable {
         /// The output.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The output would replace a file of another kind.
@@ -49,7 +49,7 @@ pub enum CompileError {
         /// Less than `needed_bytes`.
         free_bytes: u64,
     },
-    /// A file does not contain what its name promises: cut, wrong header, bad JSON.
+    /// A file does not contain what its name stands for: cut, wrong header, bad JSON.
     #[error("{}: {what}", path.display())]
     Malformed {
         /// The file.

@@ -1,4 +1,4 @@
-//! [`export`]: a Hugging Face folder with exactly the weights that the GPU will see, so that anyone can check
+//! [`export`]: a Hugging Face folder with exactly the weights that the GPU will decode, so that anyone can check
 //! us with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again; those of a product that an NPU computes in
 //! prefill are the NPU's.
 

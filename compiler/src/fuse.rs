@@ -40,7 +40,7 @@ pub struct Matrix {
     pub(crate) experts: Option<usize>,
     /// It chooses experts: a small error may choose another.
     pub(crate) is_router: bool,
-    /// It says how recurrent state changes, where errors add up over all tokens.
+    /// It controls how recurrent state changes, where errors add up over all tokens.
     pub(crate) is_state_gate: bool,
     pub(crate) layer: Option<usize>,
     /// Rows are looked up by token; the same matrix may be the output head as well.

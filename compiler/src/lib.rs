@@ -13,7 +13,7 @@
 //!
 //! [`compile`] does everything; [`plan`] stops before any weight is read; [`replan`] gives the bytes of an artifact other places;
 //! [`retarget`] gives it kernels for more devices; [`reproduce`] makes its parts again and compares them; [`export`] writes the
-//! weights as the GPU will see them. All of them block until they are done, use all cores by rayon's global pool, and may be called
+//! weights as the GPU will decode them. All of them block until they are done, use all cores by rayon's global pool, and may be called
 //! from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
 //!
 //! Data goes forward only, and each value is made once:

@@ -189,7 +189,7 @@ fn place_kv(groups: Vec<KvGroupPlan>, choices: &[Choice]) -> Vec<KvGroupPlan> {
     groups.into_iter().zip(choices).map(place).collect()
 }
 
-/// Buffers that both host and GPU see.
+/// Buffers that both host and GPU access.
 fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<BufferPlan> {
     let page_tokens = kv_groups(request.config).into_iter().map(|group| group.page_tokens());
     let step_bytes = step_buffer_bytes(page_tokens, request.context_tokens);

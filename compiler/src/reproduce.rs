@@ -1,5 +1,5 @@
 //! [`reproduce`]: makes the parts of an artifact again and compares them with what it holds, so that nothing in it has to be
-//! believed. Hashes cannot do that: a changed kernel can be given a new hash.
+//! trusted. Hashes cannot do that: a changed kernel can be given a new hash.
 //!
 //! ```text
 //! config, options of the metadata ──► plan ──► kernels     compared with the sections: needs no weights

@@ -122,7 +122,7 @@ pub enum Operand {
     Encoded(ValueId),
     /// The same value as sums that workgroups add to.
     Sums(ValueId),
-    /// Counters of those who leave a result in parts, 0 between dispatches.
+    /// Counters of workgroups that leave a result in parts, 0 between dispatches.
     CompletionCounters,
     /// The slots of the dispatch before this one and its own, see `unicorn_kernels::counter_sync`.
     SyncCounters {

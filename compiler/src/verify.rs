@@ -128,14 +128,16 @@ impl FusedGraph {
             }
             FusedOp::Route { input, chosen, scale, out, .. } => {
                 ensure(scale.is_some() == config.experts_beside_mlp, || {
-                    "experts have a scale where the config says so".into()
+                    "experts have a scale where the config has one".into()
                 })?;
                 let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
                 self.check_width("experts", experts, *input)?;
                 self.check_width("routes", routes_width(*chosen), *out)
             }
             FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } => {
-                ensure(bias.is_some() == config.expert_bias, || "experts have biases where the config says so".into())?;
+                ensure(bias.is_some() == config.expert_bias, || {
+                    "experts have biases where the config has them".into()
+                })?;
                 ensure(bias.is_none_or(|bias| self.vectors[bias.0].stack == Some(*matrix)), || {
                     "biases are of the stack that they are added to".into()
                 })?;
@@ -175,7 +177,7 @@ impl FusedGraph {
             FusedOp::Heads(step) => self.check_heads(node, step, config),
             FusedOp::Attention { query, scale, growth, sinks, out } => {
                 ensure(sinks.is_some() == config.attention_sinks, || {
-                    "heads have sinks where the config says so".into()
+                    "heads have sinks where the config has them".into()
                 })?;
                 let width = config.n_heads * heads_of(node, config).head_dim;
                 self.check_width("heads", width, *query)?;
@@ -207,7 +209,7 @@ impl FusedGraph {
 
     fn check_heads(&self, node: &FusedNode, step: &HeadsStep, config: &ModelConfig) -> Result<(), String> {
         let FullHeads { n_kv_heads, head_dim, values_are_keys } = heads_of(node, config);
-        ensure(values_are_keys || !step.values_are_keys, || "values are keys where the config says so".into())?;
+        ensure(values_are_keys || !step.values_are_keys, || "values are keys where the config has that".into())?;
         let n_heads: usize = step.parts.iter().map(|part| part.n_heads).sum();
         let elsewhere = if step.values_are_keys { n_kv_heads } else { 0 };
         self.check_width("heads", (n_heads - elsewhere) * head_dim, step.input)?;

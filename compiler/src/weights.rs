@@ -70,8 +70,8 @@ pub struct PackedWeight {
     pub(crate) reason: String,
 }
 
-/// Which weights are given fast memory first. A decode step reads every byte of the first three once, and of experts a part, so what tells them
-/// apart is the rest of a conversation: steps of many rows read the head for none of them or for one, and rows of a table
+/// Which weights are given fast memory first. A decode step reads every byte of the first three once, and of experts a part, so the order follows
+/// from the rest of a conversation: steps of many rows read the head for none of them or for one, and rows of a table
 /// are a few bytes of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
@@ -114,7 +114,7 @@ pub struct PackedWeights {
 }
 
 impl PackedWeights {
-    /// Lists the weights of `graph`: a matrix larger than one binding may see is cut by rows.
+    /// Lists the weights of `graph`: a matrix larger than a binding may be is cut by rows.
     pub fn of(graph: &FusedGraph, config: &ModelConfig, policy: FormatPolicy) -> PackedWeights {
         let mut weights = PackedWeights {
             list: Vec::new(),
@@ -195,7 +195,7 @@ impl PackedWeights {
         weights
     }
 
-    /// Checks that every expert, packed by `policy`, fits in one binding, of which no kernel sees a part.
+    /// Checks that every expert, packed by `policy`, fits in one binding, since no kernel reads an expert in parts.
     ///
     /// # Errors
     /// [`CompileError::DoesNotFit`] when one does not.

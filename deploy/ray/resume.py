@@ -1,4 +1,4 @@
-"""What a request has received until its replica was gone, and the request for the rest. Knows OpenAI's streams, no Ray.
+"""What a request has received until its replica was gone, and the request for the rest. For OpenAI's streams; independent of Ray.
 
 An answer that is not a stream is asked for again, whole: its client has nothing of it. A stream goes on after its last token: another
 replica gets the prompt and the tokens that were sent, as token ids, so that the text is exactly what it would have been. That needs a

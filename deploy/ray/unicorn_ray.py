@@ -5,7 +5,7 @@
     client ──► Front ── choose_replicas of PrefixRouter ──► Replica ── HTTP ──► its own unicorn-run serve
                  └─ again, when the replica is gone: whole, or from the last token on
 
-Front knows HTTP and which replica is gone; PrefixRouter knows prefixes and load; Replica knows its process. `resume.py` knows what a
+Front handles HTTP and replicas that are gone; PrefixRouter chooses by prefix and load; Replica runs its process. `resume.py` records what a
 stream has sent.
 """
 
@@ -75,7 +75,7 @@ class Replica:
             raise ReplicaGone(f"unicorn-run ended with {self.process.returncode}")
 
     async def record_routing_stats(self):
-        """What PrefixRouter sees of this replica: running and waiting requests, of /metrics."""
+        """What PrefixRouter reads of this replica: running and waiting requests, of /metrics."""
         try:
             async with self._client().get(f"{self.address}/metrics") as response:
                 figures = dict(line.rsplit(" ", 1) for line in (await response.text()).splitlines() if line[:1] != "#")

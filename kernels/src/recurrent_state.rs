@@ -24,7 +24,7 @@ pub struct StateLayout {
     pub value_dim: usize,
     /// Channels of the convolution in front.
     pub channels: usize,
-    /// Inputs that one of its outputs sees.
+    /// Inputs of one of its outputs.
     pub taps: usize,
 }
 

@@ -1,8 +1,8 @@
-//! How the cached tokens that a few rows see are divided between workgroups: contiguous ranges of whole tiles.
+//! How the cached tokens that a few rows attend to are divided between workgroups: contiguous ranges of whole tiles.
 //!
 //! ```text
 //! tokens   0        64       128      192      256      320
-//!          │    ┌───┼────────┼────────┼────────┼──┐     │     what rows at positions see, with a window
+//!          │    ┌───┼────────┼────────┼────────┼──┐     │     what rows at positions attend to, with a window
 //! splits        └─── split 0 ─────────┴─ split 1 ─┘           split 2: nothing left, ends at once
 //! ```
 //!
@@ -21,7 +21,7 @@ pub struct Split {
     pub rows_per_group: usize,
     /// Cached tokens that a workgroup processes at a time; splits are whole tiles.
     pub tile: usize,
-    /// A row sees this many tokens, its own included; `None`: all up to its own.
+    /// A row attends to this many tokens, its own included; `None`: all up to its own.
     pub window: Option<usize>,
     /// Workgroups that share the tokens.
     pub splits: usize,
@@ -38,7 +38,7 @@ impl Split {
         self.max_splits > 1
     }
 
-    /// Cached tokens that some of these rows see.
+    /// Cached tokens that some of these rows attend to.
     pub fn span(&self, positions: &[u32]) -> Range<usize> {
         let (first, last) = (positions[0] as usize, positions[positions.len() - 1] as usize);
         self.window.map_or(0, |window| (first + 1).saturating_sub(window))..last + usize::from(!self.newest_apart)

@@ -9,7 +9,7 @@
 //! shim      queries ─► core 0; keys and values in; outputs out
 //! ```
 //!
-//! Keys and values pass once for each tile of query rows. What a query may see (causal order, windows, the end of a sequence) comes with the queries, so
+//! Keys and values pass once for each tile of query rows. What a query may attend to (causal order, windows, the end of a sequence) comes with the queries, so
 //! that one program serves all positions.
 
 use unicorn_kernels::npu::attention::{AttentionShape, AttentionTile, BLOCK};

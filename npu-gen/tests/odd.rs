@@ -85,7 +85,7 @@ struct Transfer {
     len: usize,
 }
 
-/// What a text says, without its bodies.
+/// A text without its bodies.
 #[derive(Default)]
 struct Program {
     dialect: Option<Dialect>,

@@ -1,4 +1,4 @@
-//! Buffers as host and array see them: what one side wrote, the other sees after a synchronisation.
+//! Buffers of host and array: what one side wrote is visible to the other after a synchronisation.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ impl Memory {
         self.buffers.get(&handle).is_some_and(|buffer| buffer.kind == BufferKind::Device)
     }
 
-    /// `bytes` from `address` on, as the array sees them, of a buffer of this kind that is among `pinned`.
+    /// `bytes` from `address` on, as the array reads them, of a buffer of this kind that is among `pinned`.
     pub fn array(&mut self, kind: BufferKind, address: u64, bytes: usize, pinned: &[u32]) -> Result<&mut [u8], String> {
         let holds = |buffer: &Buffer| {
             buffer.kind == kind && (buffer.address..buffer.address + buffer.host.len() as u64).contains(&address)

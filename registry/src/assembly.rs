@@ -24,12 +24,12 @@ pub struct Assembly {
     pub by_target: Vec<(u32, Range<u64>)>,
     /// The targets whose records they hold.
     pub targets: Vec<String>,
-    /// The header as it was pushed, if all targets are wanted.
+    /// The header as it was pushed, if all targets are requested.
     whole_head: Option<Vec<u8>>,
 }
 
 impl Assembly {
-    /// For the head and layers of an artifact and the targets that are `wanted`. Nothing of both is believed: every section must be
+    /// For the head and layers of an artifact and the targets that are `wanted`. Neither is trusted: every section must be
     /// covered by its layers, in order and without a rest.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Assembly {
         Ok(Assembly { sections, len_bytes: end, places, by_target, targets, whole_head })
     }
 
-    /// Whether the kernels of all targets are wanted.
+    /// Whether the kernels of all targets are requested.
     pub fn is_whole(&self) -> bool {
         self.whole_head.is_some()
     }

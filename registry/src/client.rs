@@ -54,6 +54,6 @@ pub fn runtime() -> Result<Runtime, RegistryError> {
 /// TLS is ring's in this process.
 pub fn install_tls() {
     static ONCE: Once = Once::new();
-    // An error says that a provider is there already.
+    // An error means that a provider is there already.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }

@@ -32,7 +32,7 @@ pub enum RegistryError {
     Io {
         /// Which.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: io::Error,
     },
     /// A file that is no artifact, or one that cannot be cut into layers.
@@ -64,7 +64,7 @@ pub enum RegistryError {
     Registry {
         /// Of what was asked for.
         reference: String,
-        /// What it says, and what may help.
+        /// Its message, and what may help.
         what: String,
     },
     /// A name that is no model's on the hub.
@@ -82,7 +82,7 @@ pub enum RegistryError {
     Hub {
         /// Of what was asked for.
         reference: String,
-        /// What it says, and what may help.
+        /// Its message, and what may help.
         what: String,
     },
     /// The file system has no room for a model of the hub.
@@ -95,12 +95,12 @@ pub enum RegistryError {
         /// Bytes that are free, in words.
         free: String,
     },
-    /// None of the artifact's targets is wanted.
+    /// None of the artifact's targets is requested.
     #[error("{reference} has no kernels for {wanted}, only for {found}")]
     Target {
         /// Of the artifact.
         reference: String,
-        /// Targets that were wanted.
+        /// Targets that were requested.
         wanted: String,
         /// Targets that it has.
         found: String,

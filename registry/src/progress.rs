@@ -3,7 +3,7 @@
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
-    /// Of the artifact: all layers that are wanted.
+    /// Of the artifact: all layers that are fetched.
     pub total_bytes: u64,
     /// Bytes that are where they belong: sent or fetched, or there before.
     pub done_bytes: u64,
@@ -14,7 +14,7 @@ pub struct Transfer {
 /// Called at each step of a transfer, on any thread.
 pub type TransferProgress<'a> = &'a (dyn Fn(Transfer) + Send + Sync);
 
-/// The progress that nobody follows.
+/// Progress that is not shown.
 pub(crate) fn unreported(_transfer: Transfer) {}
 
 /// Counts the bytes of a transfer.
@@ -42,7 +42,7 @@ impl<'a> Counter<'a> {
         });
     }
 
-    /// Bytes that came, and are wanted once more.
+    /// Bytes that came, and are requested once more.
     pub fn lost(&self, bytes: u64) {
         self.change(|state| state.done_bytes -= bytes);
     }

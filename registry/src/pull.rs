@@ -168,7 +168,7 @@ impl Pull<'_> {
         {
             Ok(finished) => finished,
             Err(error) => {
-                // Every layer is as its digest says: nothing here can become right.
+                // Every layer has its digest: nothing here can become right.
                 let _ = std::fs::remove_file(&path);
                 return Err(error);
             }

@@ -226,7 +226,7 @@ impl Store {
         self.stored(name).ok_or_else(|| RegistryError::NotStored(reference.into()))
     }
 
-    /// Bytes of the file system that are free, where it says.
+    /// Bytes of the file system that are free, where it reports them.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         let found = rustix::fs::statvfs(&self.folder).ok()?;
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))

@@ -51,7 +51,7 @@ fn sampled_tokens_follow_the_last_row_and_truncation_repeats_them() {
     session.truncate(33).unwrap();
     let again = session.feed_and_sample(&[first.token], &Sampling::default()).unwrap();
     assert_eq!(again.token, second.token);
-    // The last of these steps begins at position 94 and sees 84 to 94.
+    // The last of these steps begins at position 94 and attends to 84 to 94.
     session.feed(&prompt(60)).unwrap();
     session.feed(&[3]).unwrap();
     let error = session.truncate(40).unwrap_err();

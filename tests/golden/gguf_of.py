@@ -4,7 +4,7 @@
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
 What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
-graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, delta nets are changed as `delta_net` says, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
+graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, delta nets are changed by `delta_net`, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -153,7 +153,7 @@ def add_scaling(writer, rope):
 
 
 def canonical(tensors):
-    """All tensors, those of experts stacked and named as the name map knows them."""
+    """All tensors, those of experts stacked and named as in the name map."""
     found, experts = {}, {}
     for name, tensor in tensors.items():
         match = EXPERT.fullmatch(name)

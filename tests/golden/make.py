@@ -327,7 +327,7 @@ CASES = {
             dtype="bfloat16",
         ),
     ),
-    # Each other layer sees a window.
+    # Each other layer has a window.
     "ministral": dict(
         tokens=40,
         greedy=12,
@@ -353,7 +353,7 @@ CASES = {
             dtype="bfloat16",
         ),
     ),
-    # The text model of a multimodal one, beside a vision tower that nobody reads here.
+    # The text model of a multimodal one, beside a vision tower that is not read here.
     "mistral3-multimodal": dict(
         tokens=40,
         greedy=12,

@@ -1,5 +1,5 @@
 //! What tests that look across rooms share: independent answers, random models, files to break, and the filetests.
-//! Nobody depends on this crate.
+//! No crate depends on this one.
 
 pub mod abuse;
 pub mod radv;

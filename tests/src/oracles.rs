@@ -65,7 +65,7 @@ pub fn plan(bytes: &[u8]) {
 }
 
 /// A registry's manifest, before the first zero, and the head of an artifact behind it: reading them returns, and what is accepted is
-/// a plan for a file of the length that the head says. The same for a head whose hash is right, with a section and a layer for each four bytes.
+/// a plan for a file of the length in the head. The same for a head whose hash is right, with a section and a layer for each four bytes.
 pub fn manifest(bytes: &[u8]) {
     let at = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     let (manifest, head) = bytes.split_at(at);
@@ -98,7 +98,7 @@ pub fn manifest(bytes: &[u8]) {
     drop(unicorn_registry::check_description(manifest.to_string().as_bytes(), &head));
 }
 
-/// What a hub says of a repository: reading it returns, and no file that it names lies outside of the repository's folder. The same with
+/// A hub's description of a repository: reading it returns, and no file that it names lies outside of the repository's folder. The same with
 /// these bytes as the name of a file.
 pub fn repository(bytes: &[u8]) {
     let name = String::from_utf8_lossy(bytes);
@@ -115,7 +115,7 @@ pub fn repository(bytes: &[u8]) {
     }
 }
 
-/// The same with changed words of a SPIR-V module: what a driver sees does not crash it.
+/// The same with changed words of a SPIR-V module: what a driver gets does not crash it.
 pub fn module(bytes: &[u8]) {
     drop(mutated_module::load_and_run(&bytes[..bytes.len().min(13)]));
 }
@@ -191,7 +191,7 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
-/// Reading a model's reply returns, and says the same however the text is cut. The first byte chooses the format.
+/// Reading a model's reply returns the same however the text is cut. The first byte chooses the format.
 pub fn reply(bytes: &[u8]) {
     let [choice, text @ ..] = bytes else { return };
     let text = String::from_utf8_lossy(text);

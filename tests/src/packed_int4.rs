@@ -61,7 +61,7 @@ struct Numbers {
     groups: usize,
     /// (rows, cols), 0..=15
     codes: Vec<u8>,
-    /// (rows, groups), 1..=15: the first version of GPTQ cannot tell 0 from 16.
+    /// (rows, groups), 1..=15: the first version of GPTQ stores 0 and 16 alike.
     zeros: Vec<u8>,
     /// (rows, groups)
     scales: Vec<f32>,

@@ -56,7 +56,7 @@ impl Reference {
     /// Logits of every position, (tokens, vocab) in row order.
     ///
     /// # Panics
-    /// If a token is not in the vocabulary, or a tensor is missing or of another shape than the config says.
+    /// If a token is not in the vocabulary, or a tensor is missing or of another shape than the config's.
     pub fn logits(&self, tokens: &[i32]) -> Vec<f32> {
         let mut logits = self.multiply(self.output_matrix(), &self.hidden(tokens));
         logits.iter_mut().for_each(|logit| *logit /= self.config.logits_divisor);

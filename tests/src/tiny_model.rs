@@ -37,7 +37,7 @@ pub struct TinyModel {
     pub head_dim: usize,
     /// Whether the embedding is the output matrix too.
     pub tied: bool,
-    /// Positions that a layer with a window sees; the family decides which layers have one.
+    /// Positions that a layer with a window attends to; the family decides which layers have one.
     pub sliding_window: Option<usize>,
     pub max_position_embeddings: usize,
 }

@@ -1,4 +1,4 @@
-"""Asks a server the same by each client library, whole and streamed: python3 clients.py HOST:PORT. All of them have to say the same."""
+"""Asks a server the same by each client library, whole and streamed: python3 clients.py HOST:PORT. All of them have to get the same answer."""
 import sys
 import typing
 

@@ -37,8 +37,8 @@ fn load_options() -> LoadOptions {
     })
 }
 
-/// A seeded text: a prompt of several steps, some of them long, then as many samples, some more beside another text, and what a last look
-/// sees of it all.
+/// A seeded text: a prompt of several steps, some of them long, then as many samples, some more beside another text, and the
+/// logits of three tokens at its end.
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let vocab_size = model.meta().model.vocab_size;
     let prompt: Vec<u32> = (0..90).map(|index| (index * 7919 + 13) % vocab_size).collect();

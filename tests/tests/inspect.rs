@@ -1,4 +1,4 @@
-//! `unicorn-run inspect`: what it says of an artifact and of two, and that it reads no weights to say it.
+//! `unicorn-run inspect`: what it reports of an artifact and of two, and that it reads no weights for that.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -231,7 +231,7 @@ fn write_sparse_artifact(folder: &Path, path: &Path) {
     let options = with(generic_options(), |options| options.policy = policy);
     let planned = plan(Source::Synthetic(&config), &options, &mut Silent).unwrap();
     let kernels = planned.kernels(&mut Silent).unwrap();
-    // The metadata of a small compile fits: it says nothing of the plan.
+    // The metadata of a small compile fits: it does not describe the plan.
     let small = Compiled::of(&TinyModel { vocab_size: 32_000, ..TinyModel::default() }, &generic_options()).artifact();
     let small = ArtifactView::parse(&small).unwrap();
 

@@ -178,7 +178,7 @@ fn renamed(lora: &mut Lora, from: &str, to: &str) {
     lora.tensors.iter_mut().for_each(|(name, ..)| *name = name.replace(from, to));
 }
 
-/// As it is typed, and what `verify` says of the result.
+/// As it is typed, and what `verify` reports of the result.
 #[test]
 fn the_command_line_takes_folders_with_scales() {
     let rng = &mut StdRng::seed_from_u64(13);

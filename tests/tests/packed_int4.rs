@@ -140,7 +140,7 @@ fn mxfp4_is_kept_as_it_is() {
     }
 }
 
-/// What `compile` says of a folder of MXFP4 after `change`.
+/// The result of `compile` for a folder of MXFP4 after `change`.
 fn mxfp4_refusal(change: impl FnOnce(&mut BTreeMap<String, Stored>)) -> String {
     let folder = tempfile::tempdir().unwrap();
     let whole = models().join("tiny/gpt-oss-mxfp4");
@@ -180,7 +180,7 @@ fn broken_mxfp4_is_refused_by_name() {
     assert!(message.contains("gate_up_proj_scales has shape [5, 2, 192], expected [5, 192, 2]"), "{message}");
 }
 
-/// What `compile` says of `model` after `change`.
+/// The result of `compile` for `model` after `change`.
 fn refusal(packing: &Packing, change: impl FnOnce(&mut PackedModel)) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut model = PackedModel::of(&small(Family::Llama), packing);

@@ -133,7 +133,7 @@ fn of_templates(names: &[&str]) -> String {
     if found.is_empty() { "–".into() } else { found.join(", ") }
 }
 
-/// What the compiler says that it reads.
+/// What the compiler reports to have read.
 fn gguf_architectures() -> Vec<String> {
     let mut file = Vec::new();
     let text = |file: &mut Vec<u8>, text: &str| {

@@ -433,7 +433,7 @@ fn mistakes_are_answered_with_what_to_type() {
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
 }
 
-/// What a registry says is looked at before a layer is fetched: everything that is wrong is named, and nothing is believed.
+/// A registry's manifest is checked before a layer is fetched: everything that is wrong is named, and nothing is trusted.
 #[test]
 fn manifests_that_do_not_fit_their_head_are_refused() {
     let Some(registry) = registry() else { return };

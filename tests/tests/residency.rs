@@ -140,7 +140,7 @@ fn a_lazy_load_samples_what_an_eager_one_samples() {
     assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
 }
 
-/// `unicorn-run` says the same of a damaged file however it loads, and fails.
+/// `unicorn-run` prints the same error for a damaged file however it loads, and fails.
 #[test]
 fn a_lazy_load_of_a_damaged_file_fails_as_an_eager_one_does() {
     let artifact = artifact();

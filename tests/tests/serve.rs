@@ -355,7 +355,7 @@ fn a_port_that_is_taken_ends_it_with_a_clear_error() {
     assert!(error.starts_with(&format!("error: cannot serve at 127.0.0.1 port {port}: ")), "{error}");
 }
 
-/// What `unicorn-run` says with these arguments, most likely token by most likely token, and why it ended.
+/// What `unicorn-run` generates with these arguments, most likely token by most likely token, and why it ended.
 fn say(arguments: &[&str]) -> (String, &'static str) {
     let mut command = unicorn_run();
     let output = command.arg(MODEL.artifact_path()).args(arguments).args(["--temp", "0", "--json"]).output().unwrap();

@@ -122,7 +122,7 @@ fn a_stream_says_how_far_the_prompt_is_and_what_each_part_took() {
         assert!(!predicted.is_empty() && predicted.is_sorted() && predicted[0] >= 1, "{path}: {predicted:?}");
     }
     let plain = events(&server, "/completion", &json!({"prompt": prompt, "n_predict": 2, "stream": true}));
-    assert!(plain.iter().all(|part| part.get("prompt_progress").is_none()), "nobody asked for it");
+    assert!(plain.iter().all(|part| part.get("prompt_progress").is_none()), "it was not requested");
     // A path in response_fields is the name of its value.
     let fields = json!(["content", "generation_settings/n_predict"]);
     let chosen = server.whole("/completion", &json!({"prompt": prompt, "n_predict": 2, "response_fields": fields}));

@@ -68,7 +68,7 @@ fn text(server: &Server, model: Option<&str>, prompt: &str) -> (String, String) 
     (field(&answer["model"]), field(&answer["choices"][0]["text"]))
 }
 
-/// Of each model, what the list says of it.
+/// The list's entry of each model.
 fn states(server: &Server) -> Vec<(String, String)> {
     let (head, body) = get(&server.address, "/v1/models");
     assert!(head.starts_with("HTTP/1.0 200 "), "{head}\n{body}");

@@ -179,7 +179,7 @@ fn unicorn_run(statuses: &Path) -> Command {
     command
 }
 
-/// Where it says that metrics are.
+/// The address of metrics that it prints.
 fn address(top: &mut Watched) -> String {
     let line = top.stderr_line();
     let address = line.trim().strip_prefix("serving metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));

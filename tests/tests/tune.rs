@@ -1,5 +1,5 @@
 //! `unicorn-run tune`: every alternative computes what the compiler's choice computes, and winners are used by later starts
-//! and by nobody else's.
+//! and by no other's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -37,7 +37,7 @@ struct Parts {
     weights: Vec<Vec<u8>>,
 }
 
-/// The sound artifact after `change`, with hashes that are right, and what `reproduce` says of it.
+/// The sound artifact after `change`, with hashes that are right, and what `reproduce` reports.
 fn changed(from: Option<&Path>, change: impl FnOnce(&mut Parts)) -> Result<Reproduced, CompileError> {
     let bytes = sound().artifact();
     let view = ArtifactView::parse(&bytes).unwrap();

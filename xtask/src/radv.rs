@@ -11,7 +11,7 @@ use crate::debian;
 
 /// The first Mesa whose null device gives what the report requires.
 const MIN_MESA: (u32, u32) = (25, 0);
-/// The first whose RADV says that AMD_FORCE_FAMILY has been removed.
+/// The first whose RADV reports that AMD_FORCE_FAMILY has been removed.
 const FIRST_WITHOUT: (u32, u32) = (26, 0);
 /// The Debian release that needs backports, and the packages that hold the driver and what it links to.
 const RELEASE: &str = "bookworm";

@@ -10,7 +10,7 @@ use crate::run::run;
 use crate::skipped::Skipped;
 use crate::system;
 
-/// As RADV names them; `tests/src/radv/family.rs` says what they are.
+/// As RADV names them; `tests/src/radv/family.rs` lists their devices.
 const FAMILIES: [&str; 7] = ["phoenix", "gfx1151", "navi31", "navi21", "rembrandt", "renoir", "gfx1201"];
 
 #[derive(clap::Args, Default)]
@@ -43,7 +43,7 @@ pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
 /// Sets the driver up, builds the programs and runs the report's.
 ///
 /// # Errors
-/// When the driver cannot be had, a kernel spills or lacks what it promises, or the report differs from the golden one.
+/// When the driver cannot be had, a kernel spills or lacks an instruction that its capabilities require, or the report differs from the golden one.
 pub fn run_report(args: &RadvReportArgs) -> Result<()> {
     system::install(&system::VULKAN)?;
     let target = target_folder()?;

@@ -60,7 +60,7 @@ pub(crate) struct LongRope {
 /// What one layer has that others may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerConfig {
-    /// Attention sees this many tokens, its own included; `None`: all.
+    /// A row attends to this many tokens, its own included; `None`: all.
     pub(crate) window: Option<usize>,
     /// Index into [`ModelConfig::ropes`]; `None`: queries and keys are not rotated.
     pub rope: Option<usize>,
@@ -82,11 +82,11 @@ pub(crate) struct DeltaConfig {
     pub(crate) key_dim: usize,
     /// Elements of a value.
     pub(crate) value_dim: usize,
-    /// Inputs that an output of the convolution sees.
+    /// Inputs of an output of the convolution.
     pub(crate) taps: usize,
 }
 
-/// Heads of keys and values where layers that see all tokens have others than the rest (Gemma 4).
+/// Heads of keys and values where layers that attend to all tokens have others than the rest (Gemma 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FullHeads {
     pub(crate) n_kv_heads: usize,
@@ -208,7 +208,7 @@ pub struct ModelConfig {
     pub(crate) value_norm: bool,
     /// What a layer leaves in the stream is multiplied by a number of the layer, `layer_scalar`.
     pub(crate) layer_scalars: bool,
-    /// Inputs that an output of the gated convolution of hidden_size channels sees, in layers that have that (LFM2).
+    /// Inputs of an output of the gated convolution of hidden_size channels, in layers that have that (LFM2).
     pub(crate) short_conv_taps: Option<usize>,
     /// Experts stand beside the MLP, not in its place (Gemma 4): the router and they have norms of the stream of their own, each branch has
     /// one behind it, and an expert's weight is multiplied by a number of the expert.

@@ -362,7 +362,7 @@ struct Layers {
     max_positions: usize,
 }
 
-/// Elements of a head, by what a layer sees.
+/// Elements of a head, by a layer's window.
 #[derive(Clone, Copy)]
 struct HeadDims {
     windowed: usize,
@@ -401,7 +401,7 @@ fn read_layers(
 struct LayerFacts {
     /// As `layer_types` names it; decides which rotary embedding the layer has.
     layer_type: &'static str,
-    /// Tokens that it sees, its own included; `None`: all.
+    /// Tokens that it attends to, its own included; `None`: all.
     window: Option<usize>,
     /// Whether queries and keys are rotated.
     is_rotated: bool,
@@ -421,7 +421,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     let types = written_types.as_deref();
     let rotated = rotated_layers(text, defaults, n_layers)?;
     let has_experts = layers_with_experts(text, defaults, n_layers)?;
-    // What sliding layers see; which those are where `layer_types` is silent; and `layer_types`, where the family heeds it.
+    // The window of sliding layers; which those are where `layer_types` is silent; and `layer_types`, where the family heeds it.
     type Slides = Box<dyn Fn(usize) -> bool>;
     let (window, slides, types): (Option<usize>, Slides, _) = match defaults.windows {
         Windows::Never => (None, Box::new(|_| false), None),

@@ -61,7 +61,7 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
 }
 
 /// How many fields at the end of [`ModelConfig`] a record from before Gemma 4's experts does not have, one from before LFM2, one from before
-/// Gemma 4, and one from before gpt-oss: each is a byte of 0 where a model does not have what it says.
+/// Gemma 4, and one from before gpt-oss: each is a byte of 0 where a model does not have what it declares.
 const LATER_FIELDS: [usize; 4] = [1, 2, 5, 7];
 
 /// `None`: the bytes are no such record.

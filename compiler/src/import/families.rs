@@ -32,7 +32,7 @@ pub(super) struct FamilyDefaults {
     pub rope_theta: f64,
     /// Of sliding layers, where the family gives them another rotary embedding.
     pub local_rope_theta: Option<f64>,
-    /// A rotary embedding for each layer type: `rope_theta` and `rope_scaling` are those of layers that see everything, and what is not
+    /// A rotary embedding for each layer type: `rope_theta` and `rope_scaling` are those of layers that attend to all tokens, and what is not
     /// written has `rope_theta` above.
     pub rope_by_layer_type: bool,
     /// The share of a head that has a rotary embedding, where that may be less than the whole.
@@ -65,7 +65,7 @@ pub(super) struct FamilyDefaults {
     pub short_conv_taps: Option<usize>,
     /// Query heads have sinks, and the router and experts biases.
     pub sinks_and_expert_bias: bool,
-    /// Layers that see all tokens have heads of their own, and the last layer is one of them (Gemma 4).
+    /// Layers that attend to all tokens have heads of their own, and the last layer is one of them (Gemma 4).
     pub full_heads: Option<FullHeadDefaults>,
     /// Where no rotary embedding is written, it is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
     pub yarn: Option<f64>,
@@ -83,7 +83,7 @@ pub(super) enum Rotated {
     ByType,
 }
 
-/// Which layers see a window only.
+/// Which layers attend to a window only.
 pub(super) enum Windows {
     Never,
     /// Every layer, when `sliding_window` is a number. Holds its default.
@@ -162,7 +162,7 @@ pub(super) struct GemmaDefaults {
     pub final_softcap: Option<f64>,
 }
 
-/// Heads of layers that see all tokens, as the config class has them: with those come a rotary embedding that is proportional, a norm of
+/// Heads of layers that attend to all tokens, as the config class has them: with those come a rotary embedding that is proportional, a norm of
 /// values, and a scalar for each layer.
 pub(super) struct FullHeadDefaults {
     pub head_dim: usize,

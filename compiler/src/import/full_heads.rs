@@ -1,4 +1,4 @@
-//! Heads of Gemma 4's layers that see all tokens, from config.json: as files on the Hub have them (`global_head_dim`,
+//! Heads of Gemma 4's layers that attend to all tokens, from config.json: as files on the Hub have them (`global_head_dim`,
 //! `num_global_key_value_heads`), or as transformers 5.24 writes them (`per_layer_config`); and their rotary embedding.
 
 use super::config::{FullHeads, LayerConfig, RopeConfig, limits};
@@ -22,7 +22,7 @@ pub(super) fn full_heads(text: &Fields, defaults: &FamilyDefaults, n_kv_heads: u
                 if *found.get_or_insert(heads) != heads {
                     return Err(CompileError::Unsupported {
                         what: format!("{PER_LAYER} with heads of more than one kind"),
-                        detail: "layers that see all tokens have the same heads".into(),
+                        detail: "layers that attend to all tokens have the same heads".into(),
                     });
                 }
             }
@@ -36,7 +36,7 @@ pub(super) fn full_heads(text: &Fields, defaults: &FamilyDefaults, n_kv_heads: u
         }
     };
     let Some((head_dim, n_kv_heads)) = heads else {
-        return Err(text.error(PER_LAYER, "is empty, expected an object for each layer that sees all tokens"));
+        return Err(text.error(PER_LAYER, "is empty, expected an object for each layer that attends to all tokens"));
     };
     if !head_dim.is_multiple_of(2) {
         let what = format!("is {head_dim}, expected an even number up to {}", limits::HEAD_DIM);
@@ -63,8 +63,8 @@ pub(super) fn check_layers(text: &Fields, layers: &[LayerConfig]) -> Result<()> 
         return Ok(());
     }
     Err(CompileError::Unsupported {
-        what: format!("{PER_LAYER} of {expected} layers, {found} of which see all tokens"),
-        detail: format!("expected the {full} layers that see all tokens, and no others"),
+        what: format!("{PER_LAYER} of {expected} layers, {found} of which attend to all tokens"),
+        detail: format!("expected the {full} layers that attend to all tokens, and no others"),
     })
 }
 
@@ -159,7 +159,8 @@ mod tests {
         assert_eq!(config.heads_of(1), FullHeads { n_kv_heads: 4, head_dim: 24, values_are_keys: false });
         for (indices, found) in [(&["1"][..], 1), (&["0", "1", "2"], 2), (&["1", "7"], 1), (&["full"], 0)] {
             let message = refusal(layers(indices));
-            let expected = format!("per_layer_config of {} layers, {found} of which see all tokens", indices.len());
+            let expected =
+                format!("per_layer_config of {} layers, {found} of which attend to all tokens", indices.len());
             assert!(message.contains(&expected), "{message}");
         }
         for (changes, expected) in [

@@ -6,7 +6,7 @@
 //!                                                └─ tensors ───► canonical name → place in the file
 //! ```
 //!
-//! Everything is checked by [`parse`], which sees bytes only; [`open`] adds the memory map. blocks.rs is used later,
+//! Everything is checked by [`parse`], which gets bytes only; [`open`] adds the memory map. blocks.rs is used later,
 //! when a tensor is read.
 
 use std::collections::BTreeMap;

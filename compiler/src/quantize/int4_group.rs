@@ -102,7 +102,7 @@ struct Window {
 }
 
 impl Window {
-    /// What a GPU will see of `params`.
+    /// `params` as a GPU will decode them.
     #[inline(always)]
     fn of(params: Int4Params, inverse_unit: f32) -> Window {
         Window { step: params.scale() * inverse_unit, zero: f32::from(params.zero()) }

@@ -183,7 +183,7 @@ impl Selector<'_> {
         self.weights.integer_activations && self.target.integer_dot && whole_quads
     }
 
-    /// Whether a value is q, k or v, of attention or of a delta net, or says how that changes its state.
+    /// Whether a value is q, k or v, of attention or of a delta net, or controls how that changes its state.
     fn becomes_heads(&self, value: ValueId) -> bool {
         self.readers(value).any(|node| match &node.op {
             FusedOp::Heads(_) | FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,

@@ -1,4 +1,4 @@
-// One workgroup a split of the tokens that ROWS rows see, and HEADS query heads of one KV head: QUERIES = ROWS * HEADS
+// One workgroup a split of the tokens that ROWS rows attend to, and HEADS query heads of one KV head: QUERIES = ROWS * HEADS
 // vectors, carried through tiles of TILE tokens. Names that end in `_q` belong to query q; a word of the cache is CHUNK_QUADS
 // vectors of four dimensions, numbered j.
 ${DECLARATIONS}
@@ -42,7 +42,7 @@ let ${name}_${i} = select(page_${i}, ${name}_${i - 1}, ${slot} < ${i * PAGE_TOKE
 //#end
 //#end
 
-fn sees(position: u32, token: u32) -> bool {
+fn attends(position: u32, token: u32) -> bool {
 //#if WINDOWED
     return token <= position && token + WINDOW > position;
 //#else
@@ -243,7 +243,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key_scale = bitcast<f32>(keys[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
         let value_scale = bitcast<f32>(values[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
 //#endif
-        // Scores of what a query sees, and the max_score of each part of the tile.
+        // Scores of what a query attends to, and the max_score of each part of the tile.
 //#for q in 0..QUERIES
 //#if KV_INT8
         let scaled_${q} = score_${q} * key_scale;
@@ -251,7 +251,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let scaled_${q} = score_${q};
 //#endif
 //#if ROWS > 1
-        let seen_${q} = select(MASKED, capped(scaled_${q}), inside && sees(position_${q / HEADS}, tile + lane));
+        let seen_${q} = select(MASKED, capped(scaled_${q}), inside && attends(position_${q / HEADS}, tile + lane));
 //#else
         let seen_${q} = select(MASKED, capped(scaled_${q}), inside);
 //#endif
@@ -283,7 +283,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
         let rescale_${q} = exp(max_${q} - next_${q});
         max_${q} = next_${q};
-        // A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
+        // A row that attends to nothing yet has MASKED as its maximum, and weighs nothing.
         let weight_${q} = select(exp(seen_${q} - next_${q}), 0.0, seen_${q} == MASKED);
         total_${q} = total_${q} * rescale_${q} + weight_${q};
 //#if KV_INT8

@@ -1,6 +1,6 @@
 //! Attention over the paged KV cache, softmax taken online, tile by tile of cached tokens.
 //!
-//! Formula: `o = Σ_t softmax_t(cap(q·k_t)) · v_t` over the tokens `t` that a row may see: those of its own sequence up to its
+//! Formula: `o = Σ_t softmax_t(cap(q·k_t)) · v_t` over the tokens `t` that a row may attend to: those of its own sequence up to its
 //! own position and, in a windowed layer, no more than `window` of them. q is already scaled. The running maximum and sum
 //! follow Milakov and Gimelshein 2018 and FlashAttention (Dao et al. 2022).
 //!

@@ -1,4 +1,4 @@
-// One workgroup a split of the tokens that a row sees, and HEADS query heads of one KV head. Its subgroups work independently
+// One workgroup a split of the tokens that a row attends to, and HEADS query heads of one KV head. Its subgroups work independently
 // through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while adding up V, a chunk of dimensions and every
 // so-many-th token. They meet twice: once the queries are ready, and when all have done. Names that end in
 // `_q` belong to query q; `key_u` and `value_u` are words of the cache, of CHUNK_QUADS vectors of four dimensions, numbered j.

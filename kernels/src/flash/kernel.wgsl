@@ -62,7 +62,7 @@ fn capped(score: vec4<f32>) -> vec4<f32> {
 }
 //#endif
 
-// Scores of four tokens, where the row sees them.
+// Scores of four tokens, where the row attends to them.
 fn masked(score: vec4<f32>, position: u32, first_token: u32) -> vec4<f32> {
     let token = vec4<u32>(first_token) + vec4<u32>(0u, 1u, 2u, 3u);
     let seen = select(vec4<f32>(MASKED), score, token <= vec4<u32>(position));
@@ -73,7 +73,7 @@ fn masked(score: vec4<f32>, position: u32, first_token: u32) -> vec4<f32> {
 //#endif
 }
 
-// A row that sees nothing yet has MASKED as its maximum, and weighs nothing.
+// A row that attends to nothing yet has MASKED as its maximum, and weighs nothing.
 fn weights_of(score: vec4<f32>, largest: f32) -> vec4<f32> {
     return select(exp(score - vec4<f32>(largest - LIFT)), vec4<f32>(0.0), score == vec4<f32>(MASKED));
 }

@@ -1,7 +1,7 @@
 //! Attention of prefill on cooperative matrices: many rows of one sequence over the paged KV cache.
 //!
 //! Formula and cache as in `attention`. A workgroup takes `heads_per_group` query heads of one KV head and a few
-//! rows: together `queries` vectors. It walks the pages that some of them see, and skips the others:
+//! rows: together `queries` vectors. It walks the pages that some of them attend to, and skips the others:
 //!
 //! ```text
 //! S = Q Kᵀ      matrices    a subgroup has a strip of queries and a slice of their dimensions; slices are added

@@ -22,7 +22,7 @@ const PIECES: usize = 2;
 pub struct FloatGemmSpec {
     /// What is multiplied, and where the result goes. Its input is f32, whatever `Product::input` is.
     pub product: Product,
-    /// How a workgroup divides it; [`FloatGemmSpec::fits`] says which tiles are possible.
+    /// How a workgroup divides it; [`FloatGemmSpec::fits`] checks which tiles are possible.
     pub tile: LaneTile,
 }
 

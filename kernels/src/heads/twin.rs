@@ -7,7 +7,7 @@ use crate::norm::{NormSpec, norm_row};
 
 /// Buffers of the twin; caches in 32-bit words.
 pub struct HeadsInputs<'a> {
-    /// (rows, input_stride), whose values are keys where the spec says so.
+    /// (rows, input_stride), whose values are keys if the spec has `values_are_keys`.
     pub input: &'a [f32],
     /// (head_dim), weight of the RMS norm of query heads; empty where there is none.
     pub query_norm: &'a [f32],

@@ -269,7 +269,7 @@ impl AttentionShape {
     }
 }
 
-/// Queries, keys and values in the plain layout, with what each query sees.
+/// Queries, keys and values in the plain layout, with what each query attends to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionInputs {
     /// (heads, rows, depth), scaled.
@@ -321,7 +321,7 @@ impl AttentionInputs {
         bytes
     }
 
-    /// Attention from its definition, in f64: (heads, rows, depth). A row that sees no key is 0.
+    /// Attention from its definition, in f64: (heads, rows, depth). A row that attends to no key is 0.
     pub fn attention(&self, shape: &AttentionShape) -> Vec<f64> {
         let depth = shape.tile.depth;
         let dot = |query: usize, key: usize| -> f64 {

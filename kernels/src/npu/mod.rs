@@ -13,7 +13,7 @@
 //! one scale for each row. The rounding shift keeps a group's sum in 16 bits, for which the elementwise multiplication has 32 lanes; the
 //! column scale makes up for it.
 //!
-//! [`tile`] says where each byte of a stream lies, [`rotation`] and [`quantize`] make weights and activations of this form, [`twin`] computes on them.
+//! [`tile`] gives the place of each byte of a stream, [`rotation`] and [`quantize`] make weights and activations of this form, [`twin`] computes on them.
 
 pub mod attention;
 pub mod quantize;

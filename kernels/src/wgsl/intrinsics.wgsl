@@ -22,7 +22,7 @@ fn bitcast_word(pair: vec2<f16>) -> u32 {
 fn device_fence() {
 }
 
-// workgroupBarrier() and storageBarrier() in one, at the scope of the workgroup: all its invocations arrive, and each sees what
+// workgroupBarrier() and storageBarrier() in one, at the scope of the workgroup: all its invocations arrive, and each may read what
 // the others wrote to workgroup memory and to storage buffers before. (naga's own storageBarrier has the scope of the device.)
 // OpControlBarrier, scope Workgroup, AcquireRelease | UniformMemory | WorkgroupMemory
 fn workgroup_and_storage_barrier() {

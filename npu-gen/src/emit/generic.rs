@@ -37,7 +37,7 @@ pub enum MlirError {
         reason: String,
     },
     /// A module that its verifier refuses.
-    #[error("MLIR's verifier refuses the module; it said why on stderr")]
+    #[error("MLIR's verifier refuses the module; its reason is on stderr")]
     Verify,
 }
 

@@ -18,7 +18,7 @@ pub struct AttentionCase {
 }
 
 impl AttentionCase {
-    /// Queries of which each sees as many keys as a causal order allows, some of them a window, and one of them nothing.
+    /// Queries that attend to as many keys as a causal order allows, some of them to a window, and one of them to nothing.
     pub fn of(shape: AttentionShape) -> AttentionCase {
         let AttentionTile { depth, .. } = shape.tile;
         let random = |n: usize, factor: f32, seed| -> Vec<bf16> {

@@ -1,4 +1,4 @@
-//! Requests to the hub, and what it says of a repository.
+//! Requests to the hub, and its description of a repository.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub const ATTEMPTS: u32 = 5;
 /// Before the first of them is made again; doubled each time.
 pub const FIRST_WAIT: Duration = Duration::from_millis(200);
 
-/// What the hub says of one revision.
+/// The hub's description of one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
     /// 40 digits.
@@ -203,7 +203,7 @@ pub fn in_words(error: &reqwest::Error) -> String {
     what
 }
 
-/// Checks what a hub says of a repository, and names its files: all that is read of its answers before files are fetched.
+/// Checks a hub's description of a repository, and names its files: all that is read of its answers before files are fetched.
 ///
 /// # Errors
 /// In words, for bytes that say something else.

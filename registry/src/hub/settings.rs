@@ -25,7 +25,7 @@ impl HubSettings {
         HubSettings::of(|name| std::env::var(name).ok())
     }
 
-    /// Of nobody in particular: the hub at its own address, anonymous, with repositories in the folder `cache`.
+    /// The defaults: the hub at its own address, anonymous, with repositories in the folder `cache`.
     pub fn at(cache: PathBuf) -> HubSettings {
         HubSettings { endpoint: DEFAULT_ENDPOINT.into(), token: None, cache, offline: false }
     }

@@ -1,4 +1,4 @@
-//! Whose signatures are believed, and whether an artifact has one.
+//! Whose signatures are trusted, and whether an artifact has one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl Trust {
     /// Adds what a policy names: a JSON object with lists `keys` and `certificates` of PEM files, relative to its own folder.
     ///
     /// # Errors
-    /// When it is no policy, names nobody, or names a file that is none of these.
+    /// When it is no policy, names no signer, or names a file that is none of these.
     pub fn add_policy(&mut self, path: &Path) -> Result<(), RegistryError> {
         let wrong = |what: String| RegistryError::Artifact { path: path.to_owned(), what };
         let text = std::fs::read_to_string(path).map_err(RegistryError::io(path))?;

@@ -105,7 +105,7 @@ pub fn registry_error(error: &RegistryError) -> String {
     format!("{error}{next}")
 }
 
-/// What follows where a client asks for a part that the server was started without.
+/// The end of the error for a request of a part that the server was started without.
 pub fn how_to_enable(part: LeftOut) -> &'static str {
     match part {
         LeftOut::Embeddings => "; start it with --embeddings",

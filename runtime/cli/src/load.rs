@@ -232,7 +232,7 @@ fn offer_selftest(model: &Model, artifact: &Path) {
         artifact.display()
     ));
     if let Err(error) = known_drivers::remember(facts, None) {
-        note(format_args!("this driver is not remembered: {error}"));
+        note(format_args!("this driver is not recorded: {error}"));
     }
 }
 

@@ -4,8 +4,8 @@
 //! ```text
 //! Host          a name that the page's site cannot have, so that no rebound name is answered
 //! Origin        the server's own, or one that the operator named
-//! Content-Type  application/json, which a page of another origin may only send after it has asked
-//! key           one of the operator's, where there are any, except for what says nothing but that the server is there
+//! Content-Type  application/json, which a page of another origin may only send after a preflight
+//! key           one of the operator's, where there are any, except for paths that show only that the server runs
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ use crate::page::is_of_page;
 const ANY: &str = "*";
 /// Stands for every origin of this machine, whatever its port, as in llama-server.
 const LOCALHOST: &str = "localhost";
-/// How long a browser may remember that an origin has access.
+/// How long a browser may cache that an origin has access.
 const CORS_MAX_AGE: Duration = Duration::from_secs(600);
 
 /// The hosts and origins that have access.

@@ -153,7 +153,7 @@ impl Admission {
 
 impl ClientGone {
     /// # Errors
-    /// When the client has disconnected. Nobody reads the error.
+    /// When the client has disconnected. The error is not sent.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         match self.is_gone() {
             true => Err(ApiError::bad_request("client disconnected")),

@@ -22,7 +22,7 @@ pub enum ServeError {
         /// The model's name.
         model: String,
     },
-    /// Embeddings are wanted of an artifact without programs for them.
+    /// Embeddings are requested of an artifact without programs for them.
     NoHiddenRows {
         /// The model's name.
         model: String,

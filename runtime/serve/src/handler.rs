@@ -55,7 +55,7 @@ pub(crate) struct RequestHandler {
     /// Elements of a hidden row.
     pub(crate) hidden_size: usize,
     template_arguments: TemplateArguments,
-    /// `enable_thinking` of templates, where nobody sets it.
+    /// `enable_thinking` of templates, where neither request nor options set it.
     reasoning: bool,
     verbose: bool,
     stop_tokens: Vec<u32>,
@@ -338,7 +338,7 @@ impl RequestHandler {
     fn arguments(&self, request: &Request) -> TemplateArguments {
         let mut arguments = self.template_arguments.clone();
         arguments.extend(request.template_arguments.clone());
-        // As llama-server has them, where nobody else sets them: some templates date from a day that they name, without one.
+        // llama-server's defaults: some templates date from a day that they name, without one.
         let defaults = [
             ("enable_thinking", self.reasoning.into()),
             ("date_string", today("%d %b %Y").into()),

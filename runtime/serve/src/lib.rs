@@ -17,7 +17,7 @@
 //!
 //! `models` puts several such servers behind one address, and loads each when a request names its model.
 //!
-//! `http` bounds connections, `access` who may ask, `admission` what requests may take: memory, time, places in the queue.
+//! `http` bounds connections, `access` checks who may send requests, `admission` bounds what these take: memory, time, places in the queue.
 //!
 //! ```no_run
 //! use unicorn_serve::{HttpLimits, HttpListener, ServeOptions, Server};

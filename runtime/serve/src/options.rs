@@ -24,7 +24,7 @@ pub struct ServeOptions {
     pub sampling: Sampling,
     /// Seed of requests without one; `None`, the default: each gets a random one.
     pub seed: Option<u64>,
-    /// Most tokens of an answer, also of requests that ask for more or name no limit; `None`, the default: as many as the context holds.
+    /// Most tokens of an answer, also of requests with a higher limit or none; `None`, the default: as many as the context holds.
     pub max_tokens: Option<u32>,
     /// How requests speculate; `None`, the default: they do not. Those of a model with recurrent state never do.
     pub speculation: Option<Speculation>,
@@ -37,9 +37,9 @@ pub struct ServeOptions {
     /// `enable_thinking` of chat templates, where neither a request nor [`ServeOptions::template_arguments`] set it. Default: true, as
     /// llama-server's.
     pub reasoning: bool,
-    /// Whether reasoning is told apart from the answer, where a request does not say. Default: yes.
+    /// Whether reasoning is separated from the answer, where a request does not set it. Default: yes.
     pub splits_reasoning: bool,
-    /// Whether responses have the text of the prompt as `__verbose`, where a request does not say. Default: no.
+    /// Whether responses have the text of the prompt as `__verbose`, where a request does not set it. Default: no.
     pub verbose: bool,
     /// Most tokens of a prompt in one step; `None`, the default: 512.
     pub batch_tokens: Option<u32>,
@@ -77,7 +77,7 @@ pub struct ServeOptions {
     /// Origins, such as `https://chat.example`, whose pages may use the server in a browser; `localhost`: all of this machine; `*`: all.
     /// Default: none.
     pub cors: Vec<String>,
-    /// How the program is started with a part that these options leave out: the end of the error that a client gets which asks for it,
+    /// How the program is started with a part that these options leave out: the end of the error for a request that needs it,
     /// such as `; start it with --metrics`. Default: nothing.
     pub how_to_enable: fn(LeftOut) -> &'static str,
     /// Shared by the servers that clones of these options make.

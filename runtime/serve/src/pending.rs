@@ -81,7 +81,7 @@ impl PendingResponse {
         ([(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-cache")], Body::from_stream(pieces)).into_response()
     }
 
-    /// Writes what the next event says.
+    /// Writes the next event.
     async fn advance(&mut self, out: &mut Stream) {
         let Ok(news) = timeout(KEEP_ALIVE, self.next()).await else {
             if !self.writer.is_lines() {

@@ -15,7 +15,7 @@ pub(crate) struct PromptEncoder {
     pub(crate) template: Option<ChatTemplate>,
     /// Whether the template leaves the tokens that begin a text to the tokenizer.
     pub(crate) adds_special: bool,
-    /// Whether reasoning is told apart from the answer, where a request does not say.
+    /// Whether reasoning is separated from the answer, where a request does not set it.
     pub(crate) splits_reasoning: bool,
     pub(crate) vocab_size: u32,
     pub(crate) context_tokens: u32,

@@ -65,7 +65,7 @@ impl Server {
         self.access.clone().guard(self.endpoints())
     }
 
-    /// The same routes for whoever checks access before.
+    /// The same routes, for a caller that checks access before.
     pub(crate) fn endpoints(&self) -> Router {
         routes(self.handler.clone(), self.shown)
     }
@@ -85,7 +85,7 @@ impl Server {
         self.stopper.clone()
     }
 
-    /// Generates what requests ask for. Blocks until the server is stopped; requests that are not answered by then get an error.
+    /// Computes the answers to requests. Blocks until the server is stopped; requests that are not answered by then get an error.
     ///
     /// `monitor` is called before and after each step, and should return quickly: the next step starts after it.
     pub fn run(self, monitor: &mut dyn FnMut(&Activity)) {

@@ -16,7 +16,7 @@ pub(crate) trait ResponseWriter: Send {
     /// A choice has begun.
     fn begin(&mut self, choice: usize, replies: &[Reply], out: &mut Stream);
 
-    /// More of a choice's prompt is in the cache, if the request asked to learn that.
+    /// More of a choice's prompt is in the cache, if the request has `return_progress`.
     fn progress(&mut self, _choice: usize, _replies: &[Reply], _out: &mut Stream) {}
 
     /// A choice has more of these, made of `tokens`.

@@ -1,4 +1,4 @@
-//! [`DeviceFacts::class`]: which of the GPUs that targets tell apart a device is, by what its driver reports. Marketing names
+//! [`DeviceFacts::class`]: which of the GPUs that targets distinguish a device is, by what its driver reports. Marketing names
 //! play no part.
 
 use unicorn_artifact::DeviceClass;

@@ -37,7 +37,7 @@ pub struct DeviceFacts {
     pub shared_memory_bytes: u32,
     /// Largest workgroup, in invocations.
     pub workgroup_invocations: u32,
-    /// Warps that a multiprocessor holds (VK_NV_shader_sm_builtins), which tells generations of NVIDIA's GPUs apart; `None` on
+    /// Warps that a multiprocessor holds (VK_NV_shader_sm_builtins), which distinguishes generations of NVIDIA's GPUs; `None` on
     /// others.
     pub warps_per_multiprocessor: Option<u32>,
     /// Largest range of one storage buffer binding, in bytes.
@@ -260,7 +260,7 @@ pub(crate) mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A made-up device with one 8 GiB heap of its own that the host sees, as an APU or llvmpipe has.
+    /// A made-up device with one host-visible 8 GiB heap of its own, as an APU or llvmpipe has.
     pub(crate) fn facts(index: usize, name: &str, kind: DeviceKind) -> DeviceFacts {
         DeviceFacts {
             index,

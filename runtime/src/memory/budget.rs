@@ -117,7 +117,7 @@ impl AvailableMemory<'_> {
             all.iter().map(TierBytes::total).fold(largest.saturating_add(buffers), u64::saturating_add)
         };
         let context_tokens = largest_that_fits(context_tokens, |tokens| needed(tokens) <= total);
-        // A tier without a known limit gets what it can be asked to hold.
+        // A tier without a known limit gets all that is planned for it.
         let most = needed(context_tokens).next_multiple_of(MIB);
         tier_bytes.iter_mut().filter(|(_, bytes)| *bytes == UNLIMITED_BYTES).for_each(|(_, bytes)| *bytes = most);
         (has_choice && context_tokens > 0).then_some(Replan { tier_bytes, context_tokens })

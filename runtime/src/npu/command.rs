@@ -33,7 +33,7 @@ pub enum State {
     Failed(&'static str),
 }
 
-/// What the header of a packet says.
+/// The header of a packet.
 pub fn state(packet: &[u8]) -> State {
     match word(packet, 0).unwrap_or(0) & 15 {
         4 => State::Completed,

@@ -159,7 +159,7 @@ impl Node {
         }
     }
 
-    /// `value` has the type of the ioctl's number, and addresses in it are of memory that is valid and as long as it says.
+    /// `value` has the type of the ioctl's number, and addresses in it are of valid memory of the length that it declares.
     fn call<T>(&self, number: u32, value: &mut T) -> io::Result<()> {
         assert_eq!(number >> 16 & 0x3fff, size_of::<T>() as u32, "ioctl {number:#x} of another struct");
         loop {

@@ -130,7 +130,7 @@ structs! {
         commands: u64 = "cmd_handles", args: u64 = "args", command_count: u32 = "cmd_count", arg_count: u32 = "arg_count",
         seq: u64 = "seq",
     }
-    /// Asks for facts.
+    /// Requests facts.
     GetInfo = "struct amdxdna_drm_get_info" { param: u32 = "param", bytes: u32 = "buffer_size", buffer: u64 = "buffer", }
     /// One kind of tile.
     TileMetadata = "struct amdxdna_drm_query_aie_tile_metadata" {

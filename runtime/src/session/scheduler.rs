@@ -156,11 +156,11 @@ struct Active<R> {
     speculator: Option<Speculator>,
 }
 
-/// Most tokens of a prompt that are fed in a tick, unless [`Scheduler::set_max_prefill_tokens`] says fewer.
+/// Most tokens of a prompt that are fed in a tick, unless [`Scheduler::set_max_prefill_tokens`] sets fewer.
 const MAX_PREFILL_TOKENS: usize = 512;
 /// Fewest tokens, unless the prompt ends: shorter steps would read all weights for little.
 const MIN_PREFILL_TOKENS: usize = 64;
-/// How long sequences that decode may wait for a tick's prefill: a pause that a reader hardly sees.
+/// How long sequences that decode may wait for a tick's prefill: a pause that a reader hardly notices.
 const PREFILL_PAUSE: Duration = Duration::from_millis(250);
 
 impl<R: TokenReceiver> Scheduler<R> {
@@ -198,8 +198,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         Ok(())
     }
 
-    /// From now on, at most so many tokens of a prompt are fed in a tick: fewer let sequences that decode wait less, and receivers learn
-    /// more often how far a prompt is. At least 1; more than 512, the default, count as these.
+    /// From now on, at most so many tokens of a prompt are fed in a tick: fewer let sequences that decode wait less, and progress
+    /// of a prompt is reported more often. At least 1; more than 512, the default, count as these.
     pub fn set_max_prefill_tokens(&mut self, max_tokens: u32) {
         self.max_prefill_tokens = (max_tokens as usize).clamp(1, MAX_PREFILL_TOKENS);
     }
@@ -344,7 +344,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         active.map(|active| self.preempt(active)).is_some()
     }
 
-    /// Puts a request back into the queue, where its number says. Its tokens are its prompt then.
+    /// Puts a request back into the queue, by its number. Its tokens are its prompt then.
     fn preempt(&mut self, active: Active<R>) {
         let Active { number, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
         // One that has not begun holds the pages of the session's last request, and none of its tokens.

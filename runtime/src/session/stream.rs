@@ -159,7 +159,7 @@ impl<'s> Stream<'s> {
         verified.map(|verified| (verified, samples))
     }
 
-    /// Takes the last `n_samples` back, which nobody has seen, and the tokens that were appended because of them. They came from a
+    /// Takes back the last `n_samples`, which were not returned yet, and the tokens that were appended because of them. They came from a
     /// verification behind which no step ran.
     pub fn take_back(&mut self, n_samples: u32) {
         let sequence = &mut *self.sequences[0];
@@ -299,7 +299,7 @@ impl RowsOfStream<'_> {
             _ => 1,
         };
         // From a sequence's end on, not from these steps' first position: if the stream is dropped, the sequence continues there, and
-        // a sliding window must not have given back what that position sees.
+        // a sliding window must not have given back what that position attends to.
         if take_pages(engine, sequences, ahead, n_steps).is_err() {
             // Pages may be free again when the step is due.
             return Ok(());

@@ -251,7 +251,7 @@ impl Engine {
 
     /// Gives a sequence the pages of positions `rows`, which begin where the sequence ends. Steps in flight may have rows of the
     /// first of them: those have their pages, and what is written here are pages behind, which only later steps read. A page
-    /// of a sliding window that no position of `rows` sees is given back, and may be given out at once: a step in flight may
+    /// of a sliding window that no position of `rows` attends to is given back, and may be given out at once: a step in flight may
     /// still read it, but a later writer runs behind a barrier after that step.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Buffers, each with an allocation of its own, and mappings of those that the host can see.
+//! Buffers, each with an allocation of its own, and mappings of those that are host-visible.
 
 use std::ops::Range;
 use std::ptr::NonNull;

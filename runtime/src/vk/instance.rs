@@ -59,7 +59,7 @@ impl Instance {
                 request.enabled_layer_names(&layers).enabled_extension_names(&extensions).push_next(&mut features);
         }
         faults::before("vkCreateInstance")?;
-        // SAFETY: the request and what it points to live until the call returns.
+        // SAFETY: the request and what it points to outlive the call.
         let raw = match unsafe { entry.create_instance(&request, None) } {
             Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => return Err(LoadError::NoDriver),
             created => created.named("vkCreateInstance")?,

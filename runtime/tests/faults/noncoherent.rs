@@ -7,7 +7,7 @@ use unicorn_runtime::{failed_calls, inject_into, layered_calls, made_calls, simu
 
 use super::*;
 
-/// Devices that are opened while this lives have memory that is not coherent.
+/// Devices that are opened before this is dropped have memory that is not coherent.
 struct Noncoherent;
 
 impl Noncoherent {

@@ -1,6 +1,6 @@
 //! An artifact made by hand: four kernels that use every kind of buffer, and the same sums on the CPU.
 //!
-//! It "attends" by adding up the cached values of what a row sees: one KV group keeps everything, the other a window.
+//! It "attends" by adding up the cached values at the positions of a row's window: one KV group keeps everything, the other a window.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a hub says of a repository's files.
+//! A hub's list of a repository's files.
 
 #![no_main]
 

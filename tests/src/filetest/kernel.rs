@@ -1,5 +1,5 @@
 //! What a kernel's golden shows: its WGSL as it is compiled, the capabilities of its module, and how many instructions of each
-//! class that has. Thousands of lines of SPIR-V would not tell a reader more.
+//! class that has. Thousands of lines of SPIR-V would add nothing for a reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Instructions that make a kernel fast: what a module's words ask for, and what its machine code holds.
+//! Instructions that make a kernel fast: what a module's words request, and what its machine code holds.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub enum Class {
     WideLoad,
 }
 
-/// What a SPIR-V module says about itself.
+/// What a SPIR-V module declares.
 pub struct Words {
     /// Classes that its capabilities promise.
     pub promised: BTreeSet<Class>,
@@ -56,7 +56,7 @@ impl Class {
     }
 }
 
-/// Registers that the operands of matrix products take in `assembly`, sums aside: they tell the forms of generations apart.
+/// Registers that the operands of matrix products take in `assembly`, sums aside: they distinguish the forms of generations.
 pub fn matrix_operand_registers(assembly: &str) -> BTreeSet<u32> {
     let registers = |line: &str| {
         let operand = line.split(", ").nth(1)?.strip_prefix("v[")?.split(']').next()?;

@@ -30,7 +30,7 @@ pub struct Config {
     pub query_growth: Option<(f32, usize)>,
     /// GLM-4 rotates dimension 2i with 2i + 1.
     pub rotated_pairs_are_neighbours: bool,
-    /// For each layer how many positions a token sees, itself among them; none: all before it.
+    /// For each layer how many positions a token attends to, itself among them; none: all before it.
     pub windows: Vec<Option<usize>>,
     /// For each layer whether query and key are rotated; SmolLM3 has layers where they are not.
     pub rotated: Vec<bool>,

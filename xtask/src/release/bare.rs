@@ -63,7 +63,7 @@ impl Bare<'_> {
         self.examples("unicorn-run")?;
         self.service()?;
         self.apt(&["purge", deb::NAME])?;
-        // Where packages put files: models, and what the programs tell each other while they run, are a user's.
+        // Where packages put files: models, and status files of running programs, are a user's.
         let places = ["/etc", "/opt", "/run", "/usr", "/var"];
         let left = read(&mut self.command(&[&["find"], &places[..], &["-name", "*unicorn*"]].concat()))?;
         ensure!(left.is_empty(), "files are left when the package is removed:\n{left}");

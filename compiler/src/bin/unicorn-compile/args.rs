@@ -75,7 +75,7 @@ pub struct Args {
     /// as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
     #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"])]
     pub npu: Option<String>,
-    /// What the NPU does, whatever the estimate says, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
+    /// What the NPU does, whatever the estimate, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
     /// for a model that makes drafts [default: what is faster there by the estimate].
     #[arg(long, value_name = "WORK", requires = "npu", value_delimiter = ',', value_parser = NPU_FOR)]
     pub npu_for: Vec<String>,
@@ -243,7 +243,7 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
-/// Work of --npu-for. There is no program for the last, which is said.
+/// Work of --npu-for. There is no program for the last, which is reported.
 const NPU_FOR: [&str; 6] = ["qkv", "output", "ffn", "none", "draft", "attention"];
 
 /// The form that --npu writes.

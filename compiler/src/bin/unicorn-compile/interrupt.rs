@@ -44,7 +44,7 @@ impl Partial {
         let (sender, begun) = mpsc::channel();
         let partial = self.clone();
         map::release_sigbus();
-        // The thread comes first: signals that are caught and reach nobody could not end the process.
+        // The thread comes first: signals that are caught and reach no thread could not end the process.
         thread::Builder::new().spawn(move || match Signals::new(heeded) {
             Ok(signals) => {
                 let _ = sender.send(Ok(()));

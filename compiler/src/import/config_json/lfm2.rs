@@ -5,7 +5,7 @@ use super::super::families::FamilyDefaults;
 use super::super::json::Fields;
 use crate::error::{CompileError, Result};
 
-/// What says whether the head is the embedding: the first models called it otherwise, and that counts where it is written.
+/// The field that decides whether the head is the embedding: the first models named it otherwise, and that counts where it is written.
 pub(super) fn tie_field(text: &Fields, defaults: &FamilyDefaults) -> &'static str {
     match defaults.short_conv_taps {
         Some(_) if text.is_written("tie_embedding") => "tie_embedding",

@@ -58,7 +58,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
             experts_fields(&keys, fields)?
         }
         Architecture::Qwen3Moe => {
-            // llama.cpp divides by the sum for this architecture, whatever the metadata says.
+            // llama.cpp divides by the sum for this architecture, whatever the metadata has.
             let mut fields = qwen3_fields(gguf);
             fields.insert("norm_topk_prob".into(), json!(true));
             experts_fields(&keys, Json::Object(fields))?
@@ -219,7 +219,7 @@ fn lfm2_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     if keys.size("attention.sliding_window")?.is_some() {
         return Err(CompileError::Unsupported {
             what: keys.name("attention.sliding_window"),
-            detail: "layers of an LFM2 of text see all tokens".to_string(),
+            detail: "layers of an LFM2 of text attend to all tokens".to_string(),
         });
     }
     let kv_heads = keys.of_layers("attention.head_count_kv", sizes.layers)?;
@@ -275,7 +275,7 @@ fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     Ok(fields)
 }
 
-/// One name a layer. A pattern is a period, of which the last layer sees everything, or a bool a layer.
+/// One name a layer. A pattern is a period, of which the last layer attends to all tokens, or a bool a layer.
 fn layer_types(keys: &Keys, layers: usize, window: Option<usize>, default_period: usize) -> Result<Vec<&'static str>> {
     let key = keys.name("attention.sliding_window_pattern");
     let is_sliding: Vec<bool> = match keys.gguf.value(&key) {

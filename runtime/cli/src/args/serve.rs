@@ -48,7 +48,7 @@ pub struct ServeArgs {
     /// Context of all sequences together, as llama-server counts it: each gets its --parallel-th part
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), conflicts_with = "ctx", help_heading = MEMORY, hide_short_help = true)]
     pub ctx_size: Option<u32>,
-    /// Most tokens of an answer; a request may ask for fewer; -1: as many as the context holds
+    /// Most tokens of an answer; a request may set fewer; -1: as many as the context holds
     #[arg(short, long, visible_alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = answer_limit, help_heading = SAMPLING, hide_short_help = true)]
     pub n_predict: i32,
     /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
@@ -58,7 +58,7 @@ pub struct ServeArgs {
     /// [default: that of the artifact]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["models", "models_dir"])]
     pub alias: Vec<String>,
-    /// What lists of models tell of it, with commas between them
+    /// Tags of the model in lists of models, with commas between them
     #[arg(long, value_name = "TAG", value_delimiter = ',', conflicts_with_all = ["models", "models_dir"], hide_short_help = true)]
     pub tags: Vec<String>,
     /// Key that requests need to name, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`; repeatable, and a list with commas
@@ -85,7 +85,7 @@ pub struct ServeArgs {
     /// How the hidden states of a text become its embedding: their mean, that of the last token or of the first (cls), or none: one a token
     #[arg(long, value_name = "HOW", value_enum, default_value = "last", requires = "embeddings", help_heading = ACCESS, hide_short_help = true)]
     pub pooling: PoolingOption,
-    /// Answer /v1/rerank, by how likely the model says that a document answers the query
+    /// Answer /v1/rerank, by the probability that a document answers the query
     #[arg(long, visible_alias = "rerank", help_heading = ACCESS, hide_short_help = true)]
     pub reranking: bool,
     /// Answer /slots (the default)
@@ -103,10 +103,10 @@ pub struct ServeArgs {
     /// File with a chat template in the place of the model's
     #[arg(long, value_name = "FILE", conflicts_with_all = ["models", "models_dir"], help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_file: Option<PathBuf>,
-    /// Whether models reason whose chat template asks (`enable_thinking`), unless a request says otherwise; auto: as on
+    /// Whether models reason whose chat template has a switch (`enable_thinking`), unless a request sets it; auto: as on
     #[arg(long, visible_alias = "rea", value_name = "WHETHER", value_enum, default_value = "auto", help_heading = SAMPLING, hide_short_help = true)]
     pub reasoning: ReasoningOption,
-    /// Reasoning becomes `reasoning_content` (deepseek, auto) or stays in the text (none), unless a request says otherwise
+    /// Reasoning becomes `reasoning_content` (deepseek, auto) or stays in the text (none), unless a request sets it
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "auto", help_heading = SAMPLING, hide_short_help = true)]
     pub reasoning_format: ReasoningFormatOption,
     /// Most tokens of a prompt in one step; fewer let other answers wait less [default: 512]

@@ -29,7 +29,7 @@ pub struct PullArgs {
     pub json: bool,
 }
 
-/// Whose signatures are believed.
+/// Whose signatures are trusted.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = ACCESS)]
 pub struct TrustArgs {

@@ -74,7 +74,7 @@ struct TransferRow {
     copied_gb_per_s: f64,
     /// `None`: the device reads no host memory in place, or all memory counts as its own.
     copied_to_host_gb_per_s: Option<f64>,
-    /// `None`: the host does not see enough of the device's memory.
+    /// `None`: too little of the device's memory is host-visible.
     mapped_device_gb_per_s: Option<f64>,
     /// `None`: as for copies.
     mapped_host_gb_per_s: Option<f64>,

@@ -129,7 +129,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     if args.json { print_json(&signed) } else { print(&format!("{}\n", in_words(&signed))) }
 }
 
-/// `None` where nobody is named.
+/// `None` where no signer is named.
 fn trusted(args: &TrustArgs) -> Result<Option<Trust>, CliError> {
     let mut trust = Trust::default();
     args.keys.iter().try_for_each(|key| trust.add_key(key))?;

@@ -21,7 +21,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
-/// Renames the file into place, so that no reader sees a part of it.
+/// Renames the file into place, so that no reader gets a part of it.
 ///
 /// # Errors
 /// When the folder or the disk does not take it.

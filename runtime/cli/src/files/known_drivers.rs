@@ -1,4 +1,4 @@
-//! Drivers that this user has run a model on, in the user's cache, with what `selftest` said of them: a driver that is not among them
+//! Drivers that this user has run a model on, in the user's cache, with the result of `selftest` on them: a driver that is not among them
 //! is offered a test.
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct KnownDriver {
     pub tested: Option<Tested>,
 }
 
-/// What a self-test said.
+/// Result of a self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tested {

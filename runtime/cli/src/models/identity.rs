@@ -64,7 +64,7 @@ fn files(source: &Path) -> io::Result<Vec<(Vec<u8>, Metadata)>> {
     Ok(files)
 }
 
-/// Enough of a hash to tell a user's models apart.
+/// Enough of a hash to distinguish a user's models.
 fn short(hash: [u8; 32]) -> String {
     hash[..6].iter().map(|byte| format!("{byte:02x}")).collect()
 }

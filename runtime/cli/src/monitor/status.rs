@@ -191,7 +191,7 @@ fn file(folder: &Path, stem: &str) -> PathBuf {
     folder.join(format!("{stem}.json"))
 }
 
-/// Replaces the file by a rename, so that no reader sees a part of it. Errors, such as a full disk, are ignored.
+/// Replaces the file by a rename, so that no reader gets a part of it. Errors, such as a full disk, are ignored.
 fn put(folder: &Path, stem: &str, status: &Status) {
     let json = serde_json::to_vec(status).expect("a status is plain data with text keys");
     let partial = folder.join(format!("{stem}.partial"));

@@ -10,7 +10,7 @@ use crate::error::CliError;
 /// Opens `text` in $VISUAL, $EDITOR or vi, and returns it as it was saved, without spaces around it.
 ///
 /// # Errors
-/// When the editor cannot be started or fails, as it does for a user who wants to keep the old text.
+/// When the editor cannot be started or fails, which is how a user keeps the old text.
 pub fn edit(text: &str) -> Result<String, CliError> {
     let failed = |error: std::io::Error| CliError::new(format!("text for the editor: {error}"));
     let mut file = Builder::new().prefix("unicorn-").suffix(".md").tempfile().map_err(failed)?;

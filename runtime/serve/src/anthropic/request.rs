@@ -77,7 +77,7 @@ fn texts(content: &Value) -> Option<Vec<&str>> {
     }
 }
 
-/// Adds the messages that a turn is: results are messages of their own, before what the user says.
+/// Adds the messages that a turn is: results are messages of their own, before the user's text.
 fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
     let role = turn.get("role")?.as_str()?;
     let content = turn.get("content")?;

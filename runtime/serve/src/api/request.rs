@@ -55,9 +55,9 @@ pub struct Request {
     pub further_sampling: HostSampling,
     /// Added to logits: negative infinity bans a token.
     pub logit_bias: Vec<(BiasedText, f32)>,
-    /// What the reply has to match, and the name of the parameter that says so.
+    /// What the reply has to match, and the name of the parameter that gives it.
     pub(crate) structure: Option<(&'static str, Structure)>,
-    /// Tools that the model may call, in OpenAI's form. None where [`ToolChoice::None`] is asked for.
+    /// Tools that the model may call, in OpenAI's form. None with [`ToolChoice::None`].
     pub tools: Vec<Value>,
     /// Which of them it has to call.
     pub tool_choice: ToolChoice,
@@ -75,11 +75,11 @@ pub struct Request {
     pub stream: bool,
     /// Whether a stream ends with token counts.
     pub include_usage: bool,
-    /// Whether the response has the text of the prompt, as llama-server's `__verbose`; `None`: as the server has it.
+    /// Whether the response has the text of the prompt, as llama-server's `__verbose`; `None`: the server's default.
     pub verbose: Option<bool>,
     /// Whether each part of a stream has llama-server's `timings`.
     pub timings_per_token: bool,
-    /// Whether a stream says how much of the prompt is in the cache, as llama-server's `prompt_progress`.
+    /// Whether a stream reports how much of the prompt is in the cache, as llama-server's `prompt_progress`.
     pub return_progress: bool,
 }
 

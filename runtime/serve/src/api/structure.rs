@@ -9,7 +9,7 @@ use crate::structure::Structure;
 const FORMAT: &str = "a type of text, json_object, or json_schema with a schema";
 const SCHEMA: &str = "a JSON schema: an object, true or false, or its text";
 
-/// What the reply has to match, and the parameter that says so: one at most.
+/// What the reply has to match, and the parameter that gives it: one at most.
 pub(super) fn structure(fields: &mut Fields) -> Result<Option<(&'static str, Structure)>, ApiError> {
     let mut found = Vec::new();
     let nested: Option<Map<String, Value>> = fields.take("structured_outputs", "an object")?;

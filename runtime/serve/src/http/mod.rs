@@ -156,9 +156,9 @@ pub struct HttpServing {
 
 impl HttpServing {
     /// Closes the socket, so that new connections are refused, and each connection after the response that it is waiting for. Blocks
-    /// until all are closed or `timeout` has passed, and tells whether they are.
+    /// until all are closed or `timeout` has passed, and returns whether they are.
     pub fn drain(&self, timeout: Duration) -> bool {
-        // Nobody receives it where the thread has ended.
+        // It is not received where the thread has ended.
         let _ = self.drain.send(true);
         self.ended.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Disconnected)
     }
@@ -167,7 +167,7 @@ impl HttpServing {
 /// Waits until the server is drained.
 async fn draining(mut is_draining: watch::Receiver<bool>) {
     if is_draining.wait_for(|is_draining| *is_draining).await.is_err() {
-        // The one who could drain it has dropped its handle.
+        // Its handle was dropped, so it cannot be drained.
         pending::<()>().await;
     }
 }

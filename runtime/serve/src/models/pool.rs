@@ -1,4 +1,4 @@
-//! The threads of loaded models, and who waits for which.
+//! The threads of loaded models, and the requests that wait for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -220,7 +220,7 @@ impl Pool {
         self.notify();
     }
 
-    /// Loads the model and generates what requests ask of it, until it is unloaded.
+    /// Loads the model and computes the answers to its requests, until it is unloaded.
     fn run_model(&self, model: usize) {
         let name = &self.names[model];
         // A panic in one model's thread leaves the others as they are.

@@ -18,16 +18,16 @@ pub(super) enum State {
     Unloading,
 }
 
-/// What the one who needs a model does next.
+/// What the caller that needs a model does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It is there, and counted as in use until [`Residency::release`].
     Use,
     /// Load it, then report [`Residency::loaded`] or [`Residency::failed`].
     Load,
-    /// Stop this one, then report [`Residency::unloaded`], and ask again.
+    /// Stop this one, then report [`Residency::unloaded`], and call again.
     Unload(usize),
-    /// Ask again after a change.
+    /// Call again after a change.
     Wait,
 }
 
@@ -228,7 +228,7 @@ mod tests {
         assert!(!models.has_others(2));
     }
 
-    /// Whoever waits gets its turn, however many requests come for a model that is loaded.
+    /// A request that waits is served, however many requests come for a model that is loaded.
     #[test]
     fn a_model_in_use_is_closed_for_one_that_waits() {
         let (mut models, clock) = residency(&[false; 2], 1);
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(models.failure_since(0, before), None);
         models.failed(0, "no such file".into());
         assert_eq!(models.failure_since(0, before), Some("no such file"));
-        // Who comes later tries again.
+        // A later request tries again.
         assert_eq!(models.failure_since(0, models.attempts(0)), None);
         assert_eq!(models.next(0, clock.at(2)), Next::Load);
     }

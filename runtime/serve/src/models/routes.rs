@@ -26,7 +26,7 @@ use crate::routes::{Shown, api_of, constant};
 /// More than a full context of most models; each model has a limit of its own besides.
 const MAX_BODY_BYTES: usize = 32 << 20;
 
-/// What a request says of its model.
+/// A request's field that names its model.
 #[derive(Deserialize)]
 struct Named {
     model: Option<String>,
@@ -105,7 +105,7 @@ impl ModelRouter {
         }
         let named = Query::<Named>::try_from_uri(request.uri()).ok();
         let model = self.index(named.and_then(|named| named.0.model).as_deref())?;
-        // Who only looks loads nothing, and keeps nothing loaded.
+        // A request that only reads loads nothing, and keeps nothing loaded.
         if let Some(router) = self.pool.router(model) {
             let Ok(response) = router.oneshot(request).await;
             return Ok(response);

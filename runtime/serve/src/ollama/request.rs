@@ -9,7 +9,7 @@ use crate::api::fields::{Fields, unexpected};
 /// Names of options, and OpenAI's or llama-server's.
 const RENAMED: [(&str, &str); 1] = [("num_predict", "max_tokens")];
 
-/// Whether a request of this API asks for no text: clients send such a one to have the model loaded before a person has typed.
+/// Whether a request of this API is for no text: clients send such a one to have the model loaded before a person has typed.
 pub(crate) fn only_loads(api: Api, fields: &Map<String, Value>) -> bool {
     let is_empty = |name: &str| fields.get(name).is_none_or(|text| text.is_null() || text == "");
     match api {
@@ -87,7 +87,7 @@ fn common(mut fields: Fields) -> Result<Map<String, Value>, ApiError> {
             fields.0.insert("response_format".into(), format);
         }
     }
-    // A response is a stream unless the request says otherwise.
+    // A response is a stream unless the request has `stream: false`.
     fields.0.entry("stream").or_insert(true.into());
     Ok(fields.0)
 }

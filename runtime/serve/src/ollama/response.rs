@@ -24,7 +24,7 @@ impl Lines {
         Lines { created_at: rfc3339(created), model: model.to_owned(), is_chat, sent_calls: 0 }
     }
 
-    /// The answer to a request that asks for no text.
+    /// The answer to a request for no text.
     pub(crate) fn of_loaded(&self) -> Value {
         let mut object = self.object("", "", &[]);
         (object["done"], object["done_reason"]) = (true.into(), "load".into());

@@ -93,7 +93,7 @@ impl Completions {
         self.part(self.chunk_object(), vec![choice])
     }
 
-    /// What a chunk has that says nothing new.
+    /// The text fields of a chunk without text.
     fn nothing(&self) -> Value {
         match self.endpoint {
             Endpoint::ChatCompletions => json!({}),

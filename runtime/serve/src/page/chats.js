@@ -17,7 +17,7 @@ export function chats() {
   return found.sort((one, other) => other.changed - one.changed);
 }
 
-/** Keeps a conversation. An error says that the browser has no room. */
+/** Keeps a conversation. An error means that the browser has no space left. */
 export function keep(chat) {
   const first = chat.messages.find(message => message.role === "user");
   chat.title = (first?.content ?? "").trim().split("\n")[0].slice(0, TITLE_LENGTH) || "New conversation";

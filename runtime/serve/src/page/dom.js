@@ -22,7 +22,7 @@ export function button(text, label, action) {
   return made;
 }
 
-/** A button that copies what `text` gives, and says so for a moment. */
+/** A button that copies what `text` gives, and shows that for a moment. */
 export function copyButton(label, text) {
   const made = button("Copy", label, async () => {
     made.textContent = (await copy(text())) ? "Copied" : "Not copied";

@@ -30,7 +30,7 @@ const FILES: [File; 10] = [
     ("/page/dom.js", SCRIPT, include_str!("dom.js")),
 ];
 
-/// Whether a path is one of the page's, which says nothing of the model and needs no key.
+/// Whether a path is one of the page's, which shows nothing of the model and needs no key.
 pub(crate) fn is_of_page(path: &str) -> bool {
     FILES.iter().any(|(own, ..)| *own == path)
 }

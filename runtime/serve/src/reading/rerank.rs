@@ -100,7 +100,7 @@ impl RequestHandler {
         let first = |word: &str| self.encoder.tokenizer.encode(word).ok()?.first().copied();
         match (first("yes"), first("no")) {
             (Some(yes), Some(no)) if yes != no => Ok(Yes { yes, no }),
-            _ => Err(ApiError::bad_request("rerank: expected a model whose vocabulary tells yes from no")),
+            _ => Err(ApiError::bad_request("rerank: expected a model with tokens for yes and no")),
         }
     }
 }

@@ -62,7 +62,7 @@ impl Vocabulary {
     }
 }
 
-/// What an error says first: the rest is the parser's state.
+/// The first lines of an error: the rest is the parser's state.
 fn first_lines(error: &str) -> String {
     error
         .lines()

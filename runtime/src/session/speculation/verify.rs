@@ -159,7 +159,7 @@ mod tests {
     fn drafts_leave_the_distribution_as_it_is() {
         let found = chi_square(40_000, 0);
         assert!(found < UNLIKELY, "chi-square {found}");
-        // What the test would find: one draft of eight is believed.
+        // What the test would find: one draft of eight is accepted wrongly.
         let wrong = chi_square(40_000, 1);
         assert!(wrong > UNLIKELY, "chi-square {wrong}");
     }

@@ -47,7 +47,7 @@ pub(super) fn marked(messages: &[Message]) -> Vec<Message> {
     numbered.map(|(index, message)| Message { content: mark(index), ..message.clone() }).collect()
 }
 
-/// Index of the first message that says something and whose mark is not in `text`. Beside calls of tools, templates leave content
+/// Index of the first message that has text and whose mark is not in `text`. Beside calls of tools, templates leave content
 /// out, as the models that they were made for were trained.
 pub(super) fn missing_mark(messages: &[Message], text: &str) -> Option<usize> {
     let is_text = |message: &Message| !message.content.trim().is_empty() && message.calls().next().is_none();

@@ -180,7 +180,7 @@ impl ChatTemplate {
     fn render_whole(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let text = self.render_once(messages, around)?;
         // Contents may be changed on the way (trimmed, written as JSON, without their reasoning), marks are not. A template that
-        // rejects the marks says nothing of the messages.
+        // rejects the marks allows no conclusion on the messages.
         if let Ok(with_marks) = self.render_once(&marked(messages), around)
             && let Some(index) = missing_mark(messages, &with_marks)
         {
@@ -191,7 +191,7 @@ impl ChatTemplate {
 
     fn render_once(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let &Surroundings { tools, arguments, begins_reply } = around;
-        // Templates ask whether there are tools.
+        // Templates test whether there are tools.
         let tools = if tools.is_empty() { Value::from(()) } else { tools.iter().map(from_json).collect() };
         let own = context! {
             messages => messages.iter().map(Message::value).collect::<Vec<_>>(),

@@ -34,7 +34,7 @@ pub struct ReplyParser {
     /// White space that ends the content, unless more follows.
     space: String,
     has_content: bool,
-    /// White space before the content says nothing.
+    /// White space before the content is dropped.
     trims: bool,
     /// What was taken as the beginning of a call: content, if it is none.
     skipped: String,

@@ -204,7 +204,7 @@ fn part() -> impl Strategy<Value = &'static str> {
 }
 
 proptest! {
-    /// Any text ends, in any format, and says the same however it is cut.
+    /// Any text is read to its end, in any format, with the same result however it is cut.
     #[test]
     fn hostile_replies_are_read_to_their_end(
         parts in prop::collection::vec(part(), 0..24),

@@ -89,7 +89,7 @@ pub fn run(args: &SelftestArgs) -> Result<(), CliError> {
         Outcome::NothingChecked => None,
     };
     if let Err(error) = known_drivers::remember(model.device(), tested) {
-        note(format_args!("the result is not remembered: {error}"));
+        note(format_args!("the result is not recorded: {error}"));
     }
     match args.json {
         true => print_json(&report)?,

@@ -240,7 +240,7 @@ fn drain_at_sigterm(stop: impl Fn() + Clone + Send + 'static, serving: Listening
     }
 }
 
-/// Synthetic weights are not served: the note about them goes to stderr, which clients do not see.
+/// Synthetic weights are not served: the note about them goes to stderr, which clients do not get.
 fn refuse_synthetic(artifact: &Path) -> Result<(), CliError> {
     let model = read(artifact, |view| view.meta.model.synthetic.then(|| view.meta.model.name.clone()))?;
     match model {

@@ -1,4 +1,4 @@
-//! A line on stderr for each request, as unicorn-serve's events tell of it.
+//! A line on stderr for each request, from unicorn-serve's events.
 
 use std::io::{IsTerminal, stderr};
 

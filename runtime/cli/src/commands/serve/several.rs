@@ -31,7 +31,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     serve(args, files, pool, options, listeners, &args.pin)
 }
 
-/// Serves one model, which is loaded now, and unloaded while nobody has asked for so long.
+/// Serves one model, which is loaded now, and unloaded after so long without a request.
 pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     if args.speculation.model_draft.is_some() {
         return Err(CliError::new("--model-draft keeps its model loaded: expected no --sleep-idle-seconds beside it"));

@@ -1,4 +1,4 @@
-//! What Vertex AI tells the server in its container by environment variables
+//! Vertex AI's environment variables for the server in its container
 //! (<https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#aip-variables>).
 
 use std::env::var;

@@ -4,7 +4,7 @@ use super::{Node, Rules, escaped};
 
 /// Parentheses within one another.
 const MAX_NESTED: usize = 100;
-/// Most repetitions that a number may ask for, as llama.cpp has it.
+/// Most repetitions that a number may give, as in llama.cpp.
 const MAX_REPETITIONS: u32 = 2000;
 
 /// Every rule by its name.

@@ -162,7 +162,7 @@ fn show(subject: &str) -> Result<Line<'_>, String> {
         "system" => Line::Show(Subject::System),
         "license" | "modelfile" => {
             return Err(format!(
-                "an artifact holds no {subject} of its model; /show info and /show template tell what it holds"
+                "an artifact holds no {subject} of its model; /show info and /show template show what it holds"
             ));
         }
         other => return Err(format!("nothing to show by {other:?}: expected info, template, parameters or system")),

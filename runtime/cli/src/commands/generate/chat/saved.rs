@@ -101,7 +101,7 @@ fn path(folder: &Path, name: &str) -> Result<PathBuf, CliError> {
     Ok(folder.join(format!("{name}.json")))
 }
 
-/// A file that is never half written, and that nobody else may read: temporary files are made so.
+/// A file that is never half written, and that no other user may read: temporary files are made so.
 fn write(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;

@@ -76,7 +76,7 @@ impl Settings {
     }
 }
 
-/// Lets the model reason or not, by the variable that its template reads: `reads` tells which those are. Without a mode, tells the
+/// Lets the model reason or not, by the variable that its template reads: `reads` reports which those are. Without a mode, returns the
 /// current one.
 ///
 /// # Errors

@@ -104,7 +104,7 @@ function drawMap() {
   }
 }
 
-/** Shows `node` over the whole width; the address remembers it. */
+/** Shows `node` over the whole width; the address keeps it. */
 function zoomTo(node) {
   view = { start: node.start, bytes: Math.max(1, node.bytes) };
   history.replaceState(null, "", "#" + encodeURIComponent(node.path));
