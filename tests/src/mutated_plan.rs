@@ -74,16 +74,29 @@ pub fn examples(step: usize) -> impl Iterator<Item = [u8; MUTATION_BYTES]> {
 
 /// The smallest artifact after `change`, with hashes that are right.
 pub fn changed(change: impl FnOnce(&mut Meta, &mut Plan, &mut Kernels)) -> Vec<u8> {
-    let Sound { structured, tokenizer, weights } = sound();
-    let (mut meta, mut plan, mut kernels) = structured.clone();
+    let Sound { structured: (meta, plan, kernels), tokenizer, weights } = sound();
+    let (mut meta, mut plan, mut kernels) = (meta.clone(), plan.clone(), kernels.clone());
     change(&mut meta, &mut plan, &mut kernels);
-    let parts = [codec::encode(&meta), codec::encode(&plan), codec::encode(&kernels)];
-    let [meta, plan, kernels] = &parts;
-    let kinds =
-        [SectionKind::Metadata, SectionKind::Plan, SectionKind::Kernels, SectionKind::Tokenizer, SectionKind::Weights];
-    let parts: Vec<(SectionKind, &[u8])> =
-        kinds.into_iter().zip([meta, plan, kernels, tokenizer, weights].map(|part| &part[..])).collect();
-    assemble(&parts)
+    assembled(&meta, &plan, &kernels, tokenizer, &[weights])
+}
+
+/// An artifact after `change` of its kernels, with hashes that are right.
+///
+/// # Panics
+/// If it was no sound artifact.
+pub fn with_kernels_changed(artifact: &[u8], change: impl FnOnce(&mut Kernels)) -> Vec<u8> {
+    let mut view = ArtifactView::parse(artifact).expect("a sound artifact");
+    change(&mut view.kernels);
+    let weights: Vec<&[u8]> = view.weights().iter().map(|section| section.bytes).collect();
+    assembled(&view.meta, &view.plan, &view.kernels, &codec::encode(&view.tokenizer), &weights)
+}
+
+fn assembled(meta: &Meta, plan: &Plan, kernels: &Kernels, tokenizer: &[u8], weights: &[&[u8]]) -> Vec<u8> {
+    let [meta, plan, kernels] = &[codec::encode(meta), codec::encode(plan), codec::encode(kernels)];
+    let kinds = [SectionKind::Metadata, SectionKind::Plan, SectionKind::Kernels, SectionKind::Tokenizer];
+    let parts = kinds.into_iter().zip([meta, plan, kernels, tokenizer]);
+    let weights = weights.iter().map(|&slice| (SectionKind::Weights, slice));
+    assemble(&parts.map(|(kind, part)| (kind, part)).chain(weights).collect::<Vec<(SectionKind, &[u8])>>())
 }
 
 /// The smallest artifact with these bytes as its NPU section and no NPU weights, with hashes that are right.

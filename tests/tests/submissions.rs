@@ -4,15 +4,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tests::compiled::{Silent, options};
+use tests::compiled::{Compiled, Silent, options};
+use tests::models::models;
+use tests::mutated_plan::with_kernels_changed;
 use unicorn_artifact::{ArtifactView, MappedFile};
 use unicorn_compiler::{Source, compile};
-use unicorn_runtime::{BatchRow, DeviceChoice, LoadOptions, Model, RunError, Sampling};
+use unicorn_runtime::{BatchRow, DeviceChoice, DeviceKind, LoadOptions, Model, RunError, Sampling};
 use unicorn_spirv::target;
 
 /// Bounds in microseconds, of which the first is taken that cuts dispatches on the device at hand: the validation layer takes its
 /// time for every submission.
 const BOUNDS: [u64; 3] = [100, 10, 1];
+
+/// Submissions of a long prefill of two million weights in 0.2 core milliseconds each, as a software device is estimated, at least. There are
+/// 1024; by workgroups and KV cache alone, there would be 81.
+const MIN_FORESEEN: u32 = 512;
 
 /// Logits of a prompt and of what follows, bit for bit, samples tokens, and those of a batch.
 #[derive(Debug, PartialEq)]
@@ -91,4 +97,33 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
         assert_eq!(step.seconds.len(), step.dispatches.len());
     }
     assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
+}
+
+/// A plan that declares no weights is split by what its dispatches are bound to, and computes the same.
+#[test]
+fn submissions_are_foreseen_whatever_a_plan_declares() {
+    let targets = target::by_name("generic").into_iter().collect();
+    let compiled = Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, Vec::new()));
+    let undeclared =
+        with_kernels_changed(&std::fs::read(compiled.artifact_path()).expect("it was written"), |kernels| {
+            let programs = kernels.targets.iter_mut().flat_map(|target| &mut target.programs);
+            programs.flat_map(|program| &mut program.dispatches).for_each(|dispatch| dispatch.weight_bytes = 0);
+        });
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("undeclared.unicorn");
+    std::fs::write(&path, undeclared).expect("a temporary file");
+    let load = |path: &Path, bound: Option<Duration>| {
+        let options = LoadOptions::default().with(|options| {
+            options.device = DeviceChoice::Name(std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+            (options.slots, options.context_tokens, options.submission) = (2, Some(128), bound);
+        });
+        Model::load(path, &options).expect("it loads")
+    };
+    let expected = see(&load(&compiled.artifact_path(), None)).expect("the steps run");
+    // Nothing is measured that declares nothing, so that the estimate of prefill's arithmetic is all that there is.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let cut = load(&path, Some(Duration::from_micros(200) / cores));
+    let most = cut.report().submissions.iter().copied().max().expect("a program was recorded");
+    assert!(cut.device().kind != DeviceKind::Cpu || most >= MIN_FORESEEN, "a step has {most} submissions at most");
+    assert!(see(&cut).expect("the steps run") == expected, "other bits");
 }

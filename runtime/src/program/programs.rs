@@ -76,10 +76,12 @@ pub struct PreparedProgram {
     dispatches: Vec<BoundDispatch>,
     /// One a dispatch.
     orders: Vec<Order>,
-    /// Cost of each dispatch by the weights that it reads.
+    /// Cost of each dispatch by the weights that it is declared to read, at most all that it is bound to.
     pub weight_costs: Vec<DispatchCost>,
     /// Cost of each dispatch at the longest context: its weights, or its layer's K and V.
     costs: Vec<DispatchCost>,
+    /// The same, of no fewer weights than [`foreseen_weight_bytes`] says.
+    pub foreseen_costs: Vec<DispatchCost>,
     read_logits: Option<Command>,
     logits_stride: u32,
     npu: Vec<BoundTransfer>,
@@ -143,6 +145,7 @@ pub fn prepare(
             rows => Some(copy_logits(buffers, rows, logits_stride)),
         };
         let &Program { rows, logits, samples, batch, from_tokens, .. } = program;
+        let kv_bytes = |dispatch: &Dispatch| kv_bytes_read(plan, dispatch, context_tokens);
         let costs = |bytes: &dyn Fn(&Dispatch) -> u64| {
             let cost = |dispatch: &Dispatch| DispatchCost { bytes: bytes(dispatch), grid: dispatch.workgroups };
             program.dispatches.iter().map(cost).collect()
@@ -152,8 +155,11 @@ pub fn prepare(
             index,
             dispatches: bind(&program.dispatches, pipelines, &mut sets),
             orders: program.dispatches.iter().map(|dispatch| order(dispatch, barriers)).collect(),
-            weight_costs: costs(&|dispatch| dispatch.weight_bytes),
-            costs: costs(&|dispatch| dispatch.weight_bytes + kv_bytes_read(plan, dispatch, context_tokens)),
+            weight_costs: costs(&|dispatch| dispatch.weight_bytes.min(bound_weight_bytes(plan, dispatch))),
+            costs: costs(&|dispatch| dispatch.weight_bytes + kv_bytes(dispatch)),
+            foreseen_costs: costs(&|dispatch| {
+                dispatch.weight_bytes.max(foreseen_weight_bytes(plan, dispatch)) + kv_bytes(dispatch)
+            }),
             read_logits,
             logits_stride,
             npu: Vec::new(),
@@ -232,7 +238,7 @@ impl PreparedProgram {
 
     /// The dispatch ranges of each submission.
     pub fn submissions(&self, cost_model: CostModel, bound_seconds: f64) -> Vec<Vec<DispatchRange>> {
-        let submissions = split(&self.costs, cost_model, bound_seconds);
+        let submissions = split(&self.foreseen_costs, cost_model, bound_seconds);
         if self.npu.is_empty() {
             return submissions;
         }
@@ -304,6 +310,26 @@ impl RecordedPrograms {
     pub fn submissions(&self) -> Vec<u32> {
         self.recorded.iter().map(|program| program.slots[0].lists.len() as u32).collect()
     }
+}
+
+/// Bytes of weights that a workgroup reads in most kernels: a tile of 8 rows, INT4, of a matrix of 6144 columns.
+const WORKGROUP_WEIGHT_BYTES: u64 = 32 << 10;
+
+/// Bytes of weights that a dispatch may be expected to read whatever its plan declares, by its workgroups and bindings. A row of a
+/// table of embeddings, or some experts of a mixture, take few workgroups for what they are bound to.
+fn foreseen_weight_bytes(plan: &Plan, dispatch: &Dispatch) -> u64 {
+    let workgroups: u64 = dispatch.workgroups.into_iter().map(u64::from).product();
+    bound_weight_bytes(plan, dispatch).min(workgroups.saturating_mul(WORKGROUP_WEIGHT_BYTES))
+}
+
+/// Bytes of all weights that a dispatch can read.
+fn bound_weight_bytes(plan: &Plan, dispatch: &Dispatch) -> u64 {
+    let bound = dispatch.bindings.iter().filter_map(|binding| match (binding.buffer, binding.len_bytes) {
+        (BufferRef::Weights { slice }, 0) => Some(plan.slices[slice as usize].bytes),
+        (BufferRef::Weights { .. }, len_bytes) => Some(len_bytes),
+        _ => None,
+    });
+    bound.sum()
 }
 
 /// Bytes of K and V that a dispatch reads at the longest context.

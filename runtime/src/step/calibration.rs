@@ -14,6 +14,9 @@ use crate::step::sampling::Sampling;
 const MEASURED_PART: f64 = 0.1;
 /// A program that is estimated to take less than this part of the bound is not measured: clocks are coarse.
 const MIN_PART: f64 = 0.01;
+/// A program of whose first dispatches a plan declares so little that they may take longer is not measured: drivers reset a device
+/// after two seconds.
+const MAX_FORESEEN_SECONDS: f64 = 1.0;
 /// Factor on the measured time: the attention of a long sequence is not measured, and kernels differ.
 const SAFETY: f64 = 1.25;
 
@@ -40,6 +43,11 @@ pub fn measure(
         let Some(first) = submissions.into_iter().next() else { continue };
         let bytes: u64 =
             first.iter().map(|range| program.weight_costs[range.dispatch].bytes_in(&range.workgroups)).sum();
+        let foreseen: u64 =
+            first.iter().map(|range| program.foreseen_costs[range.dispatch].bytes_in(&range.workgroups)).sum();
+        if cost_model.seconds(foreseen) > MAX_FORESEEN_SECONDS {
+            continue;
+        }
         let Some((list, timer)) = program.record_alone(&device, &first)? else { return Ok(()) };
         engine.wait_for_weights(index, &first)?;
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
