@@ -184,6 +184,12 @@ impl Access {
     }
 }
 
+/// `routes` of a program beside a server, for requests that a server at `address` with these
+/// [`ServeOptions::allowed_hosts`] would take: no page of another site reads them.
+pub fn guard(routes: Router, address: SocketAddr, allowed_hosts: Vec<String>) -> Router {
+    Access { address: Some(address), hosts: allowed_hosts, ..Access::default() }.guard(routes)
+}
+
 /// Refuses bodies that are not declared as JSON: a form or plain text is what a page of any origin may send without asking.
 pub(crate) fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let declared = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

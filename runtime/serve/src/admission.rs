@@ -47,7 +47,8 @@ pub(crate) struct Admission {
 /// The body of a request, within the memory that all of them share.
 pub(crate) struct ReadBody {
     pub(crate) bytes: Vec<u8>,
-    _memory: OwnedSemaphorePermit,
+    /// Its share of that memory.
+    pub(crate) memory: OwnedSemaphorePermit,
 }
 
 /// A choice's place in the queue, which is free again when the value is dropped.
@@ -108,7 +109,7 @@ impl Admission {
             memory.merge(self.bodies.clone().try_acquire_many_owned(chunk.len() as u32).map_err(|_| full())?);
             bytes.extend_from_slice(&chunk);
         }
-        Ok(ReadBody { bytes, _memory: memory })
+        Ok(ReadBody { bytes, memory })
     }
 
     fn too_long(&self) -> ApiError {

@@ -78,6 +78,7 @@ pub use axum;
 pub use unicorn_text;
 pub use unicorn_text::unicorn_runtime;
 
+pub use access::guard;
 pub use activity::Activity;
 pub use api::error::ApiError;
 pub use api::prompt::Prompt;

@@ -40,9 +40,12 @@ pub struct TopArgs {
     /// Print a line of JSON for each sample
     #[arg(long)]
     pub json: bool,
-    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics, without access control; port 0: any free one
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics, without a key; port 0: any free one
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<String>,
+    /// Name or address that requests for metrics may have in their Host header, beside localhost and ADDR; *: any; repeatable
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub allowed_host: Vec<String>,
     /// Time between two samples, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = value_parser!(u32).range(100..))]
     pub interval_ms: u32,

@@ -15,7 +15,7 @@ use tower::ServiceExt;
 use super::pool::{Lease, LeasedBody, Pool};
 use super::residency::State;
 use crate::access::expect_json;
-use crate::admission::Admission;
+use crate::admission::{Admission, ReadBody};
 use crate::api::error::{ApiError, json_response};
 use crate::handler::seconds_since_1970;
 use crate::ollama::description::tag_of_unloaded;
@@ -98,10 +98,11 @@ impl ModelRouter {
         if request.method() == Method::POST {
             expect_json(request.headers())?;
             let (head, body) = request.into_parts();
-            let body = self.admission.read_body(Request::new(body)).await?;
-            let model = self.index(name_in(&body.bytes)?.as_deref())?;
+            let ReadBody { bytes, memory: _memory } = self.admission.read_body(Request::new(body)).await?;
+            let model = self.index(name_in(&bytes)?.as_deref())?;
             let lease = self.pool.lease(model).await?;
-            return Ok(answer(lease, Request::from_parts(head, Body::from(body.bytes.clone()))).await);
+            // Until the answer begins, this body counts among those of all models, too.
+            return Ok(answer(lease, Request::from_parts(head, Body::from(bytes))).await);
         }
         let named = Query::<Named>::try_from_uri(request.uri()).ok();
         let model = self.index(named.and_then(|named| named.0.model).as_deref())?;

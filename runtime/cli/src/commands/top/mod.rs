@@ -18,7 +18,7 @@ use crate::terminal::output::{note, print_json};
 
 pub fn run(args: &TopArgs) -> Result<(), CliError> {
     let mut monitor = SystemMonitor::new(args.root.clone().unwrap_or_else(|| PathBuf::from("/")));
-    let endpoint = args.metrics.as_deref().map(Endpoint::open).transpose()?;
+    let endpoint = args.metrics.as_deref().map(|address| Endpoint::open(address, &args.allowed_host)).transpose()?;
     if let Some(endpoint) = &endpoint {
         note(format_args!("serving metrics at http://{}/metrics", endpoint.address()));
     }
