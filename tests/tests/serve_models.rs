@@ -119,6 +119,27 @@ fn models_that_are_named_take_turns_in_one_place() {
 }
 
 #[test]
+fn sandboxed_models_are_loaded_and_nothing_else_is_opened() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = unicorn_run();
+    command.env("XDG_RUNTIME_DIR", folder.path()).args(["serve", "--ctx", "256", "--models-max", "1", "--sandbox"]);
+    for (name, model) in [("int4", &*INT4), ("f16", &*F16)] {
+        command.arg("--model").arg(format!("{name}={}", model.artifact_path().display()));
+    }
+    let server = Server::begin(command);
+    // Each is loaded behind the sandbox, the first one twice.
+    for (name, model) in [("int4", &*INT4), ("f16", &*F16), ("int4", &*INT4)] {
+        assert_eq!(text(&server, Some(name), "The sea").1, alone(model, "The sea"));
+    }
+    for thread in std::fs::read_dir(format!("/proc/{}/task", server.child.id())).expect("it runs") {
+        let status = std::fs::read_to_string(thread.expect("a thread").path().join("status")).expect("it runs");
+        assert!(status.contains("Seccomp:\t2\n") && status.contains("NoNewPrivs:\t1\n"), "{status}");
+    }
+    let status = folder.path().join(format!("unicorn/{}-0.json", server.child.id()));
+    assert!(status.exists(), "`top` finds the model that is loaded");
+}
+
+#[test]
 fn a_request_without_a_name_gets_the_first_and_a_wrong_name_the_list() {
     let server = start(&[]);
     assert_eq!(text(&server, None, "The sea").0, "int4");

@@ -1,8 +1,8 @@
-//! What a process gives up for `serve --sandbox`, once its model is loaded and its socket is bound.
+//! What a process gives up for `serve --sandbox`, once its socket is bound and its model is loaded; several models are loaded behind it.
 //!
 //! ```text
 //! seccomp    all threads              no programs, no new sockets, no other process's memory, no io_uring
-//! Landlock   this and later threads   no files but the driver's, its devices and the folder of status files
+//! Landlock   this and later threads   no files but artifacts, the driver's, its devices and the folder of status files
 //! ```
 //!
 //! The threads that answer requests and the one that runs the steps are all started behind it.
@@ -27,7 +27,7 @@ pub enum Files {
 
 /// System calls that serving needs none of: programs, sockets beside the open ones, other processes, and what widens a process's
 /// rights. They fail with EPERM.
-const DENIED: [i64; 30] = [
+const DENIED: [i64; 46] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_socket,
@@ -45,6 +45,12 @@ const DENIED: [i64; 30] = [
     libc::SYS_userfaultfd,
     libc::SYS_mount,
     libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_by_handle_at,
     libc::SYS_pivot_root,
     libc::SYS_chroot,
     libc::SYS_setns,
@@ -53,11 +59,21 @@ const DENIED: [i64; 30] = [
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_reboot,
     libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_clock_settime,
+    libc::SYS_settimeofday,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
     libc::SYS_personality,
 ];
 
@@ -68,17 +84,17 @@ const READABLE: [&str; 9] =
 const DEVICES: [&str; 3] = ["/dev/dri", "/dev/kfd", "/dev/null"];
 const NVIDIA: &str = "nvidia";
 
-/// Enters the sandbox. The process can still read `artifact`, for a recovery, and write to `status_folder`.
+/// Enters the sandbox. The process can still read `artifacts`, to load them now or for a recovery, and write to `status_folder`.
 ///
 /// # Errors
 /// Where the kernel has no seccomp, or refuses.
-pub fn enter(artifact: &Path, status_folder: Option<&Path>) -> Result<Files, String> {
-    let files = restrict_files(artifact, status_folder).map_err(|error| format!("Landlock: {error}"))?;
+pub fn enter(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<Files, String> {
+    let files = restrict_files(artifacts, status_folder).map_err(|error| format!("Landlock: {error}"))?;
     deny_system_calls().map_err(|error| format!("seccomp: {error}"))?;
     Ok(files)
 }
 
-fn restrict_files(artifact: &Path, status_folder: Option<&Path>) -> Result<Files, landlock::RulesetError> {
+fn restrict_files(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<Files, landlock::RulesetError> {
     // Rights that the kernel is too old for are left out.
     let abi = ABI::V6;
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -89,7 +105,7 @@ fn restrict_files(artifact: &Path, status_folder: Option<&Path>) -> Result<Files
         .handle_access(AccessNet::from_all(abi))?
         .scope(Scope::from_all(abi))?
         .create()?
-        .add_rules(path_beneath_rules(READABLE.map(Path::new).into_iter().chain([artifact]), read))?
+        .add_rules(path_beneath_rules(READABLE.map(Path::new).into_iter().chain(artifacts.iter().copied()), read))?
         .add_rules(path_beneath_rules(devices(), read | AccessFs::WriteFile | AccessFs::IoctlDev))?
         .add_rules(path_beneath_rules(status_folder, status))?;
     match ruleset.restrict_self()?.ruleset {
@@ -155,7 +171,7 @@ mod tests {
             (TcpStream::connect(address).map(drop), Command::new("true").status().map(drop))
         });
 
-        let files = enter(&artifact, Some(&status)).unwrap();
+        let files = enter(&[&artifact], Some(&status)).unwrap();
 
         begin.send(()).unwrap();
         let (connected, executed) = earlier.join().unwrap();

@@ -133,8 +133,8 @@ pub struct ServeArgs {
     /// Origin, such as https://chat.example, whose pages may use the server in a browser; localhost: any of this machine; *: any; repeatable, and a list with commas
     #[arg(long, visible_alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', help_heading = ACCESS, hide_short_help = true)]
     pub cors: Vec<String>,
-    /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock)
-    #[arg(long, help_heading = ACCESS, hide_short_help = true, conflicts_with_all = ["models", "models_dir", "sleep_idle_seconds"])]
+    /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock); several models: before
+    #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub sandbox: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,

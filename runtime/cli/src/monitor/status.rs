@@ -55,6 +55,11 @@ pub fn location() -> Location {
     location_of(std::env::var_os("XDG_RUNTIME_DIR"), user(), Path::new("/run/user"), &std::env::temp_dir())
 }
 
+/// Makes that folder, as the first status would, while the process still can.
+pub fn make_folder() {
+    make(&location().folder);
+}
+
 /// `$XDG_RUNTIME_DIR/unicorn`; without the variable, the folder that systemd gives the user, or else one of the user's own among
 /// temporary files.
 fn location_of(variable: Option<OsString>, user: u32, systemd: &Path, temporary: &Path) -> Location {
@@ -191,11 +196,15 @@ fn file(folder: &Path, stem: &str) -> PathBuf {
     folder.join(format!("{stem}.json"))
 }
 
+fn make(folder: &Path) {
+    let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+}
+
 /// Replaces the file by a rename, so that no reader gets a part of it. Errors, such as a full disk, are ignored.
 fn put(folder: &Path, stem: &str, status: &Status) {
     let json = serde_json::to_vec(status).expect("a status is plain data with text keys");
     let partial = folder.join(format!("{stem}.partial"));
-    let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    make(folder);
     if !is_private(folder, user()) {
         return;
     }

@@ -56,7 +56,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     // Its folder is made before files are restricted.
     let status = StatusWriter::new(&model);
     if args.sandbox {
-        enter_sandbox(artifact)?;
+        enter_sandbox(&[artifact])?;
     }
     serve_at(listeners, args, &serving, &server.router(), |address| {
         format!(
@@ -193,10 +193,10 @@ fn api_keys(args: &ServeArgs) -> Result<Vec<String>, CliError> {
     Ok(keys)
 }
 
-fn enter_sandbox(artifact: &Path) -> Result<(), CliError> {
+fn enter_sandbox(artifacts: &[&Path]) -> Result<(), CliError> {
     let refused =
         |error| CliError::new(format!("--sandbox: kernel refuses {error}; without the option, nothing is restricted"));
-    match sandbox::enter(artifact, Some(&status::location().folder)).map_err(refused)? {
+    match sandbox::enter(artifacts, Some(&status::location().folder)).map_err(refused)? {
         Files::Restricted => {}
         Files::Unrestricted => note(format_args!("sandbox: kernel has no Landlock, so files are not restricted")),
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use unicorn_runtime::Model;
 use unicorn_serve::{HttpListener, ModelServer, ModelSource, PoolOptions, ServeOptions, Server, Unloadable};
 
-use super::{prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals};
+use super::{enter_sandbox, prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals};
 use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::explain;
 use crate::load::{Serving, load_to_serve, needs_memory, read};
 use crate::models;
-use crate::monitor::status::StatusWriter;
+use crate::monitor::status::{self, StatusWriter};
 use crate::report::text::printable;
 use crate::terminal::output::note;
 
@@ -21,9 +21,13 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     if args.speculation.model_draft.is_some() {
         return Err(CliError::new("--model-draft drafts for one model: expected MODEL, found --model or --models-dir"));
     }
-    let files = files(args)?;
-    for (_, model) in &files {
+    let mut files = files(args)?;
+    for (_, model) in &mut files {
         models::check(model)?;
+        if args.sandbox {
+            // Compiled now: behind it, neither the compiler's source nor its cache can be opened.
+            *model = models::artifact(model, &args.load)?;
+        }
     }
     let (options, listeners) = prepare(args)?;
     let mut pool = PoolOptions::default();
@@ -64,11 +68,16 @@ fn serve(
 ) -> Result<(), CliError> {
     let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
     pool.idle = args.sleep_idle_seconds.map(Duration::from_secs);
+    let artifacts: Vec<PathBuf> = files.iter().map(|(_, artifact)| artifact.clone()).collect();
     let source = Files { files, serving: serving_of(args) };
     let server = ModelServer::new(names.clone(), source, pool, options)?;
 
     let stopper = server.stopper();
     let serving = stop_by_signals(args, move || stopper.stop())?;
+    if args.sandbox {
+        status::make_folder();
+        enter_sandbox(&artifacts.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    }
     at_once.iter().for_each(|name| server.load(name));
     let listed = printable(&names.join(", ")).to_string();
     serve_at(listeners, args, &serving, &server.router(), |address| match names.len() {
