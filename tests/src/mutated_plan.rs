@@ -96,7 +96,7 @@ fn assembled(meta: &Meta, plan: &Plan, kernels: &Kernels, tokenizer: &[u8], weig
     let kinds = [SectionKind::Metadata, SectionKind::Plan, SectionKind::Kernels, SectionKind::Tokenizer];
     let parts = kinds.into_iter().zip([meta, plan, kernels, tokenizer]);
     let weights = weights.iter().map(|&slice| (SectionKind::Weights, slice));
-    assemble(&parts.map(|(kind, part)| (kind, part)).chain(weights).collect::<Vec<(SectionKind, &[u8])>>())
+    assemble(&parts.chain(weights).collect::<Vec<(SectionKind, &[u8])>>())
 }
 
 /// The smallest artifact with these bytes as its NPU section and no NPU weights, with hashes that are right.
