@@ -34,9 +34,11 @@ fn metrics_are_the_figures_of_the_lines() {
     );
     let address = address(&mut top);
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let speaker = || {
+    let mut seeds = 5u32..;
+    let mut speaker = || {
         let mut speaker = unicorn_run(statuses.path());
-        speaker.arg(compiled.artifact_path()).args(["-p", "Once", "--device", &device, "--seed", "5"]);
+        let seed = seeds.next().expect("seeds do not end").to_string();
+        speaker.arg(compiled.artifact_path()).args(["-p", "Once", "--device", &device, "--seed", &seed]);
         Watched::start(&mut speaker)
     };
     let mut speaking = speaker();
@@ -45,7 +47,7 @@ fn metrics_are_the_figures_of_the_lines() {
     let mut lines: Vec<Value> = Vec::new();
     let rate = loop {
         assert!(begin.elapsed() < Duration::from_secs(120), "no process was seen decoding: {lines:#?}");
-        // It may sample its stop token early.
+        // It may sample its stop token early; with another seed, later.
         if speaking.child.try_wait().unwrap().is_some() {
             speaking = speaker();
         }

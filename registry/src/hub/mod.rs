@@ -8,7 +8,7 @@
 //!                       /owner/name/resolve/commit/file ──► blobs/HASH.incomplete ──► blobs/HASH ──► snapshots/commit/file
 //! ```
 //!
-//! Two calls are all that this needs of the hub. hf-hub 1.0 makes them, too, with 225 crates in its tree, among them an upload client and a
+//! Two calls are all that this needs of the hub. hf-hub 1.0 makes them, too, with 220 crates in its tree, among them an upload client and a
 //! storage protocol; this makes them with the HTTP client that the registry's client brings, and SHA-1 besides, by which the
 //! hub names small files.
 
