@@ -72,7 +72,9 @@ impl GreedyPrompt {
             };
             let nats = self.distance(server, &found[..at], greedy_text[at], found[at])?;
             if nats.abs() >= TIE_NATS {
-                return Err(format!("token {at} is less probable than the greedy one by {nats:.3} nats"));
+                return Err(format!(
+                    "log probability of token {at} differs from that of the known one by {nats:.3} nats, expected a tie, less than {TIE_NATS}"
+                ));
             }
             greedy_text = found[..=at].to_vec();
             let before = [&self.tokens, &found[..=at]].concat();
