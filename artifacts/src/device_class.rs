@@ -1,4 +1,4 @@
-//! [`DeviceClass`]: the kinds of GPUs that targets tell apart.
+//! [`DeviceClass`]: the kinds of GPUs that targets distinguish.
 
 use std::fmt;
 

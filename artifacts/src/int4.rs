@@ -57,7 +57,7 @@ impl Int4Params {
         Int4Params(rounded | (u16::from(zero) << ZERO_SHIFT))
     }
 
-    /// The scale as the GPU sees it.
+    /// The scale as the GPU reads it.
     pub fn scale(self) -> f32 {
         f16::from_bits((self.0 << SCALE_SHIFT) & 0x7fff).to_f32()
     }
