@@ -70,10 +70,13 @@ fn fuzz(seconds: u32) -> Result<()> {
         let target = regressions.file_name().context("a folder has a name")?.to_owned();
         let begun = Instant::now();
         let corpus = Path::new("tests/fuzz/corpus").join(&target);
+        // Some targets have no seeds.
+        std::fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
         let mut fuzzer = Command::new(Path::new("tests/fuzz/target").join(HOST).join("debug").join(&target));
         fuzzer.arg(corpus).arg(regressions).arg(format!("-max_total_time={seconds}"));
         // Modules that are compiled twice, by build scripts, define the same constants.
         fuzzer.args(["-print_final_stats=1", "-rss_limit_mb=4096"]).env("ASAN_OPTIONS", "detect_odr_violation=0");
+        fuzzer.env("LSAN_OPTIONS", "suppressions=tests/fuzz/leaks.txt");
         let output = fuzzer.output().with_context(|| format!("{} did not start", target.display()))?;
         let report = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
