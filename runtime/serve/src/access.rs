@@ -72,8 +72,8 @@ impl Access {
         log::requests(routes)
     }
 
-    /// Refuses requests to other hosts, those of pages of other origins, and those without a key. A browser's question before such a
-    /// request, which has no key and changes nothing, is answered: without the headers of the origins that have access.
+    /// Refuses requests to other hosts, those of pages of other origins, and those without a key. A preflight, which has no key and
+    /// changes nothing, gets status 200, and CORS headers where its origin has access.
     pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
         let headers = request.headers();
         let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);

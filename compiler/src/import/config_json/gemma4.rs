@@ -29,8 +29,7 @@ pub(super) fn experts(text: &Fields) -> Result<Option<ExpertsConfig>> {
 /// Layers that share the caches of others, embeddings of each layer, and a window of no size are refused, by name.
 pub(super) fn refuse_other_layers(text: &Fields) -> Result<()> {
     let unsupported = |what: String| {
-        let detail =
-            "of Gemma 4, models are compiled whose layers have caches and embeddings of no layer (31B, 26B-A4B)";
+        let detail = "of Gemma 4, 31B and 26B-A4B are compiled, which share no KV cache between layers and have no embeddings per layer";
         Err(CompileError::Unsupported { what, detail: detail.into() })
     };
     for (name, default) in [("num_kv_shared_layers", 0.0), ("hidden_size_per_layer_input", 256.0)] {

@@ -92,7 +92,7 @@ impl Acceptance {
     pub fn depth(&mut self, class: usize, least: usize, most: usize, n_sequences: usize, times: &StepTimes) -> usize {
         let one = &mut self.classes[class];
         let expected = |depth: usize| expected_tokens(one.accepted / one.compared, depth);
-        // Of equally good ones the least deep: less is computed in vain.
+        // Of equally fast depths the smallest: fewer rejected tokens are computed.
         let rate = |depth: usize| expected(depth) / times.verification(depth + 1).unwrap_or(1.0);
         let best = (least.max(1)..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b)).then(b.cmp(&a)));
         let Some(depth) = best else { return 0 };
