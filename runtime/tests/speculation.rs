@@ -135,7 +135,7 @@ struct Receiver {
     received: Rc<RefCell<Received>>,
     wanted: usize,
     /// Chooses its tokens on the host.
-    chooses: bool,
+    samples_on_host: bool,
 }
 
 impl TokenReceiver for Receiver {
@@ -149,11 +149,11 @@ impl TokenReceiver for Receiver {
         if received.has_ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn chooses(&self) -> bool {
-        self.chooses
+    fn samples_on_host(&self) -> bool {
+        self.samples_on_host
     }
 
-    fn choose(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
+    fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
         (0..VOCAB).max_by(|&a, &b| logits[a as usize].total_cmp(&logits[b as usize])).unwrap()
     }
 
@@ -189,7 +189,7 @@ fn requests_that_share_pages_get_the_tokens_that_they_get_alone() {
         tokens.extend((0..own).map(|_| random.random(VOCAB)));
         let wanted = 1 + random.random(if number % 20 == 0 { 300 } else { 20 }) as usize;
         let received = Rc::new(RefCell::<Received>::default());
-        let receiver = Receiver { received: Rc::clone(&received), wanted, chooses: random.random(4) == 0 };
+        let receiver = Receiver { received: Rc::clone(&received), wanted, samples_on_host: random.random(4) == 0 };
         scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), receiver });
         requests.push((tokens, wanted, received));
         (0..random.random(3)).for_each(|_| scheduler.tick(&mut |_| ControlFlow::Continue(())));

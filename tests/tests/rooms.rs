@@ -14,7 +14,7 @@ const RUNTIME: [&str; 16] = [
 ];
 
 /// Sources of each package and program.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "artifacts/src",
     "compiler/src",
     "compiler/src/bin/unicorn-compile",
@@ -26,6 +26,7 @@ const SOURCES: [&str; 14] = [
     "runtime/serve/src",
     "runtime/src",
     "runtime/text/src",
+    "runtime/structure/src",
     "shaders-gen/src",
     "tests/src",
     "xtask/src",

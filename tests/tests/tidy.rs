@@ -125,7 +125,7 @@ fn no_library_names_an_option_or_a_program() {
 }
 
 /// Packages without a program, or whose program lies in `src/bin`.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 11] = [
     "artifacts",
     "kernels",
     "shaders-gen",
@@ -135,6 +135,7 @@ const LIBRARIES: [&str; 10] = [
     "registry",
     "runtime",
     "runtime/text",
+    "runtime/structure",
     "runtime/serve",
 ];
 

@@ -62,7 +62,7 @@ pub(crate) struct ClientGone(Arc<AtomicBool>);
 struct Connected(ClientGone);
 
 impl Admission {
-    /// For bodies of `max_body_bytes`, which clients have `timeout` to send, and so many choices that wait or run.
+    /// For bodies of `max_body_bytes`, which clients have `timeout` to send, and for at most `queue_places` choices that wait or run.
     pub(crate) fn new(
         max_body_bytes: usize,
         timeout: Duration,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
+use unicorn_structure::ReplySampler;
 use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
-use unicorn_text::{EndReason, OutputText, Piece, TextError};
+use unicorn_text::{EndReason, OutputText, Piece, TextError, TokenSampler};
 
 use crate::admission::QueuePlace;
 use crate::api::error::ApiError;
 use crate::choice_end::{ChoiceEnd, Times};
-use crate::chooser::Chooser;
 use crate::metrics::Metrics;
 
 /// What the response of a request is made of. `choice` is the index among the request's choices.
@@ -49,7 +49,7 @@ pub(crate) struct Choice {
     /// Theirs, if they were asked for.
     probabilities: Vec<HostSampled>,
     /// `None`: the device samples.
-    chooser: Option<Box<Chooser>>,
+    sampler: Option<Box<ReplySampler>>,
     /// Why no token could be chosen.
     failure: Option<String>,
     _place: QueuePlace,
@@ -62,7 +62,7 @@ impl Choice {
         prompt_tokens: u32,
         events: UnboundedSender<Event>,
         output: OutputText,
-        chooser: Option<Box<Chooser>>,
+        sampler: Option<Box<ReplySampler>>,
         metrics: Arc<Metrics>,
         place: QueuePlace,
     ) -> Choice {
@@ -78,7 +78,7 @@ impl Choice {
             accepted: 0,
             tokens: Vec::new(),
             probabilities: Vec::new(),
-            chooser,
+            sampler,
             failure: None,
             _place: place,
         }
@@ -161,10 +161,10 @@ impl TokenReceiver for Choice {
     fn token(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(Instant::now);
         self.tokens.push(token);
-        if let Some(chooser) = &mut self.chooser
+        if let Some(sampler) = &mut self.sampler
             && self.failure.is_none()
         {
-            let observed = catch_unwind(AssertUnwindSafe(|| chooser.observe(token)));
+            let observed = catch_unwind(AssertUnwindSafe(|| sampler.observe(token)));
             self.failure = observed.unwrap_or_else(|_| Err(PANICKED.to_owned())).err();
         }
         if let Some(failure) = self.failure.take() {
@@ -174,14 +174,14 @@ impl TokenReceiver for Choice {
         self.send_piece(|output| output.push(token))
     }
 
-    fn chooses(&self) -> bool {
-        self.chooser.as_ref().is_some_and(|chooser| chooser.applies())
+    fn samples_on_host(&self) -> bool {
+        self.sampler.as_ref().is_some_and(|sampler| sampler.applies())
     }
 
-    fn choose(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {
-        let Some(chooser) = &mut self.chooser else { return 0 };
+    fn sample(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {
+        let Some(sampler) = &mut self.sampler else { return 0 };
         // The thread runs the steps of all requests: a grammar that panics ends this one.
-        let chosen = catch_unwind(AssertUnwindSafe(|| chooser.choose(tokens, logits)));
+        let chosen = catch_unwind(AssertUnwindSafe(|| sampler.sample_with_logprobs(tokens, logits)));
         match chosen.unwrap_or_else(|_| Err(PANICKED.to_owned())) {
             Ok(chosen) => {
                 let token = chosen.token;

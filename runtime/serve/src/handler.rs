@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
+use unicorn_structure::{Constraint, ReplySampler, Start, Vocabulary};
 use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
 use unicorn_text::{Tokenizer, TokenizerSection, random_seed, today};
@@ -24,7 +25,6 @@ use crate::api::prompt::Prompt;
 use crate::api::request::{Endpoint, Request};
 use crate::api::sampling::BiasedText;
 use crate::api::tools::{self, ToolChoice};
-use crate::chooser::Chooser;
 use crate::llama::completion::Completion;
 use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
@@ -39,7 +39,6 @@ use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
 use crate::reading::{Finding, Found, Output, Pooling, ReadJob, Reader};
 use crate::reply::Reply;
-use crate::structure::{Constraint, Start, Vocabulary};
 use crate::worker::{Command, Job};
 use crate::writer::ResponseWriter;
 
@@ -235,7 +234,8 @@ impl RequestHandler {
             let job = Job {
                 choice,
                 prompt: prompt.tokens.clone(),
-                chooser: Chooser::new(&sampling, request.further_sampling.clone(), constraint.clone()).map(Box::new),
+                sampler: ReplySampler::new(&sampling, request.further_sampling.clone(), constraint.clone())
+                    .map(Box::new),
                 sampling,
                 output: OutputText::new(
                     &self.encoder.tokenizer,
@@ -299,7 +299,8 @@ impl RequestHandler {
     fn constraint(&self, request: &Request, prompt: &EncodedPrompt) -> Result<Option<Constraint>, ApiError> {
         if let Some((parameter, structure)) = &request.structure {
             let start = Start::of_answer(&prompt.format);
-            return Constraint::whole(self.vocabulary(), parameter, structure, start).map(Some);
+            let constraint = Constraint::whole(self.vocabulary(), structure, start);
+            return constraint.map(Some).map_err(|error| ApiError::parameter(parameter, error));
         }
         let named = |tool: &&Value| match &request.tool_choice {
             ToolChoice::Named(name) => tools::name(tool) == name,

@@ -10,8 +10,7 @@
 //! `openai`, `anthropic`, `ollama` and `llama` translate: their requests become one [`Request`], by OpenAI's names, and each writes
 //! replies in its own form.
 //!
-//! `structure` finds which tokens may follow in a reply that has to match something; `chooser` samples on the host, where the device's
-//! sampler does not suffice.
+//! [`unicorn_structure`] finds which tokens may follow in a reply that has to match something, and samples them on the host.
 //!
 //! `reading` has the endpoints that generate nothing: embeddings, and ranks of documents.
 //!
@@ -53,11 +52,9 @@ mod routes;
 
 mod choice;
 mod choice_end;
-mod chooser;
 mod metrics;
 mod reading;
 mod receiver;
-mod structure;
 mod worker;
 
 mod anthropic;
@@ -75,6 +72,7 @@ mod http;
 mod log;
 
 pub use axum;
+pub use unicorn_structure;
 pub use unicorn_text;
 pub use unicorn_text::unicorn_runtime;
 

@@ -38,7 +38,7 @@ enum News {
     Failed(ApiError),
 }
 
-/// After so long without anything to send, a stream sends a comment, so that nothing on the way takes it for dead.
+/// After this time without anything to send, a stream sends a comment, so that no proxy closes it as idle.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 impl PendingResponse {

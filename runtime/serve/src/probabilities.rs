@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use unicorn_structure::Vocabulary;
 use unicorn_text::unicorn_runtime::HostSampled;
-
-use crate::structure::Vocabulary;
 
 /// Writes probabilities of a response whose request asked for them.
 #[derive(Clone)]

@@ -157,8 +157,8 @@ impl PromptEncoder {
         if arguments.get("enable_thinking") == Some(&false.into()) && text.trim_end().ends_with("<think>") {
             text += "</think>";
         }
-        if format.thinks.is_some() && text.trim_end().ends_with("<think>") {
-            format.thinks = Some(begun.is_empty());
+        if begun.is_empty() {
+            format = format.behind(&text);
         }
         if !request.splits_reasoning.unwrap_or(self.splits_reasoning) {
             format.thinks = None;
@@ -197,7 +197,7 @@ impl PromptEncoder {
             return Ok(());
         }
         let found = format!("{n_bytes} bytes of text: more than {} are more tokens", self.max_text_bytes);
-        // Of so many bytes, more are tokens than the context has.
+        // As many bytes are more tokens than the context has.
         Err(self.too_long(name, &found, self.context_tokens as usize + 1))
     }
 

@@ -44,12 +44,12 @@ impl TokenReceiver for Receiver {
         self.inner().token(token)
     }
 
-    fn chooses(&self) -> bool {
-        self.as_inner().chooses()
+    fn samples_on_host(&self) -> bool {
+        self.as_inner().samples_on_host()
     }
 
-    fn choose(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {
-        self.inner().choose(tokens, logits)
+    fn sample(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {
+        self.inner().sample(tokens, logits)
     }
 
     fn reads_hidden_rows(&self) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use tokio::sync::mpsc::UnboundedSender;
+use unicorn_structure::ReplySampler;
 use unicorn_text::OutputText;
 use unicorn_text::unicorn_runtime::Sampling;
 use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
@@ -13,7 +14,6 @@ use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
 use crate::activity::Activity;
 use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
-use crate::chooser::Chooser;
 use crate::metrics::Metrics;
 use crate::reading::ReadJob;
 use crate::receiver::Receiver;
@@ -35,7 +35,7 @@ pub(crate) struct Job {
     pub(crate) sampling: Sampling,
     pub(crate) output: OutputText,
     /// `None`: the device samples.
-    pub(crate) chooser: Option<Box<Chooser>>,
+    pub(crate) sampler: Option<Box<ReplySampler>>,
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) place: QueuePlace,
@@ -100,7 +100,7 @@ fn reading(job: ReadJob) -> Request<Receiver> {
 }
 
 fn request(job: Job) -> Request<Receiver> {
-    let Job { choice, prompt, sampling, output, chooser, events, metrics, place } = job;
-    let receiver = Choice::new(choice, prompt.len() as u32, events, output, chooser, metrics, place);
+    let Job { choice, prompt, sampling, output, sampler, events, metrics, place } = job;
+    let receiver = Choice::new(choice, prompt.len() as u32, events, output, sampler, metrics, place);
     Request { prompt, sampling, receiver: Receiver::Text(Box::new(receiver)) }
 }

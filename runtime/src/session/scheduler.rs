@@ -29,7 +29,7 @@ use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
 use crate::session::session::Session;
 use crate::session::shared::Shared;
-use crate::session::speculation::payoff::StepTimes;
+use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
 use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::sampling::Sampling;
@@ -52,7 +52,7 @@ pub struct Scheduler<R> {
     prefill_tokens_per_s: Option<f64>,
     /// Most tokens of a prompt that are fed in a tick.
     max_prefill_tokens: usize,
-    /// Room for the logits of rows whose receivers choose, and of verifications.
+    /// Room for the logits of rows whose receivers sample, and of verifications.
     logits: Vec<f32>,
     /// `None`: sequences do not speculate.
     speculation: Option<Speculation>,
@@ -82,14 +82,14 @@ pub trait TokenReceiver {
     /// Receives the next token. `Break` ends the request; no method is called afterwards.
     fn token(&mut self, token: u32) -> ControlFlow<()>;
 
-    /// Whether [`TokenReceiver::choose`] samples the next token, on the host, instead of the device. It may change with each token. No
+    /// Whether [`TokenReceiver::sample`] samples the next token, on the host, instead of the device. It may change with each token. No
     /// steps run ahead while such a request decodes, which costs all requests time.
-    fn chooses(&self) -> bool {
+    fn samples_on_host(&self) -> bool {
         false
     }
 
     /// Chooses the token that follows `tokens` by its logits, one for each token of the vocabulary. It is then received like others.
-    fn choose(&mut self, _tokens: &[u32], _logits: &mut [f32]) -> u32 {
+    fn sample(&mut self, _tokens: &[u32], _logits: &mut [f32]) -> u32 {
         0
     }
 
@@ -167,7 +167,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// With all sessions that the model was loaded for.
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Scheduler<R>, RunError> {
         if shared.slots() > shared.batch_rows() {
-            return Err(RunError::NoProgram { wanted: "tokens of so many sequences at once" });
+            return Err(RunError::NoProgram { wanted: "a token of each sequence of the batch" });
         }
         let idle = (0..shared.slots()).map(|_| Session::new(shared.clone())).collect::<Result<_, _>>()?;
         let (waiting, prefill, decoding) = (VecDeque::new(), VecDeque::new(), Vec::new());
@@ -198,7 +198,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         Ok(())
     }
 
-    /// From now on, at most so many tokens of a prompt are fed in a tick: fewer let sequences that decode wait less, and progress
+    /// From now on, at most this number of tokens of a prompt is fed in a tick: fewer let sequences that decode wait less, and progress
     /// of a prompt is reported more often. At least 1; more than 512, the default, count as these.
     pub fn set_max_prefill_tokens(&mut self, max_tokens: u32) {
         self.max_prefill_tokens = (max_tokens as usize).clamp(1, MAX_PREFILL_TOKENS);
@@ -412,9 +412,9 @@ impl<R: TokenReceiver> Scheduler<R> {
                 session.feed_with_hidden_rows(rest, n_tokens, &mut |_, row| receiver.hidden_row(row)).map(|()| None)
             }
             true => session.feed_part(rest, n_tokens).map(|()| None),
-            false if receiver.chooses() => session
+            false if receiver.samples_on_host() => session
                 .feed_and_read_logits(rest)
-                .map(|mut logits| Some(receiver.choose(session.tokens(), &mut logits))),
+                .map(|mut logits| Some(receiver.sample(session.tokens(), &mut logits))),
             false => session.feed_and_sample(rest, sampling).map(|sampled| Some(sampled.token)),
         };
         if n_tokens >= MIN_PREFILL_TOKENS {
@@ -484,7 +484,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.decoding.is_empty() {
             return;
         }
-        if self.decoding.iter().any(|active| active.receiver.chooses()) {
+        if self.decoding.iter().any(|active| active.receiver.samples_on_host()) {
             return self.decode_and_choose(after_step);
         }
         let n_sequences = self.decoding.len();
@@ -510,7 +510,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                 }
             };
             self.times.add_plain(begun.elapsed());
-            let (mut all_go_on, mut chooses, mut n_tokens) = (true, false, 0);
+            let (mut all_go_on, mut samples_on_host, mut n_tokens) = (true, false, 0);
             for (row, ((receiver, rest, speculator, goes_on), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()
             {
@@ -521,7 +521,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                 rest[0] = sampled.token;
                 **goes_on = receiver.token(sampled.token).is_continue();
                 all_go_on &= **goes_on;
-                chooses |= **goes_on && receiver.chooses();
+                samples_on_host |= **goes_on && receiver.samples_on_host();
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
                     let most = most_draft_tokens(&self.shared, tokens);
@@ -530,8 +530,8 @@ impl<R: TokenReceiver> Scheduler<R> {
                     }
                 }
             }
-            let is_over = after_step(n_tokens).is_break() || !all_go_on || chooses;
-            if is_over && self.shared.has_state() && !chooses {
+            let is_over = after_step(n_tokens).is_break() || !all_go_on || samples_on_host;
+            if is_over && self.shared.has_state() && !samples_on_host {
                 // Steps that ran ahead have changed the state of those that go on: their tokens are taken, too.
                 steps.end_soon();
             } else if is_over {
@@ -564,8 +564,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             let mut newest = rest[0];
             let mut expected = rest[1..].iter();
             let ran = session.verify(rest, &mut self.logits, &mut |tokens, number, logits| {
-                newest = match receiver.chooses() {
-                    true => receiver.choose(tokens, logits),
+                newest = match receiver.samples_on_host() {
+                    true => receiver.sample(tokens, logits),
                     false => sampler.sample_as_device(number, tokens, logits).token,
                 };
                 if expected.next() == Some(&newest) {
@@ -591,15 +591,15 @@ impl<R: TokenReceiver> Scheduler<R> {
         n_verified
     }
 
-    /// One step of all decoding sequences, some of whose tokens their receivers choose.
+    /// One step of all decoding sequences, some of whose tokens their receivers sample.
     fn decode_and_choose(&mut self, after_step: &mut AfterStep<'_>) {
         let greedy = Sampling::default();
         let choosing: Vec<usize> =
-            (0..self.decoding.len()).filter(|&row| self.decoding[row].receiver.chooses()).collect();
+            (0..self.decoding.len()).filter(|&row| self.decoding[row].receiver.samples_on_host()).collect();
         let mut rows = Vec::new();
         for Active { session, rest, sampling, receiver, .. } in &mut self.decoding {
             // Greedy sampling leaves the logits as they are.
-            let sampling = if receiver.chooses() { &greedy } else { &*sampling };
+            let sampling = if receiver.samples_on_host() { &greedy } else { &*sampling };
             rows.push(BatchRow { session, token: rest[0], sampling });
         }
         let decoded = decode_with_logits(&self.shared, rows, &choosing, &mut self.logits);
@@ -611,8 +611,8 @@ impl<R: TokenReceiver> Scheduler<R> {
                 let mut chosen = self.logits.chunks_exact_mut(row_len);
                 for ((active, sampled), goes_on) in self.decoding.iter_mut().zip(&sampled).zip(&mut go_on) {
                     let Active { session, rest, receiver, .. } = active;
-                    rest[0] = match receiver.chooses() {
-                        true => receiver.choose(session.tokens(), chosen.next().expect("logits of each such row")),
+                    rest[0] = match receiver.samples_on_host() {
+                        true => receiver.sample(session.tokens(), chosen.next().expect("logits of each such row")),
                         false => sampled.token,
                     };
                     *goes_on = receiver.token(rest[0]).is_continue();

@@ -1,5 +1,7 @@
 //! A conversation with a model.
 
+use std::sync::Arc;
+
 use unicorn_runtime::{CancelToken, DraftCounts, FeedProgress, Model, Sampling, Session, Speculation};
 
 use crate::chat_template::{ChatTemplate, Message, TemplateArguments};
@@ -7,7 +9,9 @@ use crate::context_window::{Window, first_kept};
 use crate::continuation::Continuation;
 use crate::error::TextError;
 use crate::output::{EndReason, StopConditions};
+use crate::reply::ReplyFormat;
 use crate::sampling::default_sampling;
+use crate::token_sampler::AnswerConstraint;
 use crate::tokenizer::Tokenizer;
 
 /// A conversation: a session of a model with its tokenizer and chat template, and the messages so far. It keeps the model loaded,
@@ -54,6 +58,8 @@ pub struct ChatOptions {
     pub max_tokens: Option<u32>,
     /// Strings that end an answer, beside the model's stop tokens. Default: none.
     pub stop_strings: Vec<String>,
+    /// What answers have to match. Default: nothing.
+    pub constraint: Option<Arc<dyn AnswerConstraint>>,
 }
 
 impl Default for ChatOptions {
@@ -64,6 +70,7 @@ impl Default for ChatOptions {
             sampling: default_sampling(),
             max_tokens: None,
             stop_strings: Vec::new(),
+            constraint: None,
         }
     }
 }
@@ -120,7 +127,7 @@ impl Chat {
         let window = Window::for_answer(self.context_tokens, max_tokens);
         let (prompt, first) = self.fit(window, self.first, Some(&question), "")?;
         self.first = first;
-        self.answer(&prompt, Exchange::New { question })
+        self.answer(&prompt, Exchange::New { question }, "")
     }
 
     /// Whether turns before the last answer are still part of prompts, so that [`Chat::resume`] can leave some out.
@@ -143,10 +150,10 @@ impl Chat {
         let begun = last.content.clone();
         let (prompt, first) = self.fit(Window::for_rest(self.context_tokens), first, None, &begun)?;
         self.first = first;
-        self.answer(&prompt, Exchange::Continued).map(Some)
+        self.answer(&prompt, Exchange::Continued, &begun).map(Some)
     }
 
-    /// Tokens of a prompt, and the index of the first message of the history in it: `from`, or a later turn so that it fits.
+    /// A prompt, and the index of the first message of the history in it: `from`, or a later turn so that it fits.
     /// The prompt ends with `question`, or where it is `None`, with `begun` as the start of the last answer.
     fn fit(
         &self,
@@ -154,14 +161,15 @@ impl Chat {
         from: usize,
         question: Option<&Message>,
         begun: &str,
-    ) -> Result<(Vec<u32>, usize), TextError> {
+    ) -> Result<(Prompt, usize), TextError> {
         let system = self.options.system.as_ref().map(|content| Message::new("system", content.as_str()));
         let end = if question.is_some() { self.history.len() } else { self.history.len() - 1 };
         let prompt = |first: usize| {
             let kept = self.history[first..end].iter().chain(question);
             let messages: Vec<Message> = system.iter().chain(kept).cloned().collect();
-            let text = self.template.render(&messages, &self.options.template_arguments)? + begun;
-            self.tokenizer.encode(&text)
+            let text = self.template.render(&messages, &self.options.template_arguments)?;
+            let format = self.template.reply_format(false).behind(&text);
+            Ok(Prompt { tokens: self.tokenizer.encode(&(text + begun))?, format })
         };
         // Without all turns, only a question is left.
         let all_left_out = question.map(|_| end);
@@ -169,15 +177,24 @@ impl Chat {
         first_kept(window, from, later, prompt)
     }
 
-    fn answer(&mut self, prompt: &[u32], exchange: Exchange) -> Result<Answer<'_>, TextError> {
+    /// Of the answer, the prompt already has `begun`.
+    fn answer(&mut self, prompt: &Prompt, exchange: Exchange, begun: &str) -> Result<Answer<'_>, TextError> {
         let conditions = StopConditions {
             max_tokens: self.options.max_tokens,
             stop_tokens: self.stop_tokens.clone(),
             stop_strings: self.options.stop_strings.clone(),
             ..StopConditions::default()
         };
-        let continuation =
-            Continuation::new(&mut self.session, &self.tokenizer, prompt, &self.options.sampling, conditions)?;
+        let (session, tokenizer, sampling) = (&mut self.session, &self.tokenizer, &self.options.sampling);
+        let continuation = match &self.options.constraint {
+            None => Continuation::new(session, tokenizer, &prompt.tokens, sampling, conditions)?,
+            Some(constraint) => {
+                let mut sampler = constraint.sampler(sampling, &prompt.format);
+                let observed = tokenizer.encode(begun)?.into_iter().try_for_each(|token| sampler.observe(token));
+                observed.map_err(|detail| TextError::Sample { detail })?;
+                Continuation::with_sampler(session, tokenizer, &prompt.tokens, sampling, conditions, sampler)?
+            }
+        };
         let record = Some((exchange, &mut self.history));
         Ok(Answer { continuation, text: String::new(), record })
     }
@@ -207,6 +224,11 @@ impl Chat {
     /// Starts a new conversation. What its prompts have in common with the old ones is still cached.
     pub fn clear(&mut self) {
         self.set_history(Vec::new());
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// The model's chat template.
@@ -245,6 +267,19 @@ impl Chat {
     /// From now on, `progress` is called while [`Chat::ask`] feeds what is new of the conversation, on the thread that calls it.
     pub fn set_feed_progress(&mut self, progress: Option<FeedProgress>) {
         self.session.set_feed_progress(progress);
+    }
+}
+
+/// What an answer follows.
+struct Prompt {
+    tokens: Vec<u32>,
+    /// How the answer is read.
+    format: ReplyFormat,
+}
+
+impl AsRef<[u32]> for Prompt {
+    fn as_ref(&self) -> &[u32] {
+        &self.tokens
     }
 }
 

@@ -25,22 +25,22 @@ impl Window {
     }
 }
 
-/// The tokens of the prompt that begins at message `from`, or else at one of `later`: the first that is short enough, or else the
+/// The prompt, with its tokens, that begins at message `from`, or else at one of `later`: the first that is short enough, or else the
 /// last. Returns them with the index of that message.
 ///
 /// # Errors
 /// Those of `prompt`. [`TextError::TemplateOutput`] stands for a prompt that is too long, unless there is no shorter one.
-pub(crate) fn first_kept(
+pub(crate) fn first_kept<P: AsRef<[u32]>>(
     window: Window,
     from: usize,
     later: impl Iterator<Item = usize>,
-    prompt: impl Fn(usize) -> Result<Vec<u32>, TextError>,
-) -> Result<(Vec<u32>, usize), TextError> {
+    prompt: impl Fn(usize) -> Result<P, TextError>,
+) -> Result<(P, usize), TextError> {
     let mut kept = (prompt(from), from);
     let mut bound = window.most;
     for first in later {
         match &kept.0 {
-            Ok(tokens) if tokens.len() <= bound => break,
+            Ok(tokens) if tokens.as_ref().len() <= bound => break,
             Ok(_) | Err(TextError::TemplateOutput { .. }) => kept = (prompt(first), first),
             Err(_) => break,
         }

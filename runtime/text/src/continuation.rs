@@ -1,10 +1,14 @@
 //! Text that continues a prompt, piece by piece.
 
-use unicorn_runtime::{RunError, Sampled, Sampling, Session, Tokens};
+use unicorn_runtime::{RunError, Sampling, Session};
 
 use crate::error::TextError;
 use crate::output::{EndReason, OutputText, Piece, StopConditions};
+use crate::token_sampler::{SampledTokens, TokenSampler};
 use crate::tokenizer::Tokenizer;
+
+/// The tokens behind the first one.
+type Later<'s> = Box<dyn Iterator<Item = Result<u32, TextError>> + 's>;
 
 /// Pieces of the text that continues a prompt, as the model generates them; none is empty, none ends within a character.
 ///
@@ -28,7 +32,7 @@ use crate::tokenizer::Tokenizer;
 /// # }
 /// ```
 pub struct Continuation<'s> {
-    pieces: Pieces<Tokens<'s>>,
+    pieces: Pieces<Later<'s>>,
     prompt_tokens: u32,
     cached_tokens: u32,
 }
@@ -51,17 +55,50 @@ impl<'s> Continuation<'s> {
         sampling: &Sampling,
         conditions: StopConditions,
     ) -> Result<Continuation<'s>, TextError> {
+        Continuation::begin(session, tokenizer, prompt, conditions, |session, rest| {
+            let first = session.feed_and_sample(rest, sampling)?.token;
+            let later = session.generate(first, sampling, u32::MAX).map(|next| Ok(next?.token));
+            Ok((first, Box::new(later) as Later<'s>))
+        })
+    }
+
+    /// As [`Continuation::new`], with tokens that `sampler` samples where it applies. No step runs ahead, and nothing is speculated.
+    ///
+    /// # Errors
+    /// Those of [`Continuation::new`], and [`TextError::Sample`].
+    pub fn with_sampler(
+        session: &'s mut Session,
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        sampling: &Sampling,
+        conditions: StopConditions,
+        sampler: Box<dyn TokenSampler>,
+    ) -> Result<Continuation<'s>, TextError> {
+        Continuation::begin(session, tokenizer, prompt, conditions, |session, rest| {
+            let (later, first) = SampledTokens::begin(session, rest, sampling, sampler)?;
+            Ok((first, Box::new(later) as Later<'s>))
+        })
+    }
+
+    /// `start` feeds what of the prompt is not cached, and returns the first token and those behind it.
+    fn begin(
+        session: &'s mut Session,
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        conditions: StopConditions,
+        start: impl FnOnce(&'s mut Session, &[u32]) -> Result<(u32, Later<'s>), TextError>,
+    ) -> Result<Continuation<'s>, TextError> {
         if prompt.is_empty() {
             return Err(TextError::EmptyPrompt);
         }
         let max_tokens = conditions.max_tokens;
         let output = OutputText::new(tokenizer, prompt, conditions);
         let cached_tokens = session.keep_common_start(prompt);
-        let pieces = match session.feed_and_sample(&prompt[cached_tokens as usize..], sampling) {
+        let pieces = match start(session, &prompt[cached_tokens as usize..]) {
             Ok(_) if max_tokens == Some(0) => Pieces::ended(output, EndReason::MaxTokens),
-            Ok(first) => Pieces::new(output, first.token, session.generate(first.token, sampling, u32::MAX)),
-            Err(RunError::Cancelled) => Pieces::ended(output, EndReason::Cancelled),
-            Err(error) => return Err(error.into()),
+            Ok((first, later)) => Pieces::new(output, first, later),
+            Err(TextError::Run(RunError::Cancelled)) => Pieces::ended(output, EndReason::Cancelled),
+            Err(error) => return Err(error),
         };
         Ok(Continuation { pieces, prompt_tokens: prompt.len() as u32, cached_tokens })
     }
@@ -112,7 +149,7 @@ struct Pieces<T> {
     end_reason: Option<EndReason>,
 }
 
-impl<T: Iterator<Item = Result<Sampled, RunError>>> Pieces<T> {
+impl<T: Iterator<Item = Result<u32, TextError>>> Pieces<T> {
     fn new(output: OutputText, first: u32, tokens: T) -> Pieces<T> {
         Pieces { output, first: Some(first), tokens: Some(tokens), generated: Vec::new(), end_reason: None }
     }
@@ -145,7 +182,7 @@ impl<T: Iterator<Item = Result<Sampled, RunError>>> Pieces<T> {
     fn next_piece(&mut self) -> Result<Piece, TextError> {
         let next = match self.first.take() {
             Some(first) => Some(Ok(first)),
-            None => self.tokens.as_mut().and_then(T::next).map(|next| next.map(|sampled| sampled.token)),
+            None => self.tokens.as_mut().and_then(T::next),
         };
         match next {
             Some(Ok(token)) => {
@@ -155,9 +192,9 @@ impl<T: Iterator<Item = Result<Sampled, RunError>>> Pieces<T> {
                 }
                 Ok(piece)
             }
-            None | Some(Err(RunError::ContextFull { .. })) => self.output.end(EndReason::ContextFull),
-            Some(Err(RunError::Cancelled)) => self.output.end(EndReason::Cancelled),
-            Some(Err(error)) => Err(error.into()),
+            None | Some(Err(TextError::Run(RunError::ContextFull { .. }))) => self.output.end(EndReason::ContextFull),
+            Some(Err(TextError::Run(RunError::Cancelled))) => self.output.end(EndReason::Cancelled),
+            Some(Err(error)) => Err(error),
         }
     }
 }
@@ -167,19 +204,19 @@ mod tests {
     use super::*;
     use crate::tokenizer::tests::{BYTE_LEVEL, tokenizer};
 
-    fn sampled(token: u32) -> Result<Sampled, RunError> {
-        Ok(Sampled { token, logit: 0.0, candidates: 1 })
+    fn sampled(token: u32) -> Result<u32, TextError> {
+        Ok(token)
     }
 
     /// Pieces of the first token "a" and those of `tokens`.
     fn pieces(
-        tokens: Vec<Result<Sampled, RunError>>,
+        tokens: Vec<Result<u32, TextError>>,
         conditions: StopConditions,
-    ) -> Pieces<std::vec::IntoIter<Result<Sampled, RunError>>> {
+    ) -> Pieces<std::vec::IntoIter<Result<u32, TextError>>> {
         Pieces::new(OutputText::new(&tokenizer(BYTE_LEVEL), &[1], conditions), 1, tokens.into_iter())
     }
 
-    fn all<T: Iterator<Item = Result<Sampled, RunError>>>(pieces: &mut Pieces<T>) -> Vec<String> {
+    fn all<T: Iterator<Item = Result<u32, TextError>>>(pieces: &mut Pieces<T>) -> Vec<String> {
         std::iter::from_fn(|| pieces.next()).map(|piece| piece.unwrap()).collect()
     }
 
@@ -204,14 +241,14 @@ mod tests {
 
     #[test]
     fn cancelling_ends_it_with_the_text_so_far() {
-        let mut cancelled = pieces(vec![sampled(3), Err(RunError::Cancelled)], StopConditions::default());
+        let mut cancelled = pieces(vec![sampled(3), Err(RunError::Cancelled.into())], StopConditions::default());
         assert_eq!(all(&mut cancelled), ["a", "\u{fffd}"]);
         assert_eq!(cancelled.end_reason, Some(EndReason::Cancelled));
     }
 
     #[test]
     fn an_error_ends_it_without_a_reason() {
-        let mut failed = pieces(vec![Err(RunError::NoTokens), sampled(1)], StopConditions::default());
+        let mut failed = pieces(vec![Err(RunError::NoTokens.into()), sampled(1)], StopConditions::default());
         assert_eq!(failed.next().unwrap().unwrap(), "a");
         assert!(matches!(failed.next(), Some(Err(TextError::Run(RunError::NoTokens)))));
         assert!(failed.next().is_none() && failed.end_reason.is_none());

@@ -52,7 +52,7 @@ pub enum TextError {
         /// The name.
         name: String,
     },
-    /// The chat template was stopped after so many steps that it may never end.
+    /// The chat template was stopped at the limit of its steps, because it may never end.
     TemplateSteps {
         /// Where it was then; empty if that is unknown.
         at: String,
@@ -69,6 +69,11 @@ pub enum TextError {
     },
     /// The prompt has no tokens, and the model has no beginning-of-sequence token to start from.
     EmptyPrompt,
+    /// No token could be sampled: a [`TokenSampler`](crate::TokenSampler) excludes them all, or gave up.
+    Sample {
+        /// What the sampler reported.
+        detail: String,
+    },
     /// A step of the model failed.
     Run(RunError),
 }
@@ -111,6 +116,7 @@ impl fmt::Display for TextError {
             TextError::EmptyPrompt => {
                 write!(f, "prompt is empty, and the model has no beginning-of-sequence token to start from")
             }
+            TextError::Sample { detail } => write!(f, "no token can be sampled: {detail}"),
             TextError::Run(error) => error.fmt(f),
         }
     }

@@ -30,6 +30,7 @@ mod chat_template;
 mod reply;
 
 mod sampling;
+mod token_sampler;
 
 mod error;
 
@@ -49,5 +50,6 @@ pub use output::{EndReason, OutputText, Piece, StopConditions};
 pub use reply::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;
+pub use token_sampler::{AnswerConstraint, TokenSampler};
 pub use tokenizer::Tokenizer;
 pub use vocabulary::TokenBytes;

@@ -1,11 +1,14 @@
 //! unicorn-text: a `Chat` and a `Continuation`.
 
+use std::sync::Arc;
+
 use unicorn_runtime::{CancelToken, LoadOptions, Model};
+use unicorn_structure::{AnswerStructure, Structure};
 use unicorn_text::{
     Chat, ChatOptions, ChatTemplate, Continuation, EndReason, Message, StopConditions, TextError, Tokenizer,
 };
 
-use crate::{MODEL, device};
+use crate::{MODEL, SCHEMA, device};
 
 fn load() -> Model {
     load_for(1)
@@ -65,6 +68,31 @@ fn a_chat_yields_pieces_and_continues_from_its_cache() {
 }
 
 /// As in a server: tokenizer and template are parsed once, and each thread has a chat of its own.
+#[test]
+fn an_answer_matches_a_schema_a_grammar_or_an_expression() {
+    let model = load();
+    let mut chat = chat(&model, 100);
+    let mut ask = |structure: Structure| {
+        let constraint = AnswerStructure::new(&structure, &model, chat.tokenizer()).unwrap();
+        chat.options_mut().constraint = Some(Arc::new(constraint));
+        let mut answer = chat.ask("Who lives on the island?").unwrap();
+        let text: String = answer.by_ref().map(Result::unwrap).collect();
+        assert_eq!(answer.end_reason(), Some(EndReason::StopToken), "{text}");
+        text
+    };
+    let text = ask(Structure::from_schema_text(SCHEMA).unwrap());
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(json["a"].is_boolean() && json.as_object().unwrap().len() == 1, "{text}");
+    let text = ask(Structure::from_grammar("root ::= \"<\" [0-9] [0-9] \">\"".into()).unwrap());
+    assert!(text.len() == 4 && text.starts_with('<') && text[1..3].parse::<u8>().is_ok(), "{text}");
+    let text = ask(Structure::Regex("(yes|no)!".into()));
+    assert!(["yes!", "no!"].contains(&text.as_str()), "{text}");
+    // Without it, the same chat answers freely.
+    chat.options_mut().constraint = None;
+    let free: String = chat.ask("Who lives on the island?").unwrap().map(Result::unwrap).collect();
+    assert!(free.split_whitespace().count() > 5, "{free}");
+}
+
 #[test]
 fn chats_on_several_threads_share_a_parsed_tokenizer_and_template() {
     const QUESTIONS: [&str; 3] = ["Who lives on the island?", "Tell me of the sea.", "Where is the ship?"];

@@ -14,6 +14,10 @@ static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
     Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
 });
 
+/// A small JSON object.
+const SCHEMA: &str =
+    r#"{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}"#;
+
 fn device() -> String {
     std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into())
 }

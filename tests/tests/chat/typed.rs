@@ -7,7 +7,7 @@ use std::process::Command;
 use tests::programs::program;
 use tests::terminal::Terminal;
 
-use crate::{MODEL, device};
+use crate::{MODEL, SCHEMA, device};
 
 const COLUMNS: NonZeroU16 = NonZeroU16::new(100).unwrap();
 /// Shown in an empty line.
@@ -103,7 +103,7 @@ fn each_command_answers() {
     let mut chat = Typed::start(state.path(), &["--system", "Be brief."]);
     let help = chat.line("/?");
     for command in
-        ["/set", "/show", "/think", "/retry", "/edit", "/save", "/load", "/clear", "/system", "/help", "/bye"]
+        ["/set", "/show", "/think", "/retry", "/edit", "/save", "/load", "/list", "/clear", "/system", "/help", "/bye"]
     {
         assert!(help.lines().any(|line| line.split(' ').next() == Some(command)), "{command} in {help}");
     }
@@ -119,7 +119,7 @@ fn each_command_answers() {
     for row in ["temp            0", "seed            99", "n-predict       10"] {
         assert!(parameters.contains(row), "{row} in {parameters}");
     }
-    assert!(chat.line("/set num_ctx 9").contains("start again with -c N"));
+    assert!(chat.line("/set num_ctx 9000000").contains("ctx: expected 1 to"));
     assert!(chat.line("/set top_p 9").contains("expected a number above 0 and at most 1"));
     assert!(chat.line("/think off").contains("no switch for reasoning"));
     assert!(chat.line("/retry").contains("nothing was asked yet"));
@@ -127,8 +127,11 @@ fn each_command_answers() {
     assert!(chat.line("/shw").contains("did you mean /show?"));
     assert!(chat.line("/set parameter").contains("/set top-p NUMBER"));
     assert!(chat.line("/? retry").starts_with("/retry   answer the last question again"));
-    assert!(chat.line("/show modelfile").contains("an artifact holds no modelfile"));
-    assert!(chat.line("/set format json").contains("unicorn-run serve does"));
+    let command = chat.line("/show modelfile");
+    for option in ["unicorn-run ", "--seed 99", "--system 'Be", "then: /set stop </s> User:"] {
+        assert!(command.contains(option), "{option} in {command}");
+    }
+    assert!(chat.line("/set format xml").contains("expected a JSON schema"));
     assert_eq!(chat.line("/set verbose"), "figures follow an answer");
     let figures = chat.line("Who are you?");
     assert!(figures.contains("\nprefill  ") && figures.contains("\ndecode   "), "{figures}");
@@ -151,6 +154,40 @@ fn each_command_answers() {
     assert_eq!(chat.line("/show system"), "Be\nvery brief.");
     assert!(chat.line("/load ships").contains("no conversation is saved as \"ships\": found islands"));
     assert!(chat.line("/save ../ships").contains("expected letters, digits"));
+    chat.bye();
+}
+
+#[test]
+fn answers_match_a_format_until_it_is_taken_back() {
+    let state = tempfile::tempdir().unwrap();
+    let mut chat = Typed::start(state.path(), &["--format", SCHEMA]);
+    chat.line("/set n-predict 100");
+    let answer = chat.line("Is it an island?");
+    let json: serde_json::Value =
+        serde_json::from_str(answer.trim()).unwrap_or_else(|error| panic!("{answer}: {error}"));
+    assert!(json["a"].is_boolean(), "{answer}");
+    assert!(chat.line("/show command").contains("--json-schema '{\"type\""));
+    assert_eq!(chat.line("/set noformat"), "format is none");
+    let answer = chat.line("Is it an island?");
+    assert!(serde_json::from_str::<serde_json::Value>(answer.trim()).is_err(), "{answer}");
+    chat.bye();
+}
+
+#[test]
+fn another_context_keeps_the_conversation_and_another_model_begins_one() {
+    let state = tempfile::tempdir().unwrap();
+    let mut chat = Typed::start(state.path(), &[]);
+    chat.line("Who lives on the island?");
+    assert!(chat.line("/set parameter num_ctx 96").ends_with("ctx is 96"));
+    let info = chat.line("/show info");
+    assert!(info.contains("context       96 of") && info.contains("conversation  1 question"), "{info}");
+    // A model that cannot be loaded leaves the one that is there.
+    assert!(chat.line("/load nowhere.gguf").contains("nowhere.gguf"));
+    assert!(chat.line("/show info").contains("conversation  1 question"));
+    let model = MODEL.artifact_path();
+    assert!(chat.line(&format!("/load {}", model.display())).ends_with("new conversation"));
+    let info = chat.line("/show info");
+    assert!(info.contains("conversation  0 questions") && !info.contains("context       96 of"), "{info}");
     chat.bye();
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::sampling::template_arguments;
-use super::{COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
+use super::{COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs, StructureArgs};
 use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
@@ -43,6 +43,8 @@ pub struct RunArgs {
     pub json: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub structure: StructureArgs,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
     #[command(flatten)]

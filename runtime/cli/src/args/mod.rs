@@ -8,6 +8,7 @@ mod serve;
 mod load;
 mod sampling;
 mod speculation;
+mod structure;
 
 mod bench;
 mod profile;
@@ -37,6 +38,7 @@ pub use selftest::{CONSERVATIVE, NpuSelftestArgs, SelftestArgs};
 pub use serve::{LogFormat, ReasoningFormatOption, ReasoningOption, ServeArgs};
 pub use speculation::SpeculationArgs;
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
+pub use structure::{StructureArgs, format};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};
 pub use tune::TuneArgs;
 

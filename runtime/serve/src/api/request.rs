@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use unicorn_structure::Structure;
 use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 use unicorn_text::{Message, TemplateArguments};
 
@@ -12,7 +13,6 @@ use super::prompt::{PROMPT, Prompt, messages, prompts};
 use super::sampling::{BIAS, BiasedText, further_sampling, logit_bias, sampling, seed};
 use super::structure::structure;
 use super::tools::{ToolChoice, tools};
-use crate::structure::Structure;
 
 /// An endpoint that generates text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

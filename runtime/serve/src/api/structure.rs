@@ -1,10 +1,10 @@
 //! What a reply has to match, by the names of OpenAI, llama-server and vLLM.
 
 use serde_json::{Map, Value, json};
+use unicorn_structure::Structure;
 
 use super::error::ApiError;
 use super::fields::{Fields, unexpected};
-use crate::structure::Structure;
 
 const FORMAT: &str = "a type of text, json_object, or json_schema with a schema";
 const SCHEMA: &str = "a JSON schema: an object, true or false, or its text";
@@ -21,7 +21,7 @@ pub(super) fn structure(fields: &mut Fields) -> Result<Option<(&'static str, Str
             if name == "json" { nested.take(name, SCHEMA)? } else { fields.take(name, SCHEMA)? };
         // llama-server's form of none.
         let schema = schema.filter(|schema| name != "json_schema" || *schema != json!({}));
-        found.extend(schema.map(|schema| Ok((name, Structure::Schema(read_schema(name, schema)?)))).transpose()?);
+        found.extend(schema.map(|schema| Ok((name, read_schema(name, schema)?))).transpose()?);
     }
     for (name, of) in [("guided_regex", &mut *fields), ("regex", &mut nested)] {
         let regex = of.take(name, "a regular expression")?;
@@ -54,23 +54,19 @@ fn response_format(format: &Value) -> Result<Option<(&'static str, Structure)>, 
         Some("json_schema") => schema().ok_or_else(|| unexpected(NAME, FORMAT, format))?,
         _ => return Err(unexpected(NAME, FORMAT, format)),
     };
-    Ok(Some((NAME, Structure::Schema(read_schema(NAME, schema)?))))
+    Ok(Some((NAME, read_schema(NAME, schema)?)))
 }
 
-fn read_schema(name: &str, schema: Value) -> Result<Value, ApiError> {
-    let schema = match &schema {
-        Value::String(text) => serde_json::from_str(text).map_err(|_| unexpected(name, SCHEMA, &schema))?,
-        _ => schema,
+fn read_schema(name: &str, schema: Value) -> Result<Structure, ApiError> {
+    let structure = match &schema {
+        Value::String(text) => Structure::from_schema_text(text),
+        _ => Structure::from_schema(schema),
     };
-    match schema {
-        Value::Object(_) | Value::Bool(_) => Ok(schema),
-        _ => Err(unexpected(name, SCHEMA, &schema)),
-    }
+    structure.map_err(|error| ApiError::parameter(name, error))
 }
 
-/// GBNF, which defines rules by `::=`, or Lark, which does not.
 fn read_grammar(name: &str, grammar: String) -> Result<Structure, ApiError> {
-    if grammar.contains("::=") { Structure::of_gbnf(name, &grammar) } else { Ok(Structure::Lark(grammar)) }
+    Structure::from_grammar(grammar).map_err(|error| ApiError::parameter(name, error))
 }
 
 #[cfg(test)]

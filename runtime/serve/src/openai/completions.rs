@@ -75,7 +75,7 @@ impl Completions {
         choice
     }
 
-    /// Of tokens behind so many characters of the text.
+    /// The log probabilities of `tokens`, behind `before` characters of the text.
     fn logprobs(&self, tokens: &[HostSampled], before: usize) -> Value {
         match (&self.probabilities, self.endpoint) {
             (None, _) => Value::Null,

@@ -32,7 +32,7 @@ struct Form {
     base64: bool,
     /// As [`normalize`] takes it.
     norm: i32,
-    /// Of each row, so many numbers from its begin; `None`: all.
+    /// Length to which each row is cut; `None`: all of it.
     dimensions: Option<usize>,
 }
 

@@ -101,11 +101,11 @@ impl TokenReceiver for Reader {
         ControlFlow::Break(())
     }
 
-    fn chooses(&self) -> bool {
+    fn samples_on_host(&self) -> bool {
         matches!(self.output, Output::Yes(_))
     }
 
-    fn choose(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
+    fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
         if let Output::Yes(yes) = &self.output {
             let score = yes.score(logits);
             self.send(Ok(Finding::Score(score)));

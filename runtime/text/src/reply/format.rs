@@ -47,6 +47,12 @@ impl ReplyFormat {
         ReplyFormat { thinks: has("</think>").then_some(false), tools: has_tools.then_some(format), harmony: false }
     }
 
+    /// The format of a reply behind `prompt`, which may end within the reasoning.
+    pub fn behind(self, prompt: &str) -> ReplyFormat {
+        let thinks = self.thinks.map(|thinks| thinks || prompt.trim_end().ends_with("<think>"));
+        ReplyFormat { thinks, ..self }
+    }
+
     /// The text that a call begins with, up to the first of the arguments of the tool `name`, or without one, up to the name: a reply
     /// that begins so has to be a call.
     pub fn call_beginning(&self, name: Option<&str>) -> Option<String> {

@@ -1,6 +1,7 @@
 //! `unicorn-run MODEL`: one answer to one prompt, or a chat when there is a terminal and no prompt.
 
 mod early_tokenizer;
+mod loaded;
 mod prompt;
 
 mod answer;
@@ -8,14 +9,16 @@ mod chat;
 mod report;
 
 use unicorn_runtime::{Model, Sampling};
-use unicorn_text::{Continuation, EndReason, StopConditions, TextError, Tokenizer};
+use unicorn_structure::Structure;
+use unicorn_text::{Continuation, EndReason, StopConditions, TextError};
 
 use self::answer::{Generated, Runner};
-use self::early_tokenizer::EarlyTokenizer;
+use self::chat::Source;
+use self::loaded::Loaded;
+use self::prompt::Prompt;
 use self::report::{RunReport, why_empty};
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::load::{load_speculation, load_to_generate};
 use crate::models;
 use crate::report::statistics::RunStatistics;
 use crate::terminal::interrupt;
@@ -32,25 +35,25 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     }
 
     args.speculation.resolve(None)?;
+    let structure = args.structure.resolve()?;
 
     let artifact = models::artifact(model, &args.load)?;
-    let tokenizer = EarlyTokenizer::begin(&artifact);
-    let model = load_to_generate(&artifact, &args.load, args.ctx, args.lazy)?;
-    let tokenizer = tokenizer.of(&model)?;
-    let speculation = load_speculation(&args.speculation, &args.load, &model)?;
-    let mut runner = Runner::new(&model, speculation);
+    let loaded = Loaded::open(&artifact, args.ctx, args)?;
     interrupt::catch()?;
     match prompt {
-        None => chat::run(runner, tokenizer, args),
-        Some(text) => answer(&mut runner, &tokenizer, args, text),
+        None => {
+            let source = Source { model: model.to_owned(), artifact, context_tokens: args.ctx };
+            chat::run(loaded, source, structure, args)
+        }
+        Some(text) => answer(&loaded, args, text, structure),
     }
 }
 
 /// Prints the answer to one prompt on stdout, and its figures on stderr.
-fn answer(runner: &mut Runner<'_>, tokenizer: &Tokenizer, args: &RunArgs, text: String) -> Result<(), CliError> {
-    let model = runner.model;
+fn answer(loaded: &Loaded, args: &RunArgs, text: String, structure: Option<Structure>) -> Result<(), CliError> {
+    let model = &loaded.model;
     let sampling = args.sampling.resolve();
-    let generated = generate(runner, tokenizer, args, text, &sampling)?;
+    let generated = generate(loaded, args, text, &sampling, structure)?;
     let (end_reason, empty) = (generated.end_reason, why_empty(&generated.text, generated.end_reason, args.raw));
     // With --lazy, the text may come from weights that turn out to be wrong.
     if end_reason != EndReason::Cancelled {
@@ -76,22 +79,29 @@ fn report(model: &Model, sampling: &Sampling, generated: Generated) -> RunReport
 
 /// Generates the answer; with `--json`, nothing is printed meanwhile.
 fn generate(
-    runner: &mut Runner<'_>,
-    tokenizer: &Tokenizer,
+    loaded: &Loaded,
     args: &RunArgs,
     text: String,
     sampling: &Sampling,
+    structure: Option<Structure>,
 ) -> Result<Generated, CliError> {
-    let model: &Model = runner.model;
-    let section = model.tokenizer_section();
-    let prompt = prompt::tokens(args, text, model, tokenizer)?;
+    let Loaded { model, tokenizer, speculation } = loaded;
+    let mut runner = Runner::new(model, speculation.clone());
+    let Prompt { tokens, format } = prompt::encoded(args, text, model, tokenizer)?;
+    let constraint = structure.map(|structure| loaded.constraint(&structure)).transpose()?;
     let mut conditions = StopConditions::default();
-    (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, section.stop_ids.clone());
+    (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, model.tokenizer_section().stop_ids.clone());
     let mut session = model.session().map_err(TextError::from)?;
     session.set_cancel(interrupt::token());
     session.set_speculation(runner.speculation.as_ref())?;
     session.set_feed_progress(Some(runner.prefill_progress()));
-    let start = || Continuation::new(&mut session, tokenizer, &prompt, sampling, conditions);
+    let start = || match constraint {
+        None => Continuation::new(&mut session, tokenizer, &tokens, sampling, conditions),
+        Some(constraint) => {
+            let sampler = constraint.sampler(sampling, &format);
+            Continuation::with_sampler(&mut session, tokenizer, &tokens, sampling, conditions, sampler)
+        }
+    };
     let generated = if args.json {
         runner.run(start, &mut |_| Ok(()))?
     } else {

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read};
 
 use unicorn_runtime::Model;
-use unicorn_text::{ChatTemplate, Message, Tokenizer};
+use unicorn_text::{ChatTemplate, Message, ReplyFormat, Tokenizer};
 
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -40,19 +40,27 @@ fn from_stdin() -> Result<String, CliError> {
     Ok(text)
 }
 
-/// The prompt's tokens: in the model's chat template, or as the text is with `--raw` and where the model has none.
-pub fn tokens(args: &RunArgs, text: String, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliError> {
+/// A prompt as the model gets it.
+pub struct Prompt {
+    pub tokens: Vec<u32>,
+    /// How the answer is read.
+    pub format: ReplyFormat,
+}
+
+/// The prompt of a text: in the model's chat template, or as it is with `--raw` and where the model has none.
+pub fn encoded(args: &RunArgs, text: String, model: &Model, tokenizer: &Tokenizer) -> Result<Prompt, CliError> {
     let section = model.tokenizer_section();
     // Without a template, a system message is an error: it would be dropped.
     if args.raw || (section.chat_template.is_none() && args.system.is_none()) {
         if !args.raw {
             note("model has no chat template: the text is continued as it is");
         }
-        return Ok(tokenizer.encode_prompt(&text)?);
+        return Ok(Prompt { tokens: tokenizer.encode_prompt(&text)?, format: ReplyFormat::default() });
     }
     let system = args.system.clone().map(|content| Message::new("system", content));
     let messages: Vec<Message> = system.into_iter().chain([Message::new("user", text)]).collect();
     let arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let template = ChatTemplate::new(section, model.context_tokens())?;
-    Ok(tokenizer.encode(&template.render(&messages, &arguments)?)?)
+    let text = template.render(&messages, &arguments)?;
+    Ok(Prompt { tokens: tokenizer.encode(&text)?, format: template.reply_format(false).behind(&text) })
 }

@@ -12,8 +12,10 @@ pub enum Line<'l> {
     Help(Help),
     Show(Subject),
     Save(&'l str),
-    /// Without a name, the names are listed.
+    /// A saved conversation, or a model. Without a name, the names of conversations are listed.
     Load(Option<&'l str>),
+    /// Lists the artifacts that were fetched.
+    List,
     Retry,
     Edit,
     Clear,
@@ -42,6 +44,8 @@ pub enum Subject {
     Template,
     Parameters,
     System,
+    /// The command that starts the same chat.
+    Command,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -61,14 +65,19 @@ pub struct Command {
 }
 
 /// In the order of `/help`. Other names of them are in [`Line::parse`].
-pub const COMMANDS: [Command; 11] = [
+pub const COMMANDS: [Command; 12] = [
     command("/set", "…", "set a parameter or the system message: /? set"),
     command("/show", "…", "show the model, its template, the parameters or the system message: /? show"),
     command("/think", "on|off|low|medium|high", "let the model reason before it answers, if its template can"),
     command("/retry", "", "answer the last question again, with another seed"),
     command("/edit", "", "edit the last question and ask it instead; Ctrl-G opens it in $EDITOR"),
     command("/save", "NAME", "save the conversation"),
-    command("/load", "[NAME]", "continue a saved conversation; without NAME, list them"),
+    command(
+        "/load",
+        "[NAME|MODEL]",
+        "continue a saved conversation, or load another model; without NAME, list conversations",
+    ),
+    command("/list", "", "list the models that were fetched"),
     command("/clear", "", "start a new conversation; the system message stays"),
     command("/system", "[TEXT]", "set the system message; without TEXT, none"),
     command("/help", "", "this list, also as /?; /? shortcuts lists the keys"),
@@ -109,6 +118,7 @@ impl Line<'_> {
                 "" => Err("/save needs a name, as in: /save islands".into()),
                 name => Ok(Line::Save(name)),
             },
+            "/list" => nothing_more(name, rest, Line::List),
             "/load" => Ok(Line::Load((!rest.is_empty()).then_some(rest))),
             "/system" => Ok(Line::System(without_block(rest))),
             "/think" => Ok(Line::Think((!rest.is_empty()).then_some(rest))),
@@ -160,12 +170,11 @@ fn show(subject: &str) -> Result<Line<'_>, String> {
         "template" => Line::Show(Subject::Template),
         "parameters" => Line::Show(Subject::Parameters),
         "system" => Line::Show(Subject::System),
-        "license" | "modelfile" => {
-            return Err(format!(
-                "an artifact holds no {subject} of its model; /show info and /show template show what it holds"
-            ));
+        // Ollama's name: its modelfile starts the same chat.
+        "command" | "modelfile" => Line::Show(Subject::Command),
+        other => {
+            return Err(format!("nothing to show by {other:?}: expected {}", SUBJECTS.join(", ")));
         }
-        other => return Err(format!("nothing to show by {other:?}: expected info, template, parameters or system")),
     })
 }
 
@@ -189,9 +198,7 @@ fn set(setting: &str) -> Result<Line<'_>, String> {
             Some((name, value)) => Line::Set(Setting::Parameter(name, value.trim())),
             None => return Err(format!("/set parameter {rest} needs a value; /? parameters lists what each may be")),
         },
-        ("format", _) => {
-            return Err("a chat does not constrain answers; unicorn-run serve does, with response_format".into());
-        }
+        ("noformat", "") => Line::Set(Setting::Parameter("format", "none")),
         (name, "") if PARAMETERS.contains(&parameter_name(name).as_str()) => {
             return Err(format!("/set {name} needs a value; /? parameters lists what each may be"));
         }
@@ -277,7 +284,7 @@ const SET_HELP: [(&str, &str); 10] = [
 ];
 
 /// By the names of [`PARAMETERS`].
-const PARAMETER_HELP: [(&str, &str); 9] = [
+const PARAMETER_HELP: [(&str, &str); 11] = [
     ("temp NUMBER", "randomness, from 0: the likeliest token always"),
     ("top-k N", "sample from the N likeliest tokens; 0: from all"),
     ("top-p NUMBER", "sample from the likeliest tokens that have this share together, up to 1"),
@@ -287,14 +294,20 @@ const PARAMETER_HELP: [(&str, &str); 9] = [
     ("seed N", "equal seeds give equal answers"),
     ("n-predict N", "longest answer in tokens; -1: no limit"),
     ("stop TEXT ...", "end an answer before any of these texts"),
+    ("format json|SCHEMA", "answers are JSON, or match a JSON schema; none: any answer"),
+    ("ctx N", "context in tokens; the model is loaded again, the conversation stays"),
 ];
 
-const SHOW_HELP: [(&str, &str); 4] = [
+const SHOW_HELP: [(&str, &str); 5] = [
     ("/show info", "model, device, memory and context"),
     ("/show parameters", "what /set parameter changes, with the values"),
     ("/show system", "the system message"),
     ("/show template", "the model's chat template"),
+    ("/show command", "the command that starts this chat with these settings"),
 ];
+
+/// What `/show` takes.
+const SUBJECTS: [&str; 5] = ["info", "template", "parameters", "system", "command"];
 
 const SHORTCUTS: [(&str, &str); 10] = [
     ("Ctrl-C", "stop the answer; at the prompt, discard the line"),
@@ -319,7 +332,7 @@ pub fn completions(line: &str, saved: impl Fn() -> Vec<String>) -> (usize, Vec<S
     let words: Vec<&str> = before.split_whitespace().collect();
     let names: Vec<String> = match words.as_slice() {
         [] => COMMANDS.iter().map(|command| command.name.to_owned()).collect(),
-        ["/show"] => ["info", "template", "parameters", "system"].map(str::to_owned).into(),
+        ["/show"] => SUBJECTS.map(str::to_owned).into(),
         ["/think"] => ["on", "off", "low", "medium", "high"].map(str::to_owned).into(),
         ["/?" | "/help"] => ["set", "parameters", "show", "shortcuts"].map(str::to_owned).into(),
         ["/save" | "/load"] => saved(),
@@ -345,14 +358,26 @@ pub fn completions(line: &str, saved: impl Fn() -> Vec<String>) -> (usize, Vec<S
 }
 
 /// Names of `/set parameter`, those of the command line.
-pub const PARAMETERS: [&str; 9] =
-    ["temp", "top-k", "top-p", "min-p", "repeat-penalty", "repeat-last-n", "seed", "n-predict", "stop"];
+pub const PARAMETERS: [&str; 11] = [
+    "temp",
+    "top-k",
+    "top-p",
+    "min-p",
+    "repeat-penalty",
+    "repeat-last-n",
+    "seed",
+    "n-predict",
+    "stop",
+    "format",
+    "ctx",
+];
 
 /// A parameter's name among [`PARAMETERS`], if it has one: Ollama's names and those of options mean the same.
 pub fn parameter_name(name: &str) -> String {
     match name.trim_start_matches('-').replace('_', "-").as_str() {
         "temperature" => "temp".to_owned(),
         "num-predict" => "n-predict".to_owned(),
+        "num-ctx" | "ctx-size" => "ctx".to_owned(),
         name => name.to_owned(),
     }
 }
@@ -405,8 +430,9 @@ mod tests {
         assert_eq!(parse("/set parameter"), Ok(Line::Help(Help::Parameters)));
         assert!(parse("/set top_k").unwrap_err().contains("needs a value"));
         assert!(parse("/set foo").unwrap_err().starts_with("nothing to set is called foo"));
-        assert!(parse("/set format json").unwrap_err().contains("unicorn-run serve"));
-        assert!(parse("/show license").unwrap_err().contains("holds no license"));
+        assert_eq!(parse("/set format json"), Ok(Line::Set(Setting::Parameter("format", "json"))));
+        assert_eq!(parse("/set noformat"), Ok(Line::Set(Setting::Parameter("format", "none"))));
+        assert_eq!(parse("/show modelfile"), Ok(Line::Show(Subject::Command)));
     }
 
     #[test]

@@ -11,17 +11,22 @@ mod line;
 mod saved;
 mod settings;
 mod show;
+mod source;
 
 use std::path::Path;
 
-use unicorn_text::{Chat, ChatOptions, ChatTemplate, Tokenizer};
+use unicorn_structure::Structure;
+use unicorn_text::{Chat, ChatOptions, ChatTemplate, Message};
 
 use self::input::{Input, Typed};
 use self::line::{Line, Setting};
 use self::saved::Saved;
 use self::settings::Settings;
+pub use self::source::Source;
 use super::answer::Runner;
-use crate::args::RunArgs;
+use super::loaded::Loaded;
+use crate::args::{ListArgs, RunArgs};
+use crate::commands::store;
 use crate::error::CliError;
 use crate::report::text::{printable, printable_lines};
 use crate::terminal::output::{Verbosity, note, print, print_error, verbosity};
@@ -29,43 +34,59 @@ use crate::terminal::text::{columns, wrapped};
 use crate::terminal::{editor, interrupt};
 
 /// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
-pub fn run(runner: Runner<'_>, tokenizer: Tokenizer, args: &RunArgs) -> Result<(), CliError> {
+pub fn run(mut loaded: Loaded, source: Source, structure: Option<Structure>, args: &RunArgs) -> Result<(), CliError> {
     let mut input = Input::new()?;
-    let mut conversation = Conversation::new(runner, tokenizer, args)?;
-    let name = printable(&conversation.runner.model.meta().model.name);
-    note(format_args!("{name} · seed {} · /? lists the commands", conversation.settings.sampling().seed));
-    // What stands in the next line already.
-    let mut begun = String::new();
+    let mut source = source;
+    let mut kept = Kept::new(structure, args);
+    let name = printable(&loaded.model.meta().model.name);
+    note(format_args!("{name} · seed {} · /? lists the commands", kept.settings.sampling().seed));
     loop {
-        let line = match input.read(&std::mem::take(&mut begun))? {
-            Typed::Line(line) => line,
-            Typed::Compose(line) => {
-                begun = editor::edit(&line).unwrap_or_else(|error| {
-                    print_error(error);
-                    line
-                });
-                continue;
-            }
-            Typed::Interrupt { line_was_empty } => {
-                let edited = std::mem::take(&mut conversation.edits_question);
-                if line_was_empty && !edited {
-                    note("(/bye or Ctrl-D ends the chat)");
+        let mut conversation = Conversation::new(&loaded, &source, args, kept)?;
+        let Some(change) = conversation.talk(&mut input)? else { return Ok(()) };
+        kept = conversation.into_kept();
+        // Two models may not fit the memory.
+        drop(loaded);
+        loaded = match Loaded::open(&change.source.artifact, change.source.context_tokens, args) {
+            Ok(loaded) => {
+                source = change.source;
+                if change.is_new_conversation {
+                    kept.history.clear();
                 }
-                continue;
+                answer_command(&change.answer)?;
+                loaded
             }
-            Typed::End => return Ok(()),
-        };
-        match conversation.take(&line, &mut input) {
-            Ok(Next::Prompt) => {}
-            Ok(Next::Edit(question)) => begun = question,
-            Ok(Next::End) => return Ok(()),
-            // The conversation can continue after most errors: /clear, a shorter question.
-            Err(error @ CliError::Failed(_)) if !conversation.runner.model.is_broken() => {
+            Err(error @ CliError::Failed(_)) => {
                 print_error(wrapped(&error.to_string(), "error: ".len()));
+                Loaded::open(&source.artifact, source.context_tokens, args)?
             }
             Err(error) => return Err(error),
-        }
+        };
     }
+}
+
+/// What stays when another model is loaded.
+struct Kept {
+    settings: Settings,
+    options: ChatOptions,
+    history: Vec<Message>,
+}
+
+impl Kept {
+    fn new(structure: Option<Structure>, args: &RunArgs) -> Kept {
+        let mut options = ChatOptions::default();
+        (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
+        options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
+        let settings = Settings::new(args.sampling.clone(), structure, verbosity() == Verbosity::Verbose);
+        Kept { settings, options, history: Vec::new() }
+    }
+}
+
+/// A model to load instead.
+struct Change {
+    source: Source,
+    is_new_conversation: bool,
+    /// What the command answers once it is loaded.
+    answer: String,
 }
 
 /// What follows a line.
@@ -73,10 +94,14 @@ enum Next {
     Prompt,
     /// A prompt with this text in its line.
     Edit(String),
+    Change(Change),
     End,
 }
 
 struct Conversation<'m> {
+    loaded: &'m Loaded,
+    source: &'m Source,
+    args: &'m RunArgs,
     runner: Runner<'m>,
     chat: Chat,
     settings: Settings,
@@ -85,17 +110,65 @@ struct Conversation<'m> {
 }
 
 impl<'m> Conversation<'m> {
-    fn new(runner: Runner<'m>, tokenizer: Tokenizer, args: &RunArgs) -> Result<Conversation<'m>, CliError> {
-        let mut options = ChatOptions::default();
-        (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
-        options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
-        let template = ChatTemplate::new(runner.model.tokenizer_section(), runner.model.context_tokens())?;
-        let mut chat = Chat::with_parsed(runner.model, tokenizer, template, options)?;
+    fn new(
+        loaded: &'m Loaded,
+        source: &'m Source,
+        args: &'m RunArgs,
+        kept: Kept,
+    ) -> Result<Conversation<'m>, CliError> {
+        let Loaded { model, tokenizer, speculation } = loaded;
+        let runner = Runner::new(model, speculation.clone());
+        let template = ChatTemplate::new(model.tokenizer_section(), model.context_tokens())?;
+        let mut chat = Chat::with_parsed(model, tokenizer.clone(), template, kept.options)?;
+        chat.set_history(kept.history);
         chat.set_cancel(interrupt::token());
-        chat.set_speculation(runner.speculation.as_ref())?;
+        chat.set_speculation(speculation.as_ref())?;
         chat.set_feed_progress(Some(runner.prefill_progress()));
-        let settings = Settings::new(args.sampling.clone(), verbosity() == Verbosity::Verbose);
-        Ok(Conversation { runner, chat, settings, edits_question: false })
+        let settings = Settings { context_tokens: model.context_tokens(), ..kept.settings };
+        let mut conversation = Conversation { loaded, source, args, runner, chat, settings, edits_question: false };
+        conversation.constrain()?;
+        Ok(conversation)
+    }
+
+    fn into_kept(self) -> Kept {
+        Kept { settings: self.settings, options: self.chat.options().clone(), history: self.chat.history().to_vec() }
+    }
+
+    /// Reads lines until the chat ends, or goes on with another model.
+    fn talk(&mut self, input: &mut Input) -> Result<Option<Change>, CliError> {
+        // What stands in the next line already.
+        let mut begun = String::new();
+        loop {
+            let line = match input.read(&std::mem::take(&mut begun))? {
+                Typed::Line(line) => line,
+                Typed::Compose(line) => {
+                    begun = editor::edit(&line).unwrap_or_else(|error| {
+                        print_error(error);
+                        line
+                    });
+                    continue;
+                }
+                Typed::Interrupt { line_was_empty } => {
+                    let edited = std::mem::take(&mut self.edits_question);
+                    if line_was_empty && !edited {
+                        note("(/bye or Ctrl-D ends the chat)");
+                    }
+                    continue;
+                }
+                Typed::End => return Ok(None),
+            };
+            match self.take(&line, input) {
+                Ok(Next::Prompt) => {}
+                Ok(Next::Edit(question)) => begun = question,
+                Ok(Next::Change(change)) => return Ok(Some(change)),
+                Ok(Next::End) => return Ok(None),
+                // The conversation can continue after most errors: /clear, a shorter question.
+                Err(error @ CliError::Failed(_)) if !self.runner.model.is_broken() => {
+                    print_error(wrapped(&error.to_string(), "error: ".len()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Carries out a line.
@@ -119,7 +192,10 @@ impl<'m> Conversation<'m> {
             }
             Line::Bye => return Ok(Next::End),
             Line::Help(topic) => print(&line::help_text(topic, columns()))?,
-            Line::Show(subject) => print(&show::show(subject, self.runner.model, &self.chat, &self.settings))?,
+            Line::Show(subject) => {
+                print(&show::show(subject, self.runner.model, self.source, &self.chat, &self.settings))?;
+            }
+            Line::List => store::list(&ListArgs { json: false })?,
             Line::Clear => {
                 self.chat.clear();
                 answer_command("new conversation")?;
@@ -127,6 +203,9 @@ impl<'m> Conversation<'m> {
             Line::System(text) => {
                 self.chat.options_mut().system = (!text.is_empty()).then(|| text.to_owned());
                 answer_command(if text.is_empty() { "no system message" } else { "system message is set" })?;
+            }
+            Line::Set(Setting::Parameter(name, value)) if line::parameter_name(name) == "ctx" => {
+                return self.with_context(value).map(Next::Change);
             }
             Line::Set(setting) => self.set(setting, input)?,
             Line::Think(mode) => {
@@ -136,7 +215,8 @@ impl<'m> Conversation<'m> {
                 *self.chat.options_mut() = options;
             }
             Line::Save(name) => self.save(name)?,
-            Line::Load(name) => self.load(name)?,
+            Line::Load(None) => self.list_saved()?,
+            Line::Load(Some(name)) => return self.load(name),
         }
         Ok(Next::Prompt)
     }
@@ -169,7 +249,11 @@ impl<'m> Conversation<'m> {
     fn set(&mut self, setting: Setting<'_>, input: &mut Input) -> Result<(), CliError> {
         let answer = match setting {
             Setting::Parameter(name, value) => {
-                self.settings.set(self.chat.options_mut(), name, value).map_err(CliError::new)?
+                let answer = self.settings.set(self.chat.options_mut(), name, value).map_err(CliError::new)?;
+                if name == "format" {
+                    self.constrain()?;
+                }
+                answer
             }
             Setting::History(keep) => {
                 input.keep_history(keep);
@@ -193,18 +277,41 @@ impl<'m> Conversation<'m> {
         answer_command(&format!("saved: {}; /load {name} continues it", path.display()))
     }
 
-    fn load(&mut self, name: Option<&str>) -> Result<(), CliError> {
-        let Some(name) = name else {
-            let names = saved::names()?;
-            return answer_command(&match names.is_empty() {
-                true => "no conversation is saved; /save NAME saves this one".to_owned(),
-                false => names.join("\n"),
-            });
-        };
+    fn list_saved(&self) -> Result<(), CliError> {
+        let names = saved::names()?;
+        answer_command(&match names.is_empty() {
+            true => "no conversation is saved; /save NAME saves this one".to_owned(),
+            false => names.join("\n"),
+        })
+    }
+
+    /// Continues the conversation that is saved as `name`, or takes the model at `name`.
+    fn load(&mut self, name: &str) -> Result<Next, CliError> {
+        if !saved::exists(name) && source::may_be_model(name) {
+            let source = Source::of(Path::new(name), None, &self.args.load)?;
+            let answer = format!("{name} is loaded; new conversation");
+            return Ok(Next::Change(Change { source, is_new_conversation: true, answer }));
+        }
         let saved = saved::load(name)?;
         self.chat.set_history(saved.history());
         self.chat.options_mut().system.clone_from(&saved.system);
-        answer_command(&show::loaded(name, &saved.model, &self.chat))
+        answer_command(&show::loaded(name, &saved.model, &self.chat))?;
+        Ok(Next::Prompt)
+    }
+
+    /// The same model with another context.
+    fn with_context(&self, value: &str) -> Result<Change, CliError> {
+        let context_tokens = settings::context(value, self.runner.model).map_err(CliError::new)?;
+        let source = Source { context_tokens: Some(context_tokens), ..self.source.clone() };
+        Ok(Change { source, is_new_conversation: false, answer: format!("ctx is {context_tokens}") })
+    }
+
+    /// Makes answers match what `/set format` gave.
+    fn constrain(&mut self) -> Result<(), CliError> {
+        let structure = self.settings.format.structure.as_ref();
+        let constraint = structure.map(|structure| self.loaded.constraint(structure)).transpose()?;
+        self.chat.options_mut().constraint = constraint;
+        Ok(())
     }
 }
 

@@ -50,6 +50,11 @@ pub fn save(name: &str, saved: &Saved) -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
+/// Whether a conversation is saved as `name`.
+pub fn exists(name: &str) -> bool {
+    folder().and_then(|folder| path(&folder, name)).is_ok_and(|path| path.is_file())
+}
+
 /// Reads a conversation.
 ///
 /// # Errors
@@ -62,7 +67,9 @@ pub fn load(name: &str) -> Result<Saved, CliError> {
             let names = names()?;
             let known =
                 if names.is_empty() { "none is saved".to_owned() } else { format!("found {}", names.join(", ")) };
-            return Err(CliError::new(format!("no conversation is saved as {name:?}: {known}")));
+            return Err(CliError::new(format!(
+                "no conversation is saved as {name:?}: {known}; for a model, give its path"
+            )));
         }
         read => read.map_err(|error| CliError::at(&path, error))?,
     };

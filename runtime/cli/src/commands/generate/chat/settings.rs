@@ -1,10 +1,11 @@
 //! What `/set` and `/think` change. Each change has an answer.
 
-use unicorn_runtime::Sampling;
+use unicorn_runtime::{Model, Sampling};
+use unicorn_structure::Structure;
 use unicorn_text::{ChatOptions, serde_json};
 
 use super::line::{PARAMETERS, parameter_name};
-use crate::args::SamplingArgs;
+use crate::args::{self, SamplingArgs};
 
 /// Settings of a chat.
 pub struct Settings {
@@ -15,13 +16,26 @@ pub struct Settings {
     pub verbose: bool,
     /// Whether answers are wrapped between words.
     pub wordwrap: bool,
+    pub format: Format,
+    /// Of the model as it is loaded.
+    pub context_tokens: u32,
+}
+
+/// What answers have to match.
+pub struct Format {
+    /// As it was typed.
+    shown: String,
+    /// `None`: any answer will do.
+    pub structure: Option<Structure>,
 }
 
 impl Settings {
     /// With one seed for the whole conversation, unless `/set` changes it.
-    pub fn new(mut sampling: SamplingArgs, verbose: bool) -> Settings {
+    pub fn new(mut sampling: SamplingArgs, structure: Option<Structure>, verbose: bool) -> Settings {
         sampling.seed.get_or_insert(sampling.resolve().seed);
-        Settings { sampling, retries: 0, verbose, wordwrap: true }
+        let shown = if structure.is_some() { "as on the command line" } else { "none" };
+        let format = Format { shown: shown.to_owned(), structure };
+        Settings { sampling, retries: 0, verbose, wordwrap: true, format, context_tokens: 0 }
     }
 
     /// How the next answer is sampled.
@@ -45,8 +59,12 @@ impl Settings {
                 _ => return Err(format!("n-predict: expected a number of tokens above 0, or -1, found {value:?}")),
             },
             "stop" => options.stop_strings = value.split_whitespace().map(str::to_owned).collect(),
-            "num-ctx" | "ctx" => {
-                return Err("context is chosen when the model is loaded: start again with -c N".to_owned());
+            "format" => {
+                let structure = match value {
+                    "none" => None,
+                    value => Some(args::format(value).map_err(|error| format!("format: {error}, or json, or none"))?),
+                };
+                self.format = Format { shown: value.to_owned(), structure };
             }
             name if PARAMETERS.contains(&name) => {
                 self.sampling.set(name, value)?;
@@ -72,7 +90,25 @@ impl Settings {
             ("seed", sampling.seed.to_string()),
             ("n-predict", options.max_tokens.map_or("without limit".to_owned(), |tokens| tokens.to_string())),
             ("stop", if stop.is_empty() { "none".to_owned() } else { stop.join(" ") }),
+            ("format", self.format.shown.clone()),
+            ("ctx", self.context_tokens.to_string()),
         ]
+    }
+}
+
+/// A context that `model` can be loaded for.
+///
+/// # Errors
+/// What was expected, for what is no number, or more than the model has or the memory holds.
+pub fn context(value: &str, model: &Model) -> Result<u32, String> {
+    let (fitting, longest) = (model.max_context_tokens(), model.meta().model.max_positions);
+    let bound = match fitting < longest {
+        true => format!("{fitting}, the longest that fits the memory"),
+        false => format!("{longest}, the model's longest"),
+    };
+    match value.parse::<u32>() {
+        Ok(tokens) if (1..=fitting.min(longest)).contains(&tokens) => Ok(tokens),
+        _ => Err(format!("ctx: expected 1 to {bound}, found {value:?}")),
     }
 }
 
@@ -120,7 +156,7 @@ mod tests {
     #[test]
     fn a_parameter_is_answered_with_its_value() {
         let mut options = ChatOptions::default();
-        let mut settings = Settings::new(SamplingArgs { seed: Some(7), ..SamplingArgs::default() }, false);
+        let mut settings = Settings::new(SamplingArgs { seed: Some(7), ..SamplingArgs::default() }, None, false);
         let mut set = |name: &str, value: &str| settings.set(&mut options, name, value);
         assert_eq!(set("temperature", "0.5").unwrap(), "temp is 0.5");
         assert_eq!(set("top_k", "3").unwrap(), "top-k is 3");
@@ -128,7 +164,10 @@ mod tests {
         assert_eq!(set("num_predict", "9").unwrap(), "n-predict is 9");
         assert_eq!(set("n-predict", "-1").unwrap(), "n-predict is without limit");
         assert_eq!(set("stop", "</s> User:").unwrap(), r#"stop is "</s>" "User:""#);
-        assert!(set("num_ctx", "4096").unwrap_err().contains("-c N"));
+        assert_eq!(set("format", "json").unwrap(), "format is json");
+        assert_eq!(set("format", "{\"type\": \"object\"}").unwrap(), "format is {\"type\": \"object\"}");
+        assert_eq!(set("format", "none").unwrap(), "format is none");
+        assert!(set("format", "xml").unwrap_err().contains("expected a JSON schema"));
         assert!(set("n-predict", "0").unwrap_err().contains("found \"0\""));
         assert!(set("top_p", "7").unwrap_err().contains("expected a number above 0 and at most 1"));
         assert!(set("colour", "blue").unwrap_err().starts_with("no parameter is called colour: expected temp, top-k"));
@@ -137,7 +176,7 @@ mod tests {
 
     #[test]
     fn every_parameter_that_is_listed_can_be_set() {
-        let settings = Settings::new(SamplingArgs::default(), false);
+        let settings = Settings::new(SamplingArgs::default(), None, false);
         let names: Vec<&str> = settings.parameters(&ChatOptions::default()).iter().map(|(name, _)| *name).collect();
         assert_eq!(names, PARAMETERS);
     }

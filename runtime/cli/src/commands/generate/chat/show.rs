@@ -2,19 +2,23 @@
 
 use unicorn_artifact::account::size;
 use unicorn_runtime::Model;
-use unicorn_text::{Chat, Message};
+use unicorn_structure::Structure;
+use unicorn_text::{Chat, ChatOptions, Message, serde_json};
 
 use super::line::Subject;
 use super::settings::Settings;
+use super::source::Source;
+use crate::explain::quoted;
 use crate::report::statistics::LoadStatistics;
 use crate::report::text::printable_lines;
 
 /// Ends its last line.
-pub fn show(subject: Subject, model: &Model, chat: &Chat, settings: &Settings) -> String {
+pub fn show(subject: Subject, model: &Model, source: &Source, chat: &Chat, settings: &Settings) -> String {
     let text = match subject {
         Subject::Info => info(model, chat),
         Subject::Template => chat.template().source().to_owned(),
         Subject::Parameters => rows(&settings.parameters(chat.options())),
+        Subject::Command => command(source, chat.options(), settings),
         Subject::System => chat.options().system.clone().unwrap_or("no system message".to_owned()),
     };
     printable_lines(text.trim_end()) + "\n"
@@ -42,6 +46,37 @@ fn info(model: &Model, chat: &Chat) -> String {
         ("memory", memory.collect::<Vec<_>>().join(", ")),
         ("conversation", questions(chat) + &left_out),
     ])
+}
+
+/// The command that starts a chat with these settings.
+fn command(source: &Source, options: &ChatOptions, settings: &Settings) -> String {
+    let mut command = format!("unicorn-run {}", quoted(&source.model.to_string_lossy()));
+    let mut add = |option: &str, value: &str| command += &format!(" {option} {}", quoted(value));
+    if let Some(context_tokens) = source.context_tokens {
+        add("-c", &context_tokens.to_string());
+    }
+    for (name, value) in settings.sampling.given() {
+        add(&format!("--{name}"), &value);
+    }
+    if let Some(max_tokens) = options.max_tokens {
+        add("-n", &max_tokens.to_string());
+    }
+    if let Some(system) = &options.system {
+        add("--system", system);
+    }
+    if !options.template_arguments.is_empty() {
+        let json = serde_json::to_string(&options.template_arguments);
+        add("--chat-template-kwargs", &json.expect("template arguments are JSON"));
+    }
+    match &settings.format.structure {
+        Some(Structure::Schema(schema)) => add("--json-schema", &schema.to_string()),
+        Some(Structure::Lark(grammar)) => add("--grammar", grammar),
+        _ => {}
+    }
+    match options.stop_strings.is_empty() {
+        true => command,
+        false => format!("{command}\nthen: /set stop {}", options.stop_strings.join(" ")),
+    }
 }
 
 /// What `/load` answers: what was loaded, and its last turn.

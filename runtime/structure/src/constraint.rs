@@ -5,17 +5,17 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::SimpleVob;
-use serde_json::{Value, json};
+use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use super::call_head::{Head, harmony_head, head};
-use super::grammar::{Structure, call_grammar};
-use super::vocabulary::Vocabulary;
-use crate::api::error::ApiError;
+use crate::call_head::{Head, harmony_head, head};
+use crate::error::StructureError;
+use crate::grammar::{Structure, any_object, call_grammar};
+use crate::vocabulary::Vocabulary;
 
 /// What the tokens of one reply have to match, as far as it has come.
 #[derive(Clone)]
-pub(crate) struct Constraint {
+pub struct Constraint {
     vocabulary: Arc<Vocabulary>,
     /// What applies now; `None`: every token may follow.
     matcher: Option<Box<Matcher>>,
@@ -30,7 +30,7 @@ pub(crate) struct Constraint {
 
 /// Texts that precede the part of a reply that is constrained, one behind the other.
 #[derive(Clone)]
-pub(crate) struct Start(Vec<&'static str>);
+pub struct Start(Vec<&'static str>);
 
 /// The arguments of calls match their tools' schemas.
 #[derive(Clone)]
@@ -49,8 +49,13 @@ const MAX_SEEN_BYTES: usize = 64;
 const MAX_HEAD_BYTES: usize = 1 << 10;
 
 impl Start {
+    /// Nothing precedes it.
+    pub fn at_once() -> Start {
+        Start(Vec::new())
+    }
+
     /// Of the answer in a reply that is read by `format`.
-    pub(crate) fn of_answer(format: &ReplyFormat) -> Start {
+    pub fn of_answer(format: &ReplyFormat) -> Start {
         Start(match format {
             ReplyFormat { harmony: true, .. } => vec!["<|channel|>final", "<|message|>"],
             ReplyFormat { thinks: Some(true), .. } => vec!["</think>"],
@@ -60,24 +65,31 @@ impl Start {
 }
 
 impl Constraint {
-    /// The reply is `structure`, behind `start`. `parameter` named it.
+    /// The reply is `structure`, behind `start`.
     ///
     /// # Errors
     /// For a structure that is wrong or too large.
-    pub(crate) fn whole(
+    pub fn whole(
         vocabulary: Arc<Vocabulary>,
-        parameter: &str,
         structure: &Structure,
         start: Start,
-    ) -> Result<Constraint, ApiError> {
-        let matcher = Box::new(vocabulary.matcher(parameter, structure.grammar(), &[])?);
-        let (matcher, later) = if start.0.is_empty() { (Some(matcher), None) } else { (None, Some((start, matcher))) };
-        Ok(Constraint { vocabulary, matcher, is_whole: true, later, calls: None, seen: Vec::new() })
+    ) -> Result<Constraint, StructureError> {
+        let matcher = Some(Box::new(vocabulary.matcher(structure.grammar(), &[])?));
+        let at_once = Constraint { vocabulary, matcher, is_whole: true, later: None, calls: None, seen: Vec::new() };
+        Ok(at_once.behind(start))
+    }
+
+    /// The same behind `start`, for a reply that has not begun.
+    pub fn behind(mut self, start: Start) -> Constraint {
+        if !start.0.is_empty() {
+            self.later = self.matcher.take().map(|matcher| (start, matcher));
+        }
+        self
     }
 
     /// The arguments of calls match the schemas of `tools`, each in OpenAI's form. `beginning` is the part of a call that the
     /// prompt ends with, if it has to be made; then `is_only`: the reply ends with it.
-    pub(crate) fn of_calls(
+    pub fn of_calls(
         vocabulary: Arc<Vocabulary>,
         tools: &[&Value],
         format: &ReplyFormat,
@@ -98,7 +110,7 @@ impl Constraint {
         } else if kind.is_bare() {
             openers.push("</think>");
         }
-        let matcher = |schema: Value| vocabulary.matcher("tools", Structure::Schema(schema).grammar(), &[]).ok();
+        let matcher = |schema: Value| vocabulary.matcher(Structure::Schema(schema).grammar(), &[]).ok();
         // A schema that llguidance does not support leaves JSON, at least.
         let any = |schema: &Value| matcher(schema.clone()).or_else(|| matcher(any_object()));
         let tools = schemas.iter().filter_map(|(name, schema)| Some((name.clone(), any(schema)?))).collect();
@@ -119,7 +131,7 @@ impl Constraint {
     }
 
     /// Whether some tokens may not follow.
-    pub(crate) fn applies(&self) -> bool {
+    pub fn applies(&self) -> bool {
         self.matcher.is_some()
     }
 
@@ -127,7 +139,7 @@ impl Constraint {
     ///
     /// # Errors
     /// When that takes too long to find out.
-    pub(crate) fn allowed(&mut self) -> Result<Option<SimpleVob>, String> {
+    pub fn allowed(&mut self) -> Result<Option<SimpleVob>, String> {
         let mask = self.matcher.as_mut().map(|matcher| matcher.compute_mask_or_eos());
         mask.transpose().map_err(|error| error.to_string())
     }
@@ -136,7 +148,7 @@ impl Constraint {
     ///
     /// # Errors
     /// When the token may not follow, or that takes too long to find out.
-    pub(crate) fn observe(&mut self, token: u32) -> Result<(), String> {
+    pub fn observe(&mut self, token: u32) -> Result<(), String> {
         match &mut self.matcher {
             Some(matcher) if !matcher.is_stopped() => {
                 matcher.consume_token(token).map_err(|error| error.to_string())?;
@@ -225,14 +237,10 @@ impl Constraint {
             let tools: Vec<(&str, &Value)> = tools.iter().map(|(name, value)| (*name, value)).collect();
             call_grammar(&tools, key)
         };
-        let matcher = |grammar| self.vocabulary.matcher("tools", grammar, begun.as_bytes()).ok();
+        let matcher = |grammar| self.vocabulary.matcher(grammar, begun.as_bytes()).ok();
         let matcher = matcher(of(&Value::clone)).or_else(|| matcher(of(&|_| any_object())));
         self.matcher = matcher.map(Box::new);
     }
-}
-
-fn any_object() -> Value {
-    json!({"type": "object"})
 }
 
 /// Where the first `text` in `seen` ends.
@@ -247,6 +255,7 @@ fn forget(seen: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use unicorn_text::{Tokenizer, TokenizerSection};
 
     use super::*;
@@ -281,7 +290,7 @@ mod tests {
     }
 
     fn whole(structure: Structure) -> Constraint {
-        Constraint::whole(vocabulary(), "x", &structure, Start(Vec::new())).map_err(|error| error.message).unwrap()
+        Constraint::whole(vocabulary(), &structure, Start::at_once()).map_err(|error| error.message).unwrap()
     }
 
     #[test]
@@ -298,20 +307,20 @@ mod tests {
         );
         let lark = || whole(Structure::Lark("start: \"a\" b\nb: \"(\" b? \")\"".into()));
         assert!(accepts(lark(), "a(())", true) && !accepts(lark(), "a(()", true));
-        let gbnf = || whole(Structure::of_gbnf("x", "root ::= \"a\" b\nb ::= \"(\" b? \")\"").unwrap());
+        let gbnf = || whole(Structure::from_grammar("root ::= \"a\" b\nb ::= \"(\" b? \")\"".into()).unwrap());
         assert!(accepts(gbnf(), "a(())", true) && !accepts(gbnf(), "a(()", true) && !accepts(gbnf(), "b", false));
     }
 
     #[test]
-    fn what_is_no_grammar_is_an_error_that_names_the_parameter() {
+    fn what_is_no_grammar_is_an_error_of_one_line() {
         for structure in [
             Structure::Regex("(".into()),
             Structure::Lark("start: undefined_rule".into()),
             Structure::Schema(json!({"type": "no such type"})),
         ] {
-            let made = Constraint::whole(vocabulary(), "x", &structure, Start(Vec::new()));
+            let made = Constraint::whole(vocabulary(), &structure, Start::at_once());
             let error = made.err().unwrap_or_else(|| panic!("{structure:?}"));
-            assert!(error.message.starts_with("x: "), "{}", error.message);
+            assert!(!error.message.is_empty() && !error.message.contains('\n'), "{}", error.message);
         }
     }
 
@@ -319,7 +328,7 @@ mod tests {
     fn reasoning_is_free_and_the_answer_is_not() {
         let format = || {
             let start = Start(vec!["</think>"]);
-            Constraint::whole(vocabulary(), "x", &Structure::Regex("[0-9]+".into()), start).ok().unwrap()
+            Constraint::whole(vocabulary(), &Structure::Regex("[0-9]+".into()), start).ok().unwrap()
         };
         assert!(accepts(format(), "let me < think</think>12", true));
         assert!(!accepts(format(), "well</think>a", false));

@@ -7,10 +7,10 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, T
 use llguidance::{Matcher, ParserFactory};
 use unicorn_text::{TokenBytes, Tokenizer};
 
-use crate::api::error::ApiError;
+use crate::error::StructureError;
 
 /// Bytes of every token, and what matchers are made of.
-pub(crate) struct Vocabulary {
+pub struct Vocabulary {
     tokens: Vec<TokenBytes>,
     /// `None`: the model has no stop token, so that no text can end.
     factory: Option<ParserFactory>,
@@ -18,7 +18,7 @@ pub(crate) struct Vocabulary {
 
 impl Vocabulary {
     /// Of a model with `vocab_size` logits, whose texts end with one of `stop_tokens`.
-    pub(crate) fn new(tokenizer: &Tokenizer, vocab_size: u32, stop_tokens: &[u32]) -> Vocabulary {
+    pub fn new(tokenizer: &Tokenizer, vocab_size: u32, stop_tokens: &[u32]) -> Vocabulary {
         let mut tokens = tokenizer.vocabulary();
         tokens.resize(vocab_size as usize, TokenBytes::default());
         let stop_tokens: Vec<u32> = stop_tokens.iter().copied().filter(|&token| token < vocab_size).collect();
@@ -41,23 +41,23 @@ impl Vocabulary {
     }
 
     /// Bytes of a token: of a special one, its name.
-    pub(crate) fn bytes(&self, token: u32) -> &[u8] {
+    pub fn bytes(&self, token: u32) -> &[u8] {
         self.tokens.get(token as usize).map(|token| token.bytes.as_slice()).unwrap_or_default()
     }
 
     /// A matcher of texts that begin with `begun`, which is there already.
     ///
     /// # Errors
-    /// For a grammar that is wrong or too large, with `parameter` as its name.
-    pub(crate) fn matcher(&self, parameter: &str, grammar: TopLevelGrammar, begun: &[u8]) -> Result<Matcher, ApiError> {
+    /// For a grammar that is wrong or too large.
+    pub(crate) fn matcher(&self, grammar: TopLevelGrammar, begun: &[u8]) -> Result<Matcher, StructureError> {
         let Some(factory) = &self.factory else {
-            return Err(ApiError::parameter(parameter, "the model has no stop token, with which a text could end"));
+            return Err(StructureError::new("the model has no stop token, with which a text could end"));
         };
         let mut matcher = Matcher::new(factory.create_parser(grammar));
         // What may follow first is found here, where it delays no other request, and an error is the client's.
         let ready = matcher.consume_tokens(&factory.tok_env().tokenize_bytes(begun));
         let ready = ready.and_then(|()| matcher.compute_mask_or_eos());
-        ready.map_err(|error| ApiError::parameter(parameter, first_lines(&error.to_string())))?;
+        ready.map_err(|error| StructureError::new(first_lines(&error.to_string())))?;
         Ok(matcher)
     }
 }

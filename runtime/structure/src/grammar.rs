@@ -3,12 +3,12 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::gbnf;
-use crate::api::error::ApiError;
+use crate::error::StructureError;
+use crate::gbnf;
 
 /// What a reply has to match.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Structure {
+pub enum Structure {
     /// JSON that a schema describes.
     Schema(Value),
     /// A regular expression.
@@ -19,21 +19,52 @@ pub(crate) enum Structure {
     Lark(String),
 }
 
+/// What a schema is.
+const SCHEMA: &str = "a JSON schema: an object, true or false";
+
 /// White space between the parts of JSON: a space, or a line break and what indents the next line. Without a bound, a model may write
 /// nothing else.
 const WHITE_SPACE: &str = r"(\x20|\x0A[\x20\x09]{0,20})";
 
 impl Structure {
-    /// llama.cpp's form of a grammar, GBNF.
+    /// Any JSON object.
+    pub fn any_object() -> Structure {
+        Structure::Schema(any_object())
+    }
+
+    /// JSON that matches `schema`.
     ///
     /// # Errors
-    /// For what is none; `parameter` has it.
-    pub(crate) fn of_gbnf(parameter: &str, text: &str) -> Result<Structure, ApiError> {
-        gbnf::to_lark(text).map(Structure::Lark).map_err(|error| ApiError::parameter(parameter, error))
+    /// For JSON that can be no schema: a number, a string, a list, null.
+    pub fn from_schema(schema: Value) -> Result<Structure, StructureError> {
+        match schema {
+            Value::Object(_) | Value::Bool(_) => Ok(Structure::Schema(schema)),
+            other => Err(StructureError::new(format!("expected {SCHEMA}, found {other}"))),
+        }
+    }
+
+    /// The same, of a schema's text.
+    ///
+    /// # Errors
+    /// For what is no JSON, and those of [`Structure::from_schema`].
+    pub fn from_schema_text(text: &str) -> Result<Structure, StructureError> {
+        let schema = serde_json::from_str(text);
+        Structure::from_schema(schema.map_err(|error| StructureError::new(format!("expected {SCHEMA}: {error}")))?)
+    }
+
+    /// What a grammar describes: llama.cpp's GBNF, which defines rules by `::=`, or llguidance's form of Lark, which does not.
+    ///
+    /// # Errors
+    /// For a text with `::=` that is no GBNF. Lark is checked when a [`Constraint`](crate::Constraint) is made.
+    pub fn from_grammar(text: String) -> Result<Structure, StructureError> {
+        match text.contains("::=") {
+            true => gbnf::to_lark(&text).map(Structure::Lark).map_err(StructureError::new),
+            false => Ok(Structure::Lark(text)),
+        }
     }
 
     /// The grammar of whole replies.
-    pub(super) fn grammar(&self) -> TopLevelGrammar {
+    pub(crate) fn grammar(&self) -> TopLevelGrammar {
         match self {
             Structure::Schema(schema) => TopLevelGrammar::from_json_schema(bounded(schema)),
             Structure::Regex(regex) => TopLevelGrammar::from_regex(regex),
@@ -47,7 +78,7 @@ impl Structure {
 }
 
 /// A call `{"name": …, KEY: {…}}` of one of `tools`, each a name and the schema of its arguments.
-pub(super) fn call_grammar(tools: &[(&str, &Value)], key: &str) -> TopLevelGrammar {
+pub(crate) fn call_grammar(tools: &[(&str, &Value)], key: &str) -> TopLevelGrammar {
     let numbered = || tools.iter().enumerate();
     let calls: Vec<String> = numbered().map(|(number, _)| format!("call_{number}")).collect();
     let mut lark = format!("start: {}\n", calls.join(" | "));
@@ -57,6 +88,11 @@ pub(super) fn call_grammar(tools: &[(&str, &Value)], key: &str) -> TopLevelGramm
         lark += &format!("arguments_{number}: %json {}\n", bounded(schema));
     }
     TopLevelGrammar::from_lark(lark)
+}
+
+/// The schema of any JSON object.
+pub(crate) fn any_object() -> Value {
+    json!({"type": "object"})
 }
 
 /// The schema with a bound on white space, unless it has its own options.
