@@ -17,6 +17,7 @@ pub struct Kernels {
 
 impl Kernels {
     /// The programs that write hidden rows, one list a target, apart from all others.
+    #[cfg(feature = "write")]
     pub(crate) fn split_hidden(&self) -> (Kernels, Vec<Vec<Program>>) {
         let mut rest = self.clone();
         let hidden = rest.targets.iter_mut().map(|target| {
@@ -82,7 +83,7 @@ pub struct TargetMatch {
     /// Writes of a dispatch become visible to later ones without barriers, also through those between them: the Vulkan memory model
     /// with chains of availability and visibility.
     pub memory_model_chains: bool,
-    /// Kernels use cooperative matrices of f16 with f32 sums, of so many rows and columns, and what comes with them: the
+    /// Kernels use cooperative matrices of f16 with f32 sums, of this number of rows and columns, and what comes with them: the
     /// Vulkan memory model and arithmetic in f16. 0: none.
     pub matrix_side: u32,
 }
@@ -100,7 +101,7 @@ pub struct Pipeline {
     pub alternatives: Vec<Alternative>,
 }
 
-/// A module that can take the place of a pipeline's own: it reads and writes the same, to the last bits of sums, in
+/// A module that can replace a pipeline's own: it reads and writes the same, to the last bits of sums, in
 /// workgroups of its own ([`Dispatch::alternatives`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {

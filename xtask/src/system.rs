@@ -11,8 +11,10 @@ use crate::run::{cargo, run, succeeds};
 pub const VULKAN: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
 /// What the tests look at Vulkan and SPIR-V with.
 pub const VALIDATION: [&str; 2] = ["vulkan-validationlayers", "spirv-tools"];
-/// LLVM and MLIR 19 as static libraries, what generates their bindings, and the libraries that they link.
-pub const MLIR: [&str; 10] = [
+/// LLVM and MLIR 19 as static libraries, what generates their bindings, the libraries that they link, and `c++`, which compiles a part of
+/// the bindings: README asks for gcc only.
+pub const MLIR: [&str; 11] = [
+    "g++",
     "libmlir-19-dev",
     "mlir-19-tools",
     "llvm-19-dev",
