@@ -5,7 +5,7 @@
 #[allow(missing_docs, reason = "fields are the nouns of the messages")]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The first bytes are others.
+    /// The magic bytes differ.
     #[error("file is not a Unicorn artifact: expected the magic bytes \"UNICORN\\0\" at offset 0, found {found:02x?}")]
     Magic { found: Vec<u8> },
     /// Another major version.
@@ -23,7 +23,7 @@ pub enum ParseError {
     /// A number that the format does not allow.
     #[error("artifact is damaged: {what}: expected {expected}, found {found}")]
     Invalid { what: String, expected: String, found: String },
-    /// A record or frame that is none.
+    /// A record or frame that does not decode.
     #[error("artifact section {what} does not decode: {detail}")]
     Decode { what: &'static str, detail: String },
 }

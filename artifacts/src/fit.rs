@@ -151,7 +151,7 @@ pub fn npu_shortage(plan: &Plan) -> u64 {
     shared.fold(0, |sum: u64, tier| sum.saturating_add(tier.bytes())).saturating_sub(budget_bytes)
 }
 
-/// `plan` for `machine` and a sequence of `context_tokens`, with tiers chosen anew.
+/// `plan` for `machine` and a sequence of `context_tokens`, with tiers chosen again.
 ///
 /// # Errors
 /// Bytes by which the slowest tier of the GPU, or system memory for an NPU, is too small.
@@ -195,7 +195,7 @@ pub fn for_context(plan: &Plan, context_tokens: u32) -> Plan {
     plan
 }
 
-/// Bytes of the step buffer for one sequence of `context_tokens`, of KV groups with pages of so many tokens.
+/// Bytes of the step buffer for one sequence of `context_tokens`, of KV groups with pages of `page_tokens` tokens.
 pub fn step_buffer_bytes(page_tokens: impl IntoIterator<Item = u32>, context_tokens: u32) -> u64 {
     let pages = page_tokens.into_iter().map(|tokens| u64::from(context_tokens.div_ceil(tokens.max(1))));
     4 * (step::TABLES_AT as u64 + pages.sum::<u64>())

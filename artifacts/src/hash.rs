@@ -70,7 +70,7 @@ pub fn join(mut values: Vec<ChainingValue>) -> [u8; 32] {
     while values.len() > 2 {
         let join = |pair: &[ChainingValue]| match pair {
             [left, right] => merge_subtrees_non_root(left, right, Mode::Hash),
-            // A subtree without a neighbour waits for one further up.
+            // An unpaired subtree moves up one level.
             _ => pair[0],
         };
         values = values.chunks(2).map(join).collect();

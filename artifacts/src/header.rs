@@ -22,7 +22,7 @@ pub const ENTRY_BYTES: usize = 64;
 pub const SECTION_ALIGN: u64 = 64 << 10;
 /// Largest weight section: a 4 GiB buffer is refused or misread by some drivers.
 pub const MAX_SLICE_BYTES: u64 = 1 << 30;
-/// More than any artifact has; a bound on what a lying header can make a reader do.
+/// More than any artifact has; bounds the work that a malformed header causes.
 pub const MAX_SECTIONS: u32 = 1 << 16;
 /// Header and section table take no more than this.
 pub const MAX_HEAD_BYTES: usize = HEADER_BYTES + MAX_SECTIONS as usize * ENTRY_BYTES;

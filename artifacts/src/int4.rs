@@ -1,7 +1,7 @@
 //! The definition of our quantised numbers: INT4 and INT8, one group at a time.
 //!
 //! A *group* is 32, 64 or 128 consecutive weights of one row that share one scale. Everything here is about single
-//! groups; where groups lie in a tensor is `kernels::layout`'s story.
+//! groups; `kernels::layout` defines where groups lie in a tensor.
 //!
 //! ```text
 //! INT4   weight = (q - zero) * scale        q, zero in 0..=15
@@ -10,7 +10,7 @@
 //!                                          ┌────────┬───────────────────────┐
 //!                                          │  zero  │  scale as f16 >> 3    │
 //!                                          └────────┴───────────────────────┘
-//!        A scale is never negative, so f16's sign bit is free; three bits of mantissa pay for the zero point. What is
+//!        A scale is never negative, so f16's sign bit is free; the zero point replaces three bits of mantissa. What is
 //!        left (5 exponent bits, 7 of mantissa) is within 0.4 % of any scale, far below a 4-bit step.
 //!
 //!        wide params, one u32 a group       31                  16 15                    0
@@ -37,7 +37,7 @@ pub const INT8_MAX: i8 = 127;
 pub const INT8_GROUP: usize = 32;
 /// INT4 weights in one u32.
 pub const INT4_PER_WORD: usize = 8;
-/// Bits of f16's mantissa that an INT4 scale gives up for the zero point.
+/// Bits of f16's mantissa that the zero point replaces in an INT4 scale.
 pub const SCALE_SHIFT: u32 = 3;
 /// Position of the zero point in a group's parameters.
 pub const ZERO_SHIFT: u32 = 12;

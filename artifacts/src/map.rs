@@ -41,19 +41,19 @@ impl MappedFile {
         &self.map
     }
 
-    /// Tells the system that this process needs the pages of `range` no more for now. They stay in the page cache, and are
-    /// mapped again when they are read again: a program that goes through a large file once stays small.
+    /// Releases the pages of `range` from this process (`madvise`). They stay in the page cache, and are mapped again when they are read
+    /// again, so that a program that reads a large file once needs little memory.
     pub fn release(&self, range: Range<usize>) {
         let Range { start, end } = range;
         assert!(start <= end && end <= self.map.len(), "{range:?} of a map of {} bytes", self.map.len());
         // SAFETY: the map is of a file, shared with it and never written through, so the pages that are dropped read the
         // same when they are faulted in again.
         let advised = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
-        // Only memory is at stake: a kernel that refuses keeps the pages.
+        // An error is ignored: the pages then stay mapped.
         drop(advised);
     }
 
-    /// Brings the pages of `range` into memory and maps them, so that the next reader does not wait.
+    /// Reads the pages of `range` into memory and maps them, so that the next reader does not wait.
     ///
     /// # Errors
     /// When the file has become shorter than the range, or cannot be read.

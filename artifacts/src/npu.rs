@@ -64,7 +64,7 @@ impl NpuSection {
     }
 }
 
-/// Programs of a target that take the place of its own where an NPU is used.
+/// Programs of a target that replace its own where an NPU is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuSteps {
     /// Their dispatches, and the kernels of these alone. Name and requirements are those of the target.

@@ -69,7 +69,7 @@ fn unnamed_in(folder: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder)
 }
 
-/// A link cannot take the place of another file, as a rename can: so the temporary name comes first.
+/// A link cannot replace another file, as a rename can: so the temporary name comes first.
 fn give_name(file: &NamedTempFile) -> io::Result<()> {
     Ok(linkat(CWD, open_file(file), CWD, file.path(), AtFlags::SYMLINK_FOLLOW)?)
 }

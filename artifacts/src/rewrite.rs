@@ -2,7 +2,8 @@
 //! places of the small sections behind them are new.
 //!
 //! The copy takes its name when it is whole, so that a crash leaves the old file and a reader that has mapped
-//! the old one keeps it; overwriting in place would pull the sections away from under both. Weights are handed from file to
+//! the old one keeps it; overwriting in place would lose the old file in a crash and change what a
+//! reader has mapped. Weights are handed from file to
 //! file by the kernel, which shares their blocks instead of copying them where the file system can (Btrfs, XFS).
 
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -142,7 +142,7 @@ gpu_words! {
 }
 
 gpu_words! {
-    /// Push constants of a dispatch: what its kernel waits for, and what waits for it, if counters take the place of barriers.
+    /// Push constants of a dispatch: what its kernel waits for, and what waits for it, if counters replace barriers.
     pub struct CounterWait {
         /// Workgroups of the dispatch before that are waited for; 0: there was a barrier.
         waits_for: u32,

@@ -35,11 +35,11 @@ pub struct ArtifactWriter {
 }
 
 impl ArtifactWriter {
-    /// Makes the file of an artifact that will be named `path` and removes it again: what [`ArtifactWriter::create`] would
-    /// say, given before the work that comes first.
+    /// Checks that [`ArtifactWriter::create`] can succeed, before the work begins: makes the file of an artifact that will be named
+    /// `path` and removes it again.
     ///
     /// # Errors
-    /// As of [`ArtifactWriter::create`].
+    /// Those of [`ArtifactWriter::create`].
     pub fn check(path: &Path) -> io::Result<()> {
         replacement_of(path).map(drop)
     }
@@ -57,8 +57,7 @@ impl ArtifactWriter {
     /// Begins an artifact of `n_slices` weight sections, those of NPU weights included, that will be named `path`.
     ///
     /// # Errors
-    /// Where no file can be made, or where `path` is something else than a file: renaming over a device or a pipe would
-    /// take it away from everybody.
+    /// When no file can be made, or when `path` is something else than a file: a rename would replace a device or a pipe.
     pub fn create(path: &Path, n_slices: usize) -> io::Result<ArtifactWriter> {
         let file = replacement_of(path)?;
         let mut writer = ArtifactWriter {

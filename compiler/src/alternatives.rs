@@ -51,7 +51,7 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     found
 }
 
-/// Every program of a target for a model of so many positions, and behind the compiler's choice of one, if alternatives are
+/// Every program of a target for a model of `max_positions` positions, and behind the compiler's choice of one, if alternatives are
 /// wanted, the same by another list of kernels: of the step that decodes, norms that are folded into matmuls come by themselves,
 /// and the reverse.
 pub(crate) fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
@@ -100,7 +100,7 @@ fn other_norms(spec: &NormSpec, target: &Target) -> Vec<NormSpec> {
     lanes.map(|lanes| NormSpec { lanes, ..spec.clone() }).collect()
 }
 
-/// Whether a workgroup of the target can have so many lanes, in whole subgroups.
+/// Whether a workgroup of the target can have `lanes` lanes, in whole subgroups.
 fn has_lanes(target: &Target, lanes: usize) -> bool {
     (1..=target.workgroup_invocations).contains(&lanes) && lanes.is_multiple_of(target.subgroup_size.max(1) as usize)
 }

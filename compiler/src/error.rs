@@ -137,8 +137,8 @@ pub enum CompileError {
         /// Those remedies that are enough by themselves.
         remedies: Vec<Remedy>,
     },
-    /// The weights packed for an NPU lie otherwise than this version lays them out. What the NPU has in the artifact can be taken out.
-    #[error("{}: this version of the compiler lays its NPU weights out otherwise; compile the model again", path.display())]
+    /// The weights packed for an NPU have a layout that this version does not use. What the NPU has in the artifact can be taken out.
+    #[error("{}: NPU weights have a layout that this version of the compiler does not use; compile the model again", path.display())]
     OtherNpuWeights {
         /// The artifact.
         path: PathBuf,
@@ -211,7 +211,7 @@ pub enum NotAModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Plan for a context of so many tokens.
+    /// Plan for a context of this number of tokens.
     Context(u32),
     /// Keep the KV cache in this format.
     Kv(KvFormat),
@@ -219,7 +219,7 @@ pub enum Remedy {
     Weights(FormatPolicy),
     /// Leave an NPU out, and what it has in system memory.
     NoNpu,
-    /// Give a tier so many bytes.
+    /// Give a tier this number of bytes.
     Memory {
         /// The tier that is filled last.
         tier: Tier,

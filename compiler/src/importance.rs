@@ -1,5 +1,5 @@
-//! How strongly the columns of each matrix are driven, estimated from the weights alone: what the INT4 search weighs
-//! its errors with, where another compiler would run the model over calibration text.
+//! Mean square of each matrix's input, by column (an importance matrix), estimated from the weights alone: what the INT4 search
+//! weighs its errors with, where another compiler would run the model over calibration text.
 //!
 //! Mean and variance of every channel are carried through the plain graph, under assumptions that hold roughly:
 //!
@@ -27,7 +27,7 @@ use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, ValueId, VectorRe
 use crate::import::{Checkpoint, Tensor};
 
 /// Importance of each column's squared error by canonical tensor name, in no unit. A matrix without one has columns of equal
-/// importance: embedding and head, and whatever is driven by nothing or by values beyond f32.
+/// importance: embedding and head, and those whose input is estimated as zero or beyond f32.
 #[derive(Debug, Default, PartialEq)]
 pub struct Importance {
     columns: BTreeMap<String, Vec<f32>>,
@@ -69,10 +69,10 @@ impl Importance {
 const ZIPF_OFFSET: f64 = 50.0;
 /// Tokens that attention takes its mean over, in effect.
 const ATTENDED_TOKENS: f64 = 4.0;
-/// Least mean square of a column, as a share of the mean: an estimate of nothing is an estimate.
+/// Lower bound of a column's mean square, as a share of the mean, because a channel that is estimated as zero may still carry values.
 const MIN_SHARE: f64 = 1e-3;
 /// Power that estimates are taken to, between 0 (all columns alike) and 1 (as if they were measured).
-const TRUST: f64 = 0.75;
+const IMPORTANCE_EXPONENT: f64 = 0.75;
 /// Rows that one task reads, and tasks between which pages are released.
 const BLOCK_ROWS: usize = 256;
 const BLOCKS_AT_A_TIME: usize = 16;
@@ -249,8 +249,8 @@ impl Walk<'_> {
         by_row([self.tensor(matrix)], |[row]| product(row, input))
     }
 
-    /// The same of a stack: the moments of one expert after the other. Experts that read the same are driven alike; what each makes of
-    /// it drives its own next matrix.
+    /// The same of a stack: the moments of one expert after the other. Experts with the same input have equal moments; the output of each is the
+    /// input of its own next matrix.
     fn expert_matmul(&mut self, input: ValueId, matrix: &MatrixRef, bias: Option<&VectorRef>) -> Moments {
         let all = &self.moments[&input];
         let mut products = Vec::new();
@@ -373,7 +373,7 @@ fn product(row: &[f32], input: &[Moment]) -> Moment {
 
 fn column_importance(input: &[Moment]) -> Option<Vec<f32>> {
     let mean = input.iter().map(|moment| moment.mean_square()).sum::<f64>() / input.len() as f64;
-    let share = |moment: &Moment| (moment.mean_square() / mean).max(MIN_SHARE).powf(TRUST) as f32;
+    let share = |moment: &Moment| (moment.mean_square() / mean).max(MIN_SHARE).powf(IMPORTANCE_EXPONENT) as f32;
     (mean.is_finite() && mean > 0.0).then(|| input.iter().map(share).collect())
 }
 
@@ -618,7 +618,7 @@ mod tests {
             for (tensor, sums) in squares {
                 let mean = sums.iter().sum::<f64>() / sums.len() as f64;
                 for (share, sum) in found.of(&tensor).unwrap().iter().zip(sums) {
-                    error += (f64::from(*share).powf(1.0 / TRUST) / (sum / mean)).ln().powi(2);
+                    error += (f64::from(*share).powf(1.0 / IMPORTANCE_EXPONENT) / (sum / mean)).ln().powi(2);
                     spread += (sum / mean).ln().powi(2);
                     columns += 1.0;
                 }
@@ -651,7 +651,7 @@ mod tests {
             let norm: Vec<f64> =
                 read(&format!("layers.1.{name}.weight"))[0].iter().map(|weight| weight + offset).collect();
             let bound = estimate(&checkpoint).product_bound("layers.1.mlp.gate_proj.weight").unwrap();
-            // Rows that follow one of gate's or up's are driven most.
+            // Products are largest for rows parallel to one of gate's or up's.
             let followed = gate.iter().chain(&up).map(|row| row.iter().zip(&norm).map(|(v, norm)| v * norm).collect());
             let any = (0..100).map(|_| (0..norm.len()).map(|_| random.next()).collect());
             let mut largest = 0.0f64;

@@ -161,7 +161,7 @@ pub struct Planned {
 /// Blocks until the artifact is on disk; `progress` is called on this thread.
 ///
 /// # Errors
-/// See [`CompileError`]. `output` is then as it was, and nothing half-written is left. An `output` that would take the place of the
+/// See [`CompileError`]. `output` is then as it was, and nothing half-written is left. An `output` that would replace the
 /// model itself is refused before anything is read, and one that its disk has no room for before any weight is.
 pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
     outputs::check_artifact(source, output)?;

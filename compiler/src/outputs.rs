@@ -1,5 +1,5 @@
 //! What a compile may write to, checked before it begins: minutes of work should not end at a folder that is not there, and
-//! no output may take the place of the model that it is made from.
+//! no output may replace the model that it is made from.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,8 @@ pub fn check_artifact(source: Source, output: &Path) -> Result<()> {
     ArtifactWriter::check(output).map_err(|source| CompileError::Unwritable { path: output.into(), source })
 }
 
-/// Checks that an artifact at `output` replaces at most another artifact, or an empty file: a slip of the fingers should not cost a
-/// text. [`compile`](crate::compile) itself replaces any file but the model's.
+/// Checks that an artifact at `output` replaces at most another artifact, or an empty file: a mistyped name must not
+/// overwrite another file. [`compile`](crate::compile) itself replaces any file but the model's.
 ///
 /// # Errors
 /// [`CompileError::Exists`].
@@ -29,7 +29,7 @@ pub fn check_kind(output: &Path) -> Result<()> {
     if is_other { Err(CompileError::Exists { path: output.into() }) } else { Ok(()) }
 }
 
-/// Checks that `output`, whatever it will be, takes the place of no file of the model.
+/// Checks that `output`, whatever it will be, replaces no file of the model.
 ///
 /// # Errors
 /// When it would, naming both.

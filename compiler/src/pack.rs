@@ -117,7 +117,7 @@ fn pack_matrix(
     errors: &mut Errors,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    // Parts below one another have the same columns; experts may be driven each in its own way.
+    // Parts below one another have the same columns; each expert may have another input.
     let of_expert = |expert: usize| {
         importance.of(&matrix.parts[0].tensor_of(expert)).map(|weights| {
             let mut padded = weights.to_vec();

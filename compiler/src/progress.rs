@@ -17,7 +17,7 @@ pub enum Stage {
     Plan,
     /// Generating SPIR-V, a target at a time.
     Kernels,
-    /// Estimating how strongly each column of a matrix is driven; INT4 alone.
+    /// Estimating the mean square of each matrix's input, by column; INT4 alone.
     Importance,
     /// Quantising and writing weights, in bytes.
     Weights,

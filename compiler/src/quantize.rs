@@ -1,6 +1,6 @@
 //! Weights to INT4, INT8 and MXFP4 codes, one row at a time.
 //!
-//! Nothing is known here but the weights and, where the caller has it, how strongly each column is driven. How the search
+//! Nothing is known here but the weights and, where the caller has it, each column's importance. How the search
 //! was chosen, with figures, is described in `docs/quantization.md`.
 //!
 //! INT4's loop is compiled for AVX2 as well, and everything inside it with it (`inline(always)`). The results are the same bits: no

@@ -19,7 +19,7 @@ use crate::retarget::{WithoutNpu, without_npu};
 pub struct ReplanOptions {
     /// `None`: the one that the artifact was planned for.
     pub machine: Option<Machine>,
-    /// Sizes that take the place of the machine's.
+    /// Sizes that replace the machine's.
     pub budget: Budget,
     /// Sequence, in tokens, that there must be room for; `None`: as before.
     pub context_tokens: Option<u32>,
@@ -27,7 +27,7 @@ pub struct ReplanOptions {
     pub no_npu: bool,
 }
 
-/// Plans the artifact at `path` anew and replaces its plan section, and with `no_npu` all that concerns an NPU.
+/// Makes another plan for the artifact at `path` and replaces its plan section, and with `no_npu` all that concerns an NPU.
 ///
 /// # Errors
 /// When it is no artifact, when the machine has no room for it, and when the file cannot be written. The artifact is then

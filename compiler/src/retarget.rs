@@ -33,13 +33,13 @@ pub struct Retargeted {
 }
 
 const OTHER_WEIGHTS: &str =
-    "its weights lie otherwise than this version of the compiler lays them out; compile the model again";
+    "its weights have a layout that this version of the compiler does not use; compile the model again";
 
 /// Makes kernels for `targets` besides those that the artifact at `path` has, and writes it to `output`, which may be the same
 /// file. It is then as if it had been compiled for all of them, by this version of the compiler.
 ///
 /// # Errors
-/// When it is no artifact, when another version of the compiler would lay its weights out otherwise, and when the file cannot be
+/// When it is no artifact, when its weights have a layout that this version of the compiler does not use, and when the file cannot be
 /// written. What was at `output` is then as it was.
 pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut dyn Progress) -> Result<Retargeted> {
     let malformed = |what: String| CompileError::malformed(path, what);
@@ -228,7 +228,7 @@ fn meta(before: &Meta, config: &ModelConfig, options: &CompileOptions) -> Meta {
 
 impl Display for Retargeted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let added = if self.added.is_empty() { "none, made anew".into() } else { self.added.join(", ") };
+        let added = if self.added.is_empty() { "none, rebuilt".into() } else { self.added.join(", ") };
         writeln!(f, "  targets   {}", self.targets.join(", "))?;
         writeln!(f, "  new       {added}")?;
         write!(f, "  artifact  {}", size(self.artifact_bytes))

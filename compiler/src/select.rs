@@ -46,7 +46,7 @@ pub struct ProgramKind {
     pub(crate) logits: LogitsRows,
     /// Each row is the newest token of a sequence of its own, and a token is sampled for each.
     pub(crate) batch: bool,
-    /// Cached tokens from which on it takes the place of the one that is otherwise the same.
+    /// Cached tokens from which on it replaces the one that is otherwise the same.
     pub(crate) from_tokens: usize,
 }
 
@@ -152,7 +152,7 @@ pub enum Operand {
         /// Its size in words of 4 bytes.
         words: usize,
     },
-    /// The step's rows by expert, as these routes give them: so many words.
+    /// The step's rows by expert, as these routes give them.
     ExpertRows {
         /// Output of the operation that chose the experts.
         routes: ValueId,
@@ -204,7 +204,7 @@ impl Operand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
     pub(crate) window: Option<usize>,
-    /// Recurrent state takes the place of the cache.
+    /// Recurrent state instead of the cache.
     pub(crate) is_recurrent: bool,
     pub(crate) layers: Vec<usize>,
 }

@@ -1,16 +1,16 @@
 //! How activations lie between the kernel that makes them and the matmul that reads them: f32, or integers made once by
-//! their maker, so that a matmul can use packed integer dot products or matrix units.
+//! their producer, so that a matmul can use packed integer dot products or matrix units.
 //!
 //! ```text
-//! group    32 consecutive elements of a row; x ≈ code · scale
-//! Int8     codes -127..=127; the scale has 4 significant bits
-//! Int11    codes -1023..=1023 = 16 · high + low, both int8; the scale is a power of two
+//! group     32 consecutive elements of a row; x ≈ code · scale
+//! Int8      codes -127..=127; the scale has 4 significant bits
+//! Int11     codes -1023..=1023 = 16 · high + low, both int8; the scale is a power of two
 //!
-//! Codes    u32 words of a row:  [group: 8 words of four int8 codes, high plane, then as many for low] … [one word a group]
-//!          a group's word:      scale as bf16 (upper half) | sum of its codes as i16 (lower half)
+//! Quantized u32 words of a row:  [group: 8 words of four int8 codes, high plane, then as many for low] … [one word a group]
+//!           a group's word:      scale as bf16 (upper half) | sum of its codes as i16 (lower half)
 //! RowScaled the same, and behind it one word: the f32 power of two by which f16 values of the row are to be multiplied
-//! Halves   [block of 128 elements: 64 words of two f16] … [the factor]: the values themselves, divided by the factor
-//!          element k of a block, k = 32 t + 4 d + 2 e + h: half e of word 8 d + 4 h + t
+//! Halves    [block of 128 elements: 64 words of two f16] … [the factor]: the values themselves, divided by the factor
+//!           element k of a block, k = 32 t + 4 d + 2 e + h: half e of word 8 d + 4 h + t
 //! ```
 //!
 //! The order of `Halves` is that in which lanes of a matrix unit hold what they take from 128 neighbouring weights of a row, see
@@ -18,7 +18,7 @@
 //!
 //! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products read in decode and
 //! what matrix units read in prefill, f16 or the codes themselves, is the same number. (Products of gate and up that a GEMM from
-//! registers makes are the exception: they keep all bits of an f16.) Q and K decide which token is looked at, so the projection into
+//! registers makes are the exception: they keep all bits of an f16.) Q and K determine the attention weights, so the projection into
 //! them takes Int11; everything else takes Int8. A row of either kind is shorter than the same row in f32, and takes
 //! its place: rows keep the stride of f32 elements in words.
 

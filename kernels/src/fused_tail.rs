@@ -33,7 +33,7 @@ impl FusedTailSpec {
         [Role::TailWeights, Role::FixedSums]
     }
 
-    /// Bytes of workgroup memory for so many groups.
+    /// Bytes of workgroup memory for `groups` groups.
     pub(crate) fn shared_bytes(groups: usize) -> usize {
         groups * (ACTIVATION_GROUP + 4)
     }
@@ -59,7 +59,7 @@ impl FusedTailSpec {
     }
 }
 
-/// Values of the piece `fused_tail`, of a kernel that may have one: of so many lanes, and so many groups of 32 elements that a workgroup
+/// Values of the piece `fused_tail`, of a kernel that may have one: of `lanes` lanes, and `groups` groups of 32 elements that a workgroup
 /// makes.
 pub(crate) fn values(tail: Option<&FusedTailSpec>, lanes: usize, groups: usize, values: Values) -> Values {
     let values = values.flag("FUSED_TAIL", tail.is_some()).size("TAIL_GROUPS", groups);

@@ -1,4 +1,4 @@
-//! What every kernel family provides: [`KernelSpec`](crate::KernelSpec) hands each question on to the family's spec.
+//! What every kernel family provides: [`KernelSpec`](crate::KernelSpec) delegates each method to the family's spec.
 
 use crate::fused_tail::FusedTailSpec;
 use crate::role::BindingSpec;

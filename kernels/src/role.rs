@@ -162,7 +162,7 @@ pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec
     roles.into_iter().map(|role| BindingSpec { role, writes: role.is_written() }).collect()
 }
 
-/// The number of rows, in WGSL, of an activation that has so many for each row of the step.
+/// The number of rows, in WGSL, of an activation that has `rows_per_token` rows for each row of the step.
 pub(crate) fn rows_of_step(rows_per_token: usize) -> String {
     match rows_per_token {
         1 => "step.header.n_rows".into(),

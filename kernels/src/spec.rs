@@ -122,7 +122,7 @@ impl KernelSpec {
         self.kernel_mut().counter_sync()
     }
 
-    /// The kernel that zeroes so many elements of the next dispatch's sums besides; `None`: it cannot, or zeroes others.
+    /// The same kernel, which also zeroes `elements` elements of the next dispatch's sums; `None`: it cannot, or zeroes others.
     pub fn clearing(&self, elements: usize) -> Option<KernelSpec> {
         let mut spec = self.clone();
         let cleared_before = std::mem::replace(spec.kernel_mut().clears()?, elements);

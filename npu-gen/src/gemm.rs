@@ -11,7 +11,7 @@
 //! shim      activations, weights in; outputs out
 //! ```
 //!
-//! A GEMV is bound by the streams of weights from DRAM, of which a shim tile has two: each feeds a core of its own, and one of the first tile's brings the
+//! A GEMV is bound by the streams of weights from DRAM, of which a shim tile has two: each feeds a core of its own, and one of the first tile's carries the
 //! activations to all of them.
 //!
 //! ```text
@@ -135,7 +135,7 @@ impl Builder<'_> {
         streams
     }
 
-    /// Of a GEMV: between shim tiles and cores, without the memory tiles. The last stream in of the first shim tile brings the activations.
+    /// Of a GEMV: between shim tiles and cores, without the memory tiles. The last stream in of the first shim tile carries the activations.
     fn gemv_streams(&mut self) -> Streams {
         let shape = self.shape;
         let (core, columns) = (shape.core, shape.columns as u32);
@@ -281,7 +281,7 @@ impl Builder<'_> {
     }
 }
 
-/// The core of a weight stream of a GEMV: one in the first column, whose other stream in brings the activations, and two in each of the others.
+/// The core of a weight stream of a GEMV: one in the first column, whose other stream in carries the activations, and two in each of the others.
 fn gemv_core(stream: usize) -> Tile {
     Tile::core(stream.div_ceil(2) as u32, (stream > 0 && stream.is_multiple_of(2)).into())
 }

@@ -1,4 +1,4 @@
-//! Programs of sizes that no model of the report has: solved, written in both dialects, and the text read and held against the limits by itself, without
+//! Programs of sizes that no model of the report has: solved, written in both dialects, and the text read and checked against the limits separately, without
 //! the design that it was made from.
 
 mod support;

@@ -1,4 +1,4 @@
-//! The report on every product of the models, against the committed one: `cargo xtask npu-report --bless` writes it anew.
+//! The report on every product of the models, against the committed one: `cargo xtask npu-report --bless` rewrites it.
 //!
 //! One tile of each product is run by the interpreter, over the whole of k: all that another tile would add is more of the same.
 

@@ -53,7 +53,7 @@ impl Simulator {
         self.state().faults.inject(run, fault);
     }
 
-    /// Lets other processes have so many contexts.
+    /// Number of contexts that other processes have.
     pub fn take_contexts(&self, count: usize) {
         self.state().taken = count;
     }

@@ -144,7 +144,7 @@ pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
     Ok(parts)
 }
 
-/// The records of a section that lists one for each target, of so many bytes each. They follow each other, as a list is encoded.
+/// The records of a section that lists one for each target; `lens` are their lengths in bytes. They follow each other, as a list is encoded.
 fn cut_by_target(
     range: &Range<u64>,
     targets: &[String],
@@ -161,12 +161,12 @@ fn cut_by_target(
     parts
 }
 
-/// Header and table of so many sections.
+/// Header and table of `n_sections` sections.
 pub fn head_bytes(n_sections: usize) -> u64 {
     (HEADER_BYTES + n_sections * ENTRY_BYTES) as u64
 }
 
-/// Checks that sections follow each other with nothing between but the zeros up to the next multiple: a table of lies could otherwise
+/// Checks that sections follow each other with nothing between but the zeros up to the next multiple: a malformed table could otherwise
 /// make a small download a file without end.
 pub fn check_packed(sections: &[Section], file_bytes: u64) -> Result<(), ParseError> {
     let mut end = head_bytes(sections.len());

@@ -206,7 +206,7 @@ pub enum RunError {
     },
     /// A sequence cannot be cut, because a sliding window no longer holds the pages that the next token attends to, or recurrent state is of
     /// more tokens.
-    Forgotten {
+    NotInCache {
         /// Requested length, in tokens.
         len_tokens: u32,
         /// Position of the first token that is still in the KV cache, or that recurrent state can be continued at.
@@ -374,8 +374,8 @@ impl fmt::Display for RunError {
         match self {
             RunError::ContextFull { context_tokens, needed_tokens } => write!(
                 f,
-                "context is full: {context_tokens} tokens, needs {needed_tokens}; load with a longer context or start \
-                 anew"
+                "context is full: {context_tokens} tokens, needs {needed_tokens}; load with a longer context or \
+                 clear the session"
             ),
             RunError::UnknownToken { token, vocab_size } => {
                 write!(f, "token id {token} is unknown: the vocabulary has {vocab_size} entries")
@@ -390,10 +390,10 @@ impl fmt::Display for RunError {
             RunError::NoFreeSlot { slots } => {
                 write!(f, "all sequence slots are taken: the model was loaded with {slots}")
             }
-            RunError::Forgotten { len_tokens, kept_from } => write!(
+            RunError::NotInCache { len_tokens, kept_from } => write!(
                 f,
-                "sequence cannot be cut to {len_tokens} tokens: a sliding window or recurrent state goes on from {kept_from} only; \
-                 start anew"
+                "sequence cannot be cut to {len_tokens} tokens: its cache can be continued from position {kept_from} only; clear the \
+                 session"
             ),
             RunError::Cancelled => write!(f, "cancelled between two submissions"),
             RunError::Loading { source } => source.fmt(f),

@@ -444,7 +444,7 @@ fn a_failed_lazy_load_gives_the_message_of_an_eager_one() {
 }
 
 /// Loader and steps call Vulkan side by side, so that which call is the n-th differs from run to run; the expected result does not.
-/// Every third, because each loads the model anew and more.
+/// Every third, because each loads the model again and more.
 #[test]
 fn every_failed_call_of_a_lazy_load_gives_a_clear_error_or_the_same_tokens() {
     let _lock = one_test();

@@ -55,7 +55,7 @@ fn sampled_tokens_follow_the_last_row_and_truncation_repeats_them() {
     session.feed(&prompt(60)).unwrap();
     session.feed(&[3]).unwrap();
     let error = session.truncate(40).unwrap_err();
-    assert!(matches!(error, RunError::Forgotten { len_tokens: 40, kept_from: 84 }), "{error}");
+    assert!(matches!(error, RunError::NotInCache { len_tokens: 40, kept_from: 84 }), "{error}");
     session.clear();
     assert_eq!(session.feed_and_sample(&tokens, &Sampling::default()).unwrap().token, first.token);
 }

@@ -5,7 +5,7 @@
     python make.py NAME...             only these
     python make.py --golden-of FOLDER TEXT_FILE TOKENS
                                        only golden.safetensors, for a folder that has its weights and tokenizer
-    python make.py --again FOLDER...   golden.safetensors anew, for the tokens that it already holds
+    python make.py --again FOLDER...   golden.safetensors again, for the tokens that it already holds
 
 Each folder gets config.json (exactly the dictionary below), model.safetensors, tokenizer.json, tokenizer_config.json
 and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The logits come from reading the written
@@ -676,7 +676,7 @@ def model_class(folder):
 
 
 def write_golden(folder, ids, greedy_tokens):
-    """Logits of `ids` (T), then a greedy continuation that reads the whole sequence anew for every token."""
+    """Logits of `ids` (T), then a greedy continuation that reads the whole sequence again for every token."""
     model = load_float32(folder)
     with torch.no_grad():
         logits = model(ids[None], use_cache=False).logits[0]

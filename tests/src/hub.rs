@@ -26,7 +26,7 @@ pub struct State {
     files: Vec<File>,
     /// Without it, all is refused.
     pub token: Option<String>,
-    /// Connections end after so many bytes of a file.
+    /// Connections end after this number of bytes of a file.
     pub cut_bytes: Option<u64>,
     /// Of the file with this name, the last byte is another.
     pub damaged: Option<String>,

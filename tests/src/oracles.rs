@@ -260,7 +260,7 @@ pub fn leave_out_panics_of_trials() {
     }));
 }
 
-/// Parsing a chat template and rendering a conversation with it return, and the text is no longer than any context of so many
+/// Parsing a chat template and rendering a conversation with it return, and the text is no longer than any context of as many
 /// tokens holds.
 pub fn chat_template(bytes: &[u8]) {
     const CONTEXT_TOKENS: u32 = 256;

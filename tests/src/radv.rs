@@ -38,7 +38,7 @@ pub struct CompiledModel {
     pub set: Kernels,
     /// One a pipeline of the only target.
     pub kernels: Vec<Kernel>,
-    /// One an alternative, in the order of the pipelines that they could take the place of.
+    /// One an alternative, in the order of the pipelines that they could replace.
     pub alternatives: Vec<Kernel>,
 }
 

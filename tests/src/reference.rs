@@ -2,7 +2,7 @@
 //!
 //! It shares no code with the compiler, the kernels or the runtime, so that agreement means something. It is written
 //! to be read beside a paper, not to be fast: every matrix product is three loops, nothing is cached between tokens,
-//! and the whole sequence is computed anew for each call. [`Reference::hidden`] is the story; `config` says what the
+//! and the whole sequence is computed again for each call. Begin at [`Reference::hidden`]; `config` says what the
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!

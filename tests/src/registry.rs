@@ -92,9 +92,9 @@ impl Drop for Registry {
 /// What a line does to the bytes that come from the registry.
 #[derive(Clone, Copy, Debug)]
 pub enum Line {
-    /// Ends each connection after so many.
+    /// Ends each connection after this number of bytes.
     Cuts(u64),
-    /// Lets through so many in all, and then nothing, without an end.
+    /// Sends this number of bytes in all, and then nothing, without an end.
     Stalls(u64),
 }
 

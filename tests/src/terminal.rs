@@ -31,7 +31,7 @@ struct Shown {
 }
 
 impl Terminal {
-    /// Starts `command` as the foreground process of a terminal with so many columns.
+    /// Starts `command` as the foreground process of a terminal with `columns` columns.
     ///
     /// # Panics
     /// When the system has no terminal for it, or the program does not start.

@@ -221,7 +221,7 @@ impl Model {
 /// Where the model would lie on the device, for as long a context as fits.
 fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError> {
     let facts = device.facts();
-    // On Linux, RADV's heaps are the kernel's VRAM and GTT together, split anew.
+    // On Linux, RADV's heaps are the kernel's VRAM and GTT together, split differently.
     let all = MemoryFigures { total_bytes: memory_bytes(&facts), used_bytes: 0 };
     let none = MemoryFigures { total_bytes: 0, used_bytes: 0 };
     let amdgpu = is_radv_apu(&facts).then_some(AmdgpuMemory { vram: none, gtt: all });

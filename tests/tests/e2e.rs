@@ -299,7 +299,7 @@ fn register_gemms_without_workgroup_memory_need_the_layout_of_fragments() {
     assert!(error.contains("otherwise than the kernels of target rdna3"), "{error}");
 }
 
-/// Of every so-many-th model.
+/// Tests every `every`-th model.
 fn assert_close_to_exported(what: &str, case: Case, every: usize) {
     for (index, folder) in tiny_models().into_iter().step_by(every).enumerate() {
         let golden = read_golden(&folder);

@@ -46,3 +46,21 @@ fn every_command_and_option_is_in_the_manual() {
     }
     assert!(missing.is_empty(), "not in docs/cli.md:\n{}", missing.join("\n"));
 }
+
+#[test]
+fn the_refusal_in_the_placement_page_is_what_the_compiler_prints() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = std::fs::read_to_string(root.join("docs/placement.md")).expect("docs/placement.md");
+    let (_, sample) =
+        page.split_once("<!-- checked by tests/tests/manual.rs -->\n```text\n").expect("the page has a sample");
+    let (sample, _) = sample.split_once("\n```").expect("the sample ends");
+    let output = program("unicorn-compile")
+        .args(["--plan-only", "--machine", "phoenix-16gb", "--synthetic"])
+        .arg(root.join("tests/benches/shapes/gemma-3-27b.json"))
+        .output()
+        .expect("the program starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // Before it stand the names of the phases.
+    assert_eq!(stderr.find("error: ").map(|at| stderr[at..].trim_end()), Some(sample), "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+}

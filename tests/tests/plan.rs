@@ -166,7 +166,7 @@ fn a_plan_is_written_where_it_is_asked_for() {
     assert!(printed.contains("tokens, on phoenix-16gb\n") && printed.contains("\nslice vram slice0+0 "), "{printed}");
     assert!(printed.contains("estimate: at most ") && printed.contains(" of vram at 89.6 GB/s"), "{printed}");
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
-    // A user's own machine: a shipped one, written anew.
+    // A user's own machine: a shipped one, written to another file.
     let mine = folder.path().join("my-laptop.json");
     let preset = Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/machines/phoenix-16gb.json");
     std::fs::copy(preset, &mine).unwrap();

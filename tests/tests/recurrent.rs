@@ -1,4 +1,4 @@
-//! Sequences whose layers have recurrent state: it goes on behind its last token or begins anew, and belongs to one sequence.
+//! Sequences whose layers have recurrent state: it continues behind its last token or starts from zero, and belongs to one sequence.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use unicorn_spirv::target;
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
 const F16_TOLERANCE: f64 = 5e-3;
 
-/// The golden, its tokens, and its model with so many slots, on llvmpipe unless `UNICORN_DEVICE` names another device.
+/// The golden, its tokens, and its model with `slots` slots, on llvmpipe unless `UNICORN_DEVICE` names another device.
 fn load(slots: u32) -> (Golden, Vec<u32>, Model) {
     load_with(|options| options.slots = slots)
 }
@@ -48,7 +48,7 @@ fn recurrent_state_is_not_cut() {
     assert_eq!(session.common_start(&tokens), 40);
     assert_eq!((session.common_start(&tokens[..40]), session.common_start(&tokens[..20])), (0, 0));
     let error = session.truncate(39).expect_err("state is not cut");
-    assert!(matches!(error, RunError::Forgotten { len_tokens: 39, kept_from: 40 }), "{error}");
+    assert!(matches!(error, RunError::NotInCache { len_tokens: 39, kept_from: 40 }), "{error}");
     // A prompt that ends earlier is fed from its beginning, where the state of the old one is not read.
     assert_eq!(session.keep_common_start(&tokens[..20]), 0);
     let last = session.feed_and_read_logits(&tokens[..20]).expect("the steps run");

@@ -144,7 +144,7 @@ fn no_compiler_needs_to_be_there() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A device with another split of memory than the plan's: the refusal says how to plan anew, and that fits.
+/// A device with another split of memory than the plan's: the refusal names a command that makes a new plan, and that fits.
 #[test]
 fn the_remedy_that_a_refusal_names_works() {
     let artifact = Artifact::new();

@@ -1,4 +1,4 @@
-//! `unicorn-run serve` with several models, from outside: each is loaded when it is named, and makes place for the others.
+//! `unicorn-run serve` with several models, from outside: each is loaded when it is named, and unloaded when others need the memory.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

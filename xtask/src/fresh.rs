@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! target/fresh/base                 Debian, minbase: gcc, git, certificates; made once
-//! target/fresh/root                 its copy, made anew for each run and removed after a run that succeeds
+//! target/fresh/root                 its copy, made for each run and removed after a run that succeeds
 //!   opt/rust                        this machine's Rust toolchain, mounted read-only
 //!   root/unicorn                    a clone of HEAD: changes that are not committed are not tested
 //! ```

@@ -50,7 +50,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Makes `folder/root` anew, a copy of `folder/base`, which is made of minbase and `packages` if it is missing.
+    /// Replaces `folder/root` by a copy of `folder/base`, which is made of minbase and `packages` if it is missing.
     ///
     /// # Errors
     /// Without the right to mount, and when a package cannot be had.

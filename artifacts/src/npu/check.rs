@@ -8,7 +8,7 @@ use super::{
 use crate::error::ParseError;
 use crate::plan::BUFFER_ALIGN;
 
-/// Bounds on what a record can make a reader do.
+/// Bounds on the work that a malformed record causes.
 const MAX_PROGRAMS: usize = 1 << 10;
 const MAX_PRODUCTS: usize = 1 << 16;
 const MAX_DECISIONS: usize = 64;

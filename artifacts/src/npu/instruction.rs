@@ -37,41 +37,41 @@ pub enum StreamError {
     /// Bytes that are no instructions.
     #[error("instruction stream: {what} at byte {at}")]
     Bytes {
-        /// What, expected, found.
+        /// What is wrong: what, expected, found.
         what: String,
-        /// Where.
+        /// Offset in the stream.
         at: usize,
     },
     /// Instructions that a design does not have.
     #[error("instruction {index}: {what}")]
     Instruction {
-        /// Which.
+        /// Number of the instruction in the stream.
         index: usize,
-        /// What, expected, found.
+        /// What is wrong: what, expected, found.
         what: String,
     },
 }
 
-/// One step of the firmware.
+/// A firmware instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
     /// Writes a register.
     Write {
-        /// Of the register.
+        /// Address of the register.
         address: u32,
-        /// What.
+        /// Value that is written.
         value: u32,
     },
     /// Writes registers that follow each other.
     BlockWrite {
-        /// Of the first.
+        /// Address of the first register.
         address: u32,
-        /// What.
+        /// Values that are written.
         words: Vec<u32>,
     },
     /// Writes the address of a buffer of the command.
     Patch {
-        /// Of the register.
+        /// Address of the register.
         address: u32,
         /// Index of the buffer.
         argument: u32,
@@ -80,9 +80,9 @@ pub enum Instruction {
     },
     /// Waits until a channel reports the end of a task.
     Wait {
-        /// Where.
+        /// Tile of the channel.
         tile: Tile,
-        /// Which way.
+        /// Direction of the channel.
         direction: Direction,
         /// Number of the channel.
         channel: u32,

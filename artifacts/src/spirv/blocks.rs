@@ -54,7 +54,7 @@ impl Functions {
         instruction.check_length()?;
         match (shape.opcode, words, &mut self.open) {
             (op::FUNCTION, &[returns, id, control, of], None) => {
-                // Inline, or don't.
+                // None, Inline or DontInline.
                 ensure(control <= 2, "a function control that kernels use", control)?;
                 let Type::Function { returns: expected, parameters } = types.type_of_id(of)?.clone() else {
                     return mismatch("a function's type", format_args!("type {of}"));

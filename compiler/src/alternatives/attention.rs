@@ -7,7 +7,7 @@ use unicorn_spirv::Target;
 
 use super::has_lanes;
 
-/// More and fewer splits, and fewer heads or rows a workgroup: more workgroups, each of which reads K and V anew.
+/// More and fewer splits, and fewer heads or rows a workgroup: more workgroups, each of which reads K and V again.
 pub fn others(spec: &AttentionSpec, target: &Target) -> Vec<AttentionSpec> {
     let split = spec.split;
     let with = |heads_per_group: usize, split: Split| AttentionSpec { heads_per_group, split, ..spec.clone() };

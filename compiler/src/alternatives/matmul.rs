@@ -27,11 +27,11 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
 }
 
 pub fn particular(spec: &MatMulSpec) -> String {
-    let MatMulTile { tokens_per_lane: columns, tiles_per_lane, split_k, unroll, passes, .. } = spec.tile;
+    let MatMulTile { tokens_per_lane, tiles_per_lane, split_k, unroll, passes, .. } = spec.tile;
     let lanes = spec.tile.workgroup_size();
-    let columns = if columns > 1 { format!(", {columns} columns") } else { String::new() };
+    let tokens = if tokens_per_lane > 1 { format!(", {tokens_per_lane} tokens a lane") } else { String::new() };
     let passes = if passes > 1 { format!(", {passes} passes") } else { String::new() };
-    format!("{lanes} lanes, {split_k} a row, {tiles_per_lane} tiles{columns}, {unroll} ahead{passes}")
+    format!("{lanes} lanes, {split_k} a row, {tiles_per_lane} tiles{tokens}, unroll {unroll}{passes}")
 }
 
 /// More loads in flight, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.

@@ -60,7 +60,7 @@ pub(super) struct FamilyDefaults {
     pub experts: Option<ExpertDefaults>,
     /// Most layers have a gated delta net in the place of attention, the others gated attention, and norms are of 1 + weight.
     pub delta: Option<DeltaDefaults>,
-    /// LFM2: some layers have a short convolution of so many taps (`conv_L_cache`) in the place of attention; the intermediate size is
+    /// LFM2: some layers have a short convolution of this number of taps (`conv_L_cache`) instead of attention; the intermediate size is
     /// worked out by `block_auto_adjust_ff_dim`.
     pub short_conv_taps: Option<usize>,
     /// Query heads have sinks, and the router and experts biases.

@@ -246,7 +246,7 @@ fn add(
         let rows = (0..tensor.rows).map(|row| order.source_row(first_row, row));
         let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
         first_row += tensor.rows;
-        // What an adapter adds to is quantised anew.
+        // What an adapter adds to is quantised again.
         checkpoint.config.kept_codes.remove(&part);
         tensor.added.push(LowRank { down: Arc::clone(&down), up: own });
     }

@@ -1,4 +1,4 @@
-//! What takes the place of `mlir` in a build without MLIR.
+//! Replaces `mlir` in a build without MLIR.
 
 use super::options::{NpuMlir, NpuOptions};
 use crate::Planned;

@@ -6,7 +6,7 @@ use unicorn_artifact::{MachinePlan, Plan, fit};
 use super::refusal::budgets;
 use crate::error::{CompileError, Remedy, Result};
 
-/// `plan` with tiers chosen anew, for `machine` and a sequence of `context_tokens`. Addresses within slices stay.
+/// `plan` with tiers chosen again, for `machine` and a sequence of `context_tokens`. Addresses within slices stay.
 ///
 /// # Errors
 /// [`CompileError::DoesNotFit`] when there is no room, with the sums, what is missing and what may help.

@@ -1,5 +1,5 @@
-//! One INT8 group. The largest weight becomes ±127 or a little less: how the others happen to fall between two levels varies
-//! from scale to scale, and of a few scales close above the tightest the luckiest is taken.
+//! One INT8 group. The largest weight becomes ±127 or a little less: rounding errors of the others vary from scale to scale, and of the
+//! tightest scale and a few above it, the one with the smallest error is used.
 
 use half::f16;
 use unicorn_artifact::int4::{INT8_GROUP, INT8_MAX};

@@ -16,7 +16,7 @@ use crate::fuse::{FusedNode, FusedOp};
 use crate::graph::ValueId;
 use crate::weights::PackedId;
 
-/// How a step's rows meet their experts: a table of rows by expert, cut into tiles of one kernel.
+/// How a step's rows are multiplied by their experts' matrices: a table of rows by expert, cut into tiles of one kernel.
 #[derive(Clone, Copy)]
 pub(super) struct ByExpert {
     tiles: ExpertTiles,
@@ -149,7 +149,7 @@ impl Selector<'_> {
         };
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let spec = self.expert_kernel(node, id, by_expert, encodes);
-            // Of rows that are given to as many experts as there are, each is read once if caches are kind.
+            // Of rows that are given to as many experts as there are, each is read about once, if it stays in the cache.
             let read = self.rows_of(out).min(experts);
             let bytes = self.weights.get(id).len_bytes * read as u64 / experts as u64;
             self.push(node, spec, self.kind.rows, bytes, |role| match role {
@@ -287,7 +287,7 @@ fn matrix_format(tuning: &MatrixTuning) -> ActivationFormat {
     }
 }
 
-/// The tile of least time for experts of so many rows each, on average: half a tile of each is empty.
+/// The tile of least time for experts of `rows` rows each, on average: half a tile of each is empty.
 fn expert_tile(tuning: RegisterTuning, rows: usize) -> RegisterTile {
     let halves = |step_rows: usize| (2 * rows).div_ceil(step_rows) + 1;
     let first = tuning.tiles.iter().min_by_key(|timed| halves(timed.tile.step_rows) * timed.shared_ns);

@@ -1,7 +1,7 @@
 //! Which kernels of a decode step do the matmul behind them, too (`unicorn_kernels::fused_tail`).
 //!
 //! ```text
-//! before: zeroes the sums     maker + its next matmul: add to them     …     reader: a norm that begins with them
+//! before: zeroes the sums     producer + its next matmul: add to them     …     reader: a norm that begins with them
 //! ```
 //!
 //! A norm by itself zeroes nothing: where norms are not folded into matmuls, gate and up do without down.
@@ -16,7 +16,7 @@ use unicorn_spirv::target::FusedTailTuning;
 use super::{KernelDispatch, Operand};
 use crate::graph::ValueId;
 
-/// What a matmul reads whose maker can do it.
+/// The input of a matmul that its producer can compute.
 const CODES: ActivationFormat = ActivationFormat::Quantized(Precision::Int8);
 
 /// The dispatches of a program of one row without every matmul that the dispatch before it can do, on targets whose kernels do.
@@ -43,7 +43,7 @@ struct Merger {
     weights: Operand,
     /// The matmul's result.
     sums: ValueId,
-    /// Kernels of the dispatch before, of the maker and of the reader as they become.
+    /// Kernels of the dispatch before, of the producer and of the reader as they become.
     specs: [KernelSpec; 3],
 }
 
@@ -56,9 +56,9 @@ impl Merger {
         tuning: FusedTailTuning,
         shared_memory_bytes: usize,
     ) -> Option<Merger> {
-        let [maker, matmul, behind @ ..] = rest else { return None };
+        let [producer, matmul, behind @ ..] = rest else { return None };
         let next = next_spec(matmul)?;
-        let (made, of_matmul) = (by_role(maker).remove(&Role::Encoded)?, by_role(matmul));
+        let (made, of_matmul) = (by_role(producer).remove(&Role::Encoded)?, by_role(matmul));
         let Operand::Value(sums) = of_matmul[&Role::Output] else { return None };
         // Parts of a matrix that was cut all write there, and so more dispatches use it.
         let is_between_them = users[&made] == 2 && matmul.operands.contains(&made) && users[&Operand::Value(sums)] == 2;
@@ -69,11 +69,11 @@ impl Merger {
         let is_normed = by_role(&behind[reader]).get(&Role::InputQuads) == Some(&Operand::Value(sums));
         let clearing = before.spec.clearing(next.layout.rows.next_multiple_of(4))?;
         let reading = behind[reader].spec.reading_fixed_sums()?;
-        let mut merged = maker.spec.with_fused_tail(next)?;
+        let mut merged = producer.spec.with_fused_tail(next)?;
         if let KernelSpec::DecodeAttention(spec) = &mut merged {
             spec.words_ahead = tuning.words_ahead;
         }
-        let fits = is_little(&merged, maker.workgroups, tuning, shared_memory_bytes);
+        let fits = is_little(&merged, producer.workgroups, tuning, shared_memory_bytes);
         (is_normed && fits).then_some(Merger {
             reader: reader + 2,
             weights: of_matmul[&Role::Weights],
@@ -88,11 +88,11 @@ impl Merger {
         rebind(before, clearing, &[(Role::ClearedFixedSums, sums)]);
         rebind(&mut rest[0], merged, &[(Role::TailWeights, self.weights), (Role::FixedSums, sums)]);
         rebind(&mut rest[self.reader], reading, &[(Role::InputFixedSums, sums)]);
-        let matmul = rest.remove(1).expect("a matmul is behind its maker");
-        let maker = &mut rest[0];
-        maker.weight_bytes += matmul.weight_bytes;
+        let matmul = rest.remove(1).expect("a matmul is behind its producer");
+        let producer = &mut rest[0];
+        producer.weight_bytes += matmul.weight_bytes;
         let (_, name) = matmul.label.split_once('.').unwrap_or(("", &matmul.label));
-        maker.label = format!("{}+{name}", maker.label);
+        producer.label = format!("{}+{name}", producer.label);
     }
 }
 
@@ -106,7 +106,7 @@ fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
         .then_some(FusedTailSpec { layout: spec.layout })
 }
 
-/// Whether a kernel with its next matmul, in so many workgroups, has lanes and room for it, and adds few parts. All splits of an
+/// Whether a kernel with its next matmul, in `workgroups` workgroups, has lanes and room for it, and adds few parts. All splits of an
 /// attention read the weights, one of each head adds.
 fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: FusedTailTuning, shared_memory_bytes: usize) -> bool {
     let (tail, groups, shared_bytes, adding) = match merged {

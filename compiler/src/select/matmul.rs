@@ -260,7 +260,7 @@ impl Selector<'_> {
     }
 }
 
-/// Lanes that make a row's integers: one for every four elements, as far as a workgroup reaches; 128 are promised everywhere.
+/// Lanes that make a row's integers: one for every four elements, as far as a workgroup reaches; every device has 128.
 pub(super) fn quantize_lanes(width: usize, max: usize) -> usize {
     (width / 4).next_multiple_of(128).min(max)
 }

@@ -126,7 +126,7 @@ const LOGITS_ROWS: usize = {
     rows
 };
 
-/// Whether the buffer of logits has room for so many hidden rows.
+/// Whether the buffer of logits has room for `rows` hidden rows.
 fn hidden_rows_fit(config: &ModelConfig, rows: usize) -> bool {
     rows * stride(config.hidden_size) <= LOGITS_ROWS * stride(config.vocab_size)
 }

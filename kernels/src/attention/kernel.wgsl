@@ -50,7 +50,7 @@ fn attends(position: u32, token: u32) -> bool {
 //#endif
 }
 
-// Puts away what query `query` found in one of `splits` splits. Lanes have left their sums in `mixed`.
+// Stores the partial result of query `query` in one of `splits` splits. Lanes have left their sums in `mixed`.
 fn finish(
     query: u32,
     max_score: f32,
@@ -112,7 +112,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let table = table_of(first_row);
     let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
     let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
-    // While adding up V, a lane has a chunk of dimensions and every so-many-th token.
+    // While adding up V, a lane has a chunk of dimensions and a strided share of the tokens.
     let share = min(lane / CHUNKS, SHARES - 1u);
     let chunk = lane % CHUNKS;
 //#if ROWS > 1

@@ -126,7 +126,7 @@ impl AttentionSpec {
         self.cache.n_kv_heads * self.gqa
     }
 
-    /// Lanes that share a chunk of dimensions, each with every so-many-th token of a page.
+    /// Lanes that share a chunk of dimensions, each with a strided share of a page's tokens.
     fn token_shares(&self) -> usize {
         let lanes = TILE / self.cache.chunks();
         (lanes + 1).next_power_of_two().div_ceil(2).min(self.cache.page_tokens)

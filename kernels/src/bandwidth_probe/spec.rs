@@ -10,7 +10,7 @@ use crate::template::{Values, render};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BandwidthProbeSpec {}
 
-/// What every device has: Vulkan promises workgroups of 128.
+/// What every device has: Vulkan guarantees workgroups of 128.
 pub(super) const LANES: usize = 128;
 /// Words of 16 bytes that a lane has in flight.
 pub(super) const LOADS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / (16 * LANES);

@@ -2,7 +2,7 @@
 
 use super::spec::BLOCK_WORDS;
 
-/// The twin: a word for each of so many workgroups, the exclusive or of all words in the whole blocks that it reads.
+/// The twin: a word for each of `workgroups` workgroups, the exclusive or of all words in the whole blocks that it reads.
 pub fn folded(words: &[u32], workgroups: usize) -> Vec<u32> {
     let mut folded = vec![0; workgroups];
     for (index, block) in words.chunks_exact(BLOCK_WORDS).enumerate() {

@@ -46,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         keep(lane, hash_chunk(chunk * CHUNK_BYTES, len_bytes, first_chunk + chunk, flags));
     }
     workgroupBarrier();
-    // Neighbours join; one without a neighbour waits for one further up.
+    // Neighbours join; an unpaired one moves up one level.
     while (count > 1u) {
         let pairs = count / 2u;
         var joined: Value;

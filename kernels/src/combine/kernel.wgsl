@@ -1,4 +1,4 @@
-// One workgroup a head of a row: what the splits of attention found, weighed against each other.
+// One workgroup a head of a row: combines the partial results of attention's splits by their maxima and sums.
 ${DECLARATIONS}
 //#include reduce
 //#include result

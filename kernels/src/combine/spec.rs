@@ -36,7 +36,7 @@ pub(crate) fn partial_quads(head_dim: usize) -> usize {
     head_dim.div_ceil(4) + 1
 }
 
-/// f32 elements of the partial results of `rows` rows, with room for so many splits.
+/// f32 elements of the partial results of `rows` rows, with room for `max_splits` splits.
 pub fn partials_len(rows: usize, n_heads: usize, head_dim: usize, max_splits: usize) -> usize {
     4 * rows * n_heads * max_splits * partial_quads(head_dim)
 }

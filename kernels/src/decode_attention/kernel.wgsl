@@ -1,6 +1,6 @@
 // One workgroup a split of the tokens that a row attends to, and HEADS query heads of one KV head. Its subgroups work independently
-// through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while adding up V, a chunk of dimensions and every
-// so-many-th token. They meet twice: once the queries are ready, and when all have done. Names that end in
+// through the tokens, SUBGROUP at a time: while scoring, a lane is a token; while adding up V, a chunk of dimensions and a
+// strided share of the tokens. They synchronise twice: when the queries are ready, and at the end. Names that end in
 // `_q` belong to query q; `key_u` and `value_u` are words of the cache, of CHUNK_QUADS vectors of four dimensions, numbered j.
 ${DECLARATIONS}
 //#include cache
@@ -155,7 +155,7 @@ fn partial_at(row: u32, head: u32, split: u32) -> u32 {
     return ((row * N_HEADS + head) * MAX_SPLITS + split) * PARTIAL_QUADS;
 }
 
-// Weighs the parts of all splits against each other. A pass takes as many quads of the result as there are lanes; where there
+// Combines the splits' partial results by their maxima and sums. A pass takes as many quads of the result as there are lanes; where there
 // are fewer, lanes share the splits of a quad.
 fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
     for (var i = index; i < HEADS * splits; i += TILE) {
@@ -229,7 +229,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let position = step.rows[row].position;
     let table = table_of(row);
     let is_first = split == 0u;
-    // While adding up V, a lane has a chunk of dimensions and every so-many-th token.
+    // While adding up V, a lane has a chunk of dimensions and a strided share of the tokens.
     let share = min(lane / CHUNKS, SHARES - 1u);
     let chunk = lane % CHUNKS;
     let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;

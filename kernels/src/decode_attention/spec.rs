@@ -174,7 +174,7 @@ impl DecodeAttentionSpec {
         self.lanes() / self.subgroup_size as usize
     }
 
-    /// Lanes of a subgroup that share a chunk of dimensions, each with every so-many-th token.
+    /// Lanes of a subgroup that share a chunk of dimensions, each with a strided share of the tokens.
     fn shares(&self) -> usize {
         self.subgroup_size as usize / self.cache.chunks()
     }
@@ -212,7 +212,7 @@ impl DecodeAttentionSpec {
         16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
     }
 
-    /// Counters that a program of so many rows needs.
+    /// Counters that a program of `rows` rows needs.
     pub fn completion_counters(&self, rows: usize) -> usize {
         rows * self.n_heads() / self.heads_per_group
     }

@@ -108,7 +108,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#end
 
-    // What a lane brings of a stage: rows of the matrix, and halves of a plane of rows of the step. Lanes without some bring others' again.
+    // The part of a stage that a lane loads: rows of the matrix, and halves of a plane of rows of the step. Lanes without a part load
+    // another lane's part again.
 //#for i in 0..WEIGHT_LOADS
     let matrix_row_${i} = lane + ${i * LANES}u;
     let base_${i} = min(first_tile + matrix_row_${i} % MATRIX_ROWS / 8u, ${TILES - 1}u) * ${TILE_WORDS}u;

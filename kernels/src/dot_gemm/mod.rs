@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! stage    32 columns: of every row of the tile, its int8 codes and a scale, in workgroup memory
-//! lane     lane_rows × lane_tiles results: a weight that it loads meets lane_rows rows of the step
+//! lane     lane_rows × lane_tiles results: a weight that it loads is multiplied by lane_rows rows of the step
 //! ```
 //!
 //! An INT4 weight is stored there as `q - zero`, an int8: then a group of 32 columns is eight dot products, a conversion and two multiplications,

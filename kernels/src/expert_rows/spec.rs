@@ -42,7 +42,7 @@ impl ExpertTiles {
         TILE_WORDS * (1 + self.max_tiles)
     }
 
-    /// Words of a table of so many pairs.
+    /// Words of a table of `pairs` pairs.
     pub fn table_words(&self, pairs: usize) -> usize {
         self.pairs_at() + pairs
     }

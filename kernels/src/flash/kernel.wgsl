@@ -100,7 +100,7 @@ fn query_sum(value: f32) -> f32 {
 //#include encode_row
 
 //#endif
-// Writes so many quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane.
+// Writes a number of quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane.
 fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32, dim: u32, quads: u32, subgroup_lane: u32) {
     subgroupBarrier();
     for (var i = subgroup_lane; i < FRAGMENT * quads; i += SUBGROUP) {
@@ -161,7 +161,7 @@ fn main(
     // The strip's part of a plane of scores.
     let plane = (slice * QUERIES + strip * FRAGMENT) * SCORE_QUADS;
 
-    // A lane brings a word of each fragment of Q.
+    // A lane loads a word of each fragment of Q.
     let query_column = subgroup_lane % (FRAGMENT / 8u);
     let query_row = subgroup_lane / (FRAGMENT / 8u) % FRAGMENT;
     let query = min(strip * FRAGMENT + query_row, ROWS * HEADS - 1u);

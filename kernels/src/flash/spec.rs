@@ -86,7 +86,7 @@ impl FlashTile {
         (1..=gqa.min(self.queries(cache))).rev().find(|heads| gqa.is_multiple_of(*heads)).unwrap_or(1)
     }
 
-    /// Whether it writes a result of so many heads in this format: what is written at a time, a page's tokens of dimensions at most,
+    /// Whether it writes a result of `heads` heads in this format: what is written at a time, a page's tokens of dimensions at most,
     /// is whole groups.
     pub fn writes(&self, output: ActivationFormat, cache: &CacheLayout, n_heads: usize) -> bool {
         let slice = cache.head_dim / self.slices(cache);
@@ -114,7 +114,7 @@ impl FlashTile {
     }
 }
 
-/// Words of a row of so many f16, and one more, so that eight rows lie in different banks.
+/// Words of a row of `elements` f16, and one more, so that eight rows lie in different banks.
 fn row_words(halves: usize) -> usize {
     halves / HALVES_PER_WORD + 1
 }
@@ -144,7 +144,7 @@ impl Kernel for FlashSpec {
         assert!(self.rows_per_group() > 0, "a workgroup has room for its heads");
         assert!(tile.writes(self.output, cache, self.n_heads()), "whole groups at a time: {self:?}");
         let fragment_words = tile.fragment * tile.fragment / HALVES_PER_WORD;
-        assert!(self.subgroup_size as usize >= fragment_words, "a lane brings a word of a fragment");
+        assert!(self.subgroup_size as usize >= fragment_words, "a lane loads a word of a fragment");
         let tokens = cache.page_tokens / self.lanes_per_query();
         assert!(
             tokens == 4 || tokens.is_multiple_of(HALVES_PER_WORD),

@@ -113,7 +113,7 @@ var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u
 @compute @workgroup_size(${WORKGROUP_SIZE})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 //#expand place_lane_in_pairs()
-    // Of the tile's rows, the one whose weights a lane brings.
+    // The row of the tile whose weights a lane loads.
     let load_row = lane % 8u;
     let activations_at = lane_step_row / 4u;
     let weights_at = lane_tile / ${LANE_TILES}u * 8u + row;
@@ -123,7 +123,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#end
 
-    // What a lane brings of a stage: rows of the matrix, and quads of rows of the step. Lanes without some bring others' again.
+    // The part of a stage that a lane loads: rows of the matrix, and quads of rows of the step. Lanes without a part load another lane's
+    // part again.
 //#for i in 0..WEIGHT_LOADS
     let matrix_row_${i} = lane + ${i * LANES}u;
     let tile_${i} = matrix_row_${i} % MATRIX_ROWS / 8u;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! piece    8 columns: every row of the tile as f32 in workgroup memory, column by column; two pieces, by turns
-//! lane     lane_rows × lane_tiles results: of each column it loads so many activations and weights, four at a time
+//! lane     lane_rows × lane_tiles results: of each column it loads lane_rows activations and lane_tiles weights, four at a time
 //! ```
 //!
 //! A weight is unpacked once for all rows of the step of a workgroup. Then 8 × 8 results of a lane are 64 multiplications for four loads.

@@ -2,7 +2,7 @@
 //! device.
 //!
 //! ```text
-//! lane l of a subgroup   four lanes share a row: l / 4, and every so-many-th row from there on
+//! lane l of a subgroup   four lanes share a row: l / 4, and every n-th row from there on
 //!                        place t = l % 4; of each row the columns 2 t and 2 t + 1, and in a matrix of 16 columns 8 + 2 t and 9 + 2 t
 //! its elements           row by row, two columns a word
 //! ```

@@ -48,7 +48,7 @@ impl Fragment {
     }
 }
 
-/// WGSL's name of cooperative matrices with so many rows and columns.
+/// WGSL's name of cooperative matrices with `side` rows and columns.
 pub(crate) fn matrix(side: usize) -> String {
     format!("coop_mat{side}x{side}")
 }

@@ -85,7 +85,7 @@ impl GemmTile {
 struct Share {
     /// Loads of a lane.
     each: usize,
-    /// Where there are fewer words than lanes, so many neighbours read one together and unpack a part each.
+    /// Where there are fewer words than lanes, the number of neighbours that read one together and unpack a part each.
     parts: usize,
 }
 
@@ -171,7 +171,7 @@ impl GemmSpec {
         self.tile.subgroups() * self.subgroup_size as usize
     }
 
-    /// Whether every lane brings as much of a stage as the others.
+    /// Whether every lane loads as much of a stage as the others.
     pub fn shares_out(&self) -> bool {
         self.shares().is_some()
     }

@@ -173,7 +173,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 }
 
-// Accumulators are named variables, acc_TILE_TOKEN, so that no driver has to find out that an array of them can live in registers: for
+// Accumulators are named variables, acc_TILE_TOKEN, because some drivers keep an array in memory instead of registers: for
 // each tile of the lane and each of its rows of the step.
 
 // Where each tile of a lane begins, of which `first` is the first. `declare` is `let `, `var `, or nothing where they change.
@@ -329,7 +329,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 //#expand unpack_params()
 //#if BROADCAST
-        // Eight activations of every row at a time, one a lane, handed round the subgroup.
+        // Eight activations of every row at a time, one a lane, broadcast to the subgroup.
         for (var chunk = 0u; chunk < ${CHUNKS_PER_BLOCK}u; chunk++) {
 //#for tile in 0..TILES_PER_LANE
             let chunk_${tile} = weights[at_${tile} + chunk * 8u + row];
@@ -423,7 +423,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 
 // The loop of `Sharing::Across`: lanes take the columns of a word, rows follow one another. A lane's accumulators are the eight rows of a
-// tile, each summed over its own columns; in the end lanes and rows change places, and lane n has row n as in every other loop.
+// tile, each summed over its own columns; at the end, lanes and rows are transposed, and lane n has row n as in every other loop.
 //#macro multiply_across()
     let shared_tile = subgroupBroadcastFirst(first_tile);
 //#expand place_tiles("let ", "shared_tile")

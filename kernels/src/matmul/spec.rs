@@ -26,11 +26,11 @@ pub struct MatMulSpec {
     pub output_stride: usize,
     /// First column of the output that this matrix writes (a large head is cut into several matrices).
     pub output_first: usize,
-    /// F32, or Codes with INT4 and INT8 weights.
+    /// `F32`, or `Quantized` with INT4 and INT8 weights.
     pub input: ActivationFormat,
     /// The norm that makes the input; needs `tile.tokens_per_lane` of 1.
     pub prologue: Option<NormSpec>,
-    /// F32, or Codes: then a workgroup makes whole groups of them.
+    /// `F32`, or `Quantized`: then a workgroup makes whole groups.
     pub output: ActivationFormat,
     /// Whether a bias is added, one f32 for each row of the matrix; of experts, all of one and then of the next, whatever part of them the
     /// stack has.
@@ -56,7 +56,7 @@ pub struct MatMulSpec {
     pub counter_sync: bool,
 }
 
-/// Which matrix of a stack a row meets: the one of each expert that it is given to (`route`). The result has a row for each of them, those of
+/// Which matrices of the stack multiply a row: those of the experts that `route` chose for it. The result has a row for each of them, those of
 /// a row of the step one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExpertsSpec {
@@ -124,7 +124,7 @@ pub struct MatMulTile {
     pub group_tiles: usize,
     /// Groups of 32 columns that a lane has in flight, where the input is integers.
     pub unroll: usize,
-    /// How often a workgroup makes its rows, each time those after the last: a prologue then serves so many more.
+    /// How often a workgroup makes its rows, each time those after the last: a prologue then serves that many times more rows.
     pub passes: usize,
     /// With `counter_sync`, the kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
     /// saves their registers.
@@ -321,7 +321,7 @@ impl MatMulSpec {
             .collect()
     }
 
-    /// What `unicorn_compiler::select` owes.
+    /// Preconditions that `unicorn_compiler::select` ensures.
     fn check(&self) {
         let tile = &self.tile;
         assert!(self.prologue.is_none() || tile.tokens_per_lane == 1, "a prologue norms one row");
@@ -342,7 +342,9 @@ impl MatMulSpec {
         assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
         match self.input {
             ActivationFormat::F32 => {}
-            ActivationFormat::Quantized(_) => assert!(self.layout.format != WeightFormat::F16, "codes meet integers"),
+            ActivationFormat::Quantized(_) => {
+                assert!(self.layout.format != WeightFormat::F16, "quantized activations take integer weights")
+            }
             ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => {
                 panic!("rows with a factor are for matrix units")
             }

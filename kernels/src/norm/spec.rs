@@ -89,7 +89,7 @@ impl NormSpec {
         roles
     }
 
-    /// Values of the piece `norm_row`, of a workgroup whose lanes have so many quads each.
+    /// Values of the piece `norm_row`, of a workgroup whose lanes have `slots` quads each.
     pub(crate) fn row_values(&self, slots: usize, values: Values) -> Values {
         assert!(self.add || !self.post_norm, "a post norm comes before a sum");
         assert!(self.post_norm || !self.scale_sum, "the sum's factor is behind the weights of a post norm");

@@ -29,7 +29,7 @@ pub const REGISTER_ROWS: usize = 4;
 pub const REGISTER_COLS: usize = 2;
 /// Rows of cores in the array, each of which takes other rows of the activations.
 pub const CORE_ROWS: usize = 4;
-/// Rows of a GEMV: a core's tile of so many rows is one of a GEMV, and one of more rows one of a GEMM.
+/// Rows of a GEMV: a core's tile of this number of rows is one of a GEMV, and one of more rows one of a GEMM.
 pub const GEMV_ROWS: usize = 8;
 /// Largest magnitude of a quantised activation.
 pub const ACTIVATION_MAX: i32 = 127;

@@ -35,7 +35,7 @@ pub enum ConvForm {
 }
 
 impl ConvForm {
-    /// Columns of the input for so many channels.
+    /// Columns of the input for `channels` channels.
     pub fn input_width(self, channels: usize) -> usize {
         match self {
             ConvForm::Activated => channels,

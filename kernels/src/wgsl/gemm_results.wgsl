@@ -43,7 +43,7 @@ fn finished(at: u32, step_row: u32, first_matrix_row: u32, column: u32) -> f32 {
     return value;
 }
 
-// Finishes and writes the subgroup's block of so many rows of the step and as many matrix rows. How many rows there are is an
+// Finishes and writes the subgroup's block of rows of the step and as many matrix rows. How many rows there are is an
 // argument, because a value from memory would be loaded again after each write.
 fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, subgroup: u32, subgroup_lane: u32) {
     subgroupBarrier();

@@ -20,7 +20,7 @@ pub struct Case {
     pub shape: GemmShape,
     pub activations: Vec<u8>,
     pub weights: Vec<u8>,
-    /// Every so many rows of the output are compared.
+    /// Every `row_step`-th row of the output is compared.
     row_step: usize,
     /// Those rows, bf16.
     expected: Vec<u8>,

@@ -45,7 +45,7 @@ pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32, slot
     })
 }
 
-/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: the memory is too small for so many.
+/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: the memory is too small for as many.
 pub fn load_candidates(
     artifact: &Path,
     args: &LoadArgs,
@@ -66,7 +66,7 @@ fn unless_too_large(loaded: Result<Model, LoadError>, slots: u32) -> Result<Opti
     }
 }
 
-/// For `slots` sequences, to compare the kernels that would run with others; `None`: the memory is too small for so many. What an
+/// For `slots` sequences, to compare the kernels that would run with others; `None`: the memory is too small for as many. What an
 /// earlier test found wrong is tested again.
 pub fn load_tested(
     artifact: &Path,

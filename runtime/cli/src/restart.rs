@@ -1,4 +1,4 @@
-//! Settings that libraries read from the environment when a program begins: this program runs anew in its own place with them.
+//! Settings that libraries read from the environment when a program begins: this program starts itself again with them, in the same process.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use crate::files::user_folders;
 use crate::terminal::output::note;
 
 /// Under a limit on address space, keeps to one heap for all threads: glibc reserves 64 MiB of address space for each heap. Returns if
-/// there is no limit, or if the program cannot be run anew.
+/// there is no limit, or if the program cannot be started again.
 pub fn keep_to_one_heap() {
     if address_space_bytes().is_some() {
         with_variable("MALLOC_ARENA_MAX", "1");
@@ -21,7 +21,7 @@ pub fn keep_to_one_heap() {
 }
 
 /// Turns Mesa's shader cache off where its disk is full: Mesa maps a file there that is larger than its space, and the process ends
-/// with SIGBUS when that is written to. Returns if there is space, or if the program cannot be run anew.
+/// with SIGBUS when that is written to. Returns if there is space, or if the program cannot be started again.
 pub fn keep_mesa_off_a_full_disk() {
     let Some(folder) = mesa_cache() else { return };
     if env::var_os(MESA_SWITCH).is_some() {
@@ -29,7 +29,7 @@ pub fn keep_mesa_off_a_full_disk() {
     }
     if let Some(free_bytes) = free_bytes(&folder).filter(|&free| free < MESA_NEEDS_BYTES) {
         note(format_args!(
-            "disk of {} is full ({} free): Mesa's shader cache is off, and kernels are compiled anew at each start",
+            "disk of {} is full ({} free): Mesa's shader cache is off, and kernels are compiled again at each start",
             folder.display(),
             size(free_bytes)
         ));
@@ -55,7 +55,7 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Runs this program anew with a variable of the environment, unless it is set. Returns if that fails.
+/// Starts this program again with a variable of the environment, unless it is set. Returns if that fails.
 fn with_variable(name: &str, value: &str) {
     if env::var_os(name).is_some() {
         return;

@@ -18,7 +18,7 @@ pub struct PageCache<'a> {
     is_kept: bool,
 }
 
-/// The page cache is kept where the weights fit into the available memory so many times: once resident, once in the page cache, and the
+/// The page cache is kept where the weights fit into the available memory this number of times: once resident, once in the page cache, and the
 /// rest for other programs.
 const PLENTIFUL: u64 = 4;
 

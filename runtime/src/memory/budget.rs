@@ -44,9 +44,9 @@ impl AvailableMemory<'_> {
         let heaps = &self.facts.heaps;
         add(&[Tier::Npu], 0, BudgetSource::Runtime);
         match (self.facts.kind, self.amdgpu) {
-            // A software device's heap size is invented; the host's memory is the limit, and allocation reports it.
+            // A software device's heap size is not a real limit; the host's memory is, and allocation reports it.
             (DeviceKind::Cpu, _) => {}
-            // RADV invents how an APU's memory is split into heaps; only the sum is real.
+            // RADV splits an APU's memory into synthetic heaps; only their sum is a real limit.
             (DeviceKind::Integrated, Some(_)) => {
                 add(&GPU_TIERS, heaps.iter().map(Heap::available_bytes).sum(), BudgetSource::Driver)
             }

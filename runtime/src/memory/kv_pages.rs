@@ -9,7 +9,7 @@
 //! Sequences that begin with the same tokens may hold the same pages, whole ones only: a page that several hold is never written.
 //!
 //! A page of recurrent state is that of all tokens so far. Each step changes it, so that a sequence continues at the position behind its
-//! last step or begins anew, and no page of it is shared.
+//! last step or starts from zero, and no page of it is shared.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -155,7 +155,7 @@ impl BlockTable {
             "a page that several sequences hold is not written"
         );
         if let Some(state_at) = &mut self.state_at {
-            // Steps in flight may have brought it further.
+            // Steps in flight may have continued it.
             *state_at = if rows.start == 0 { rows.end } else { rows.end.max(*state_at) };
         }
         let oldest_kept = self.oldest_kept(&rows);
@@ -170,7 +170,7 @@ impl BlockTable {
         }
     }
 
-    /// From now on, small steps keep so many tokens behind a sliding window, so that the sequence can go back by as many.
+    /// From now on, small steps keep this number of tokens behind a sliding window, so that the sequence can go back by as many.
     pub fn keep_behind_window(&mut self, n_tokens: u32) {
         self.kept_behind_window = n_tokens;
     }

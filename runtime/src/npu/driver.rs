@@ -108,7 +108,7 @@ pub trait Driver: Send {
     /// Of a handle that is unknown.
     fn sync(&mut self, buffer: DeviceBuffer, direction: Direction) -> Result<(), NpuError>;
 
-    /// A context of so many columns.
+    /// A context of `columns` columns.
     ///
     /// # Errors
     /// [`NpuError::Busy`] while others have them.

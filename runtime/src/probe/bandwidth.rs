@@ -29,7 +29,7 @@ const MAX_WORKGROUPS: u64 = 8192;
 /// Submissions whose median counts, after one to warm up.
 const ROUNDS: usize = 5;
 
-/// Bytes read per second from device-local memory by `kernel`, the artifact's [`unicorn_artifact::TargetKernels::reads`]; by the
+/// Bytes read per second from device-local memory by `kernel`, the artifact's [`unicorn_artifact::TargetKernels::bandwidth_probe`]; by the
 /// device's own clock where it keeps one, so that the submission does not count.
 ///
 /// # Errors

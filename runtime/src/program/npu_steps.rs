@@ -16,7 +16,7 @@ pub struct NpuTransfer {
     pub outputs: (u64, u64),
 }
 
-/// A target's kernels with those of `steps`, whose programs take the place of its own of the same kind; and the stops of each program.
+/// A target's kernels with those of `steps`, whose programs replace its own of the same kind; and the stops of each program.
 pub fn with_steps(
     target: &TargetKernels,
     steps: &NpuSteps,
@@ -42,7 +42,7 @@ pub fn with_steps(
             (own.rows, own.logits, own.samples, own.batch, own.from_tokens)
                 == (program.rows, program.logits, program.samples, program.batch, program.from_tokens)
         };
-        // A target without such a program takes no step of so many rows.
+        // A target without such a program takes no step of as many rows.
         let Some(index) = merged.programs.iter().position(is_like) else { continue };
         merged.programs[index] = program;
         transfers[index] = commands.iter().map(|command| transfer(command, section)).collect();

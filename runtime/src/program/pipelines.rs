@@ -52,7 +52,7 @@ pub fn compile_each<T: Send>(
 }
 
 /// The size of subgroups to require for a module; 0: any. A module's size differs from its target's where programs of another
-/// target take the place of wrong ones.
+/// target replace wrong ones.
 fn subgroup_size(needs: &ModuleNeeds, of_target: u32) -> u32 {
     match needs.subgroup_size {
         // Full subgroups are required with a size, and a workgroup of a kernel that uses none may not be divisible by it.

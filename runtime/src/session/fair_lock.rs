@@ -1,4 +1,4 @@
-//! A lock that is given to its waiters in the order in which they came. `std::sync::Mutex` makes no such promise: a thread
+//! A lock that is given to its waiters in the order in which they came. `std::sync::Mutex` does not guarantee an order: a thread
 //! that unlocks and locks again at once usually gets it back, and two sequences that generate on two threads would not
 //! alternate.
 

@@ -1,4 +1,4 @@
-//! What a sequence was fed, step by step: enough to make its KV cache anew, bit for bit.
+//! What a sequence was fed, step by step: enough to compute its KV cache again, bit for bit.
 //!
 //! The cache of a generated text could be computed sooner, in a few long steps like a prompt. But a program of another length
 //! adds up in another order, or on other units, and K and V differ in their last bits; with integer activations two programs
@@ -60,7 +60,7 @@ impl Journal {
     }
 
     /// Removes tokens from `len_tokens` on. A step that loses some of its tokens gives the others what it gave them: no
-    /// row looks at a later one.
+    /// row attends to a later one.
     pub fn truncate(&mut self, len_tokens: u32) {
         while self.len_tokens() > len_tokens {
             let last = self.steps.last_mut().expect("every token belongs to a step");

@@ -24,8 +24,8 @@ use crate::step::stop::Stop;
 const MAX_FAILURES_IN_A_ROW: u32 = 3;
 
 /// Runs one step, `work`, on an engine whose cache holds what the sequences were fed; again if the device fails. The engine is
-/// locked for that step, or for one that makes a cache anew, and not from one to the next. Of steps in flight only `mine` are
-/// when `work` begins. `work` leaves its sequences as it found them, or further, when it fails.
+/// locked for that step, or for one that computes a cache again, and not from one to the next. When `work` begins, only the steps of
+/// `mine` are in flight. If it fails, each sequence has at least the tokens that it had before.
 ///
 /// # Errors
 /// Those of `work` that another try would not change, or that the device cannot be made ready again. The next call tries again.
@@ -46,7 +46,7 @@ pub fn persist<T>(
             let runs_ahead = mine.is_some_and(|mine| engine.is_in_flight(mine) || mine.lock().has_ended(generation));
             for sequence in sequences.iter_mut() {
                 if !runs_ahead {
-                    sequence.forget_state_ahead();
+                    sequence.drop_state_ahead();
                 }
                 if sequence.catch_up(engine, generation)? {
                     return Ok(None);
@@ -61,7 +61,7 @@ pub fn persist<T>(
         };
         let (cause, may_pass) = match &stop {
             Stop::Caller(_) => return Err(stop.into()),
-            // Nothing is made anew for a file that is damaged, or gone: every call fails the same way.
+            // Nothing is loaded again for a file that is damaged, or gone: every call fails the same way.
             Stop::Loading(source) if !source.may_pass() => return Err(stop.into()),
             Stop::Loading(source) => (source.to_string(), true),
             Stop::Device(failure) => (failure.to_string(), failure.may_pass()),

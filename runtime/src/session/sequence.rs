@@ -16,7 +16,7 @@ pub struct Sequence {
     /// `None`: it was not computed on any engine yet, or not as a whole.
     cache: Option<Cache>,
     journal: Journal,
-    /// Tokens sampled so far, by which equal seeds sample anew at each step.
+    /// Tokens sampled so far, which let equal seeds sample other random numbers at each step.
     samples: u32,
     /// That the device spent in its steps since they were last taken.
     gpu_seconds: f64,
@@ -72,7 +72,7 @@ impl Sequence {
     /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them; with recurrent
     /// state, the number of tokens that it is of, where those are others. `generation` is the current engine's: tables of one that is lost
     /// are not cut, because the cache is computed again from the journal.
-    pub fn forgotten(&self, len_tokens: u32, generation: u64) -> Option<u32> {
+    pub fn first_cached_position(&self, len_tokens: u32, generation: u64) -> Option<u32> {
         let is_current =
             self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
         let tables = if is_current { self.tables.as_slice() } else { &[] };
@@ -84,7 +84,7 @@ impl Sequence {
     pub fn truncate(&mut self, len_tokens: u32) {
         match &self.cache {
             Some(Cache { pools, replay: None, .. }) => truncate(&mut self.tables, pools, len_tokens),
-            _ => self.forget_cache(),
+            _ => self.drop_cache(),
         }
         self.journal.truncate(len_tokens);
     }
@@ -115,14 +115,14 @@ impl Sequence {
         shared.map(|(table, _)| len_tokens / table.page_tokens() * table.page_tokens()).min().unwrap_or(len_tokens)
     }
 
-    /// Gives up the cache where steps have brought recurrent state further than the sequence goes, and none is in flight: steps that ran
-    /// ahead of a stream that was dropped, or that failed. The journal makes it anew.
-    pub fn forget_state_ahead(&mut self) {
+    /// Drops the cache where recurrent state is of more tokens than the sequence has, and none is in flight: steps that ran
+    /// ahead of a stream that was dropped, or that failed. It is computed again from the journal.
+    pub fn drop_state_ahead(&mut self) {
         let is_ahead = |cache: &Cache| {
             cache.replay.is_none() && !self.tables.iter().all(|table| table.can_continue_at(self.len_tokens()))
         };
         if self.cache.as_ref().is_some_and(is_ahead) {
-            self.forget_cache();
+            self.drop_cache();
         }
     }
 
@@ -130,7 +130,7 @@ impl Sequence {
     /// already, and no step ran.
     pub fn catch_up(&mut self, engine: &mut Engine, generation: u64) -> Result<bool, Stop> {
         if self.generation() != Some(generation) {
-            self.forget_cache();
+            self.drop_cache();
             let replay = Some(Replay { next_entry: 0, position: 0 });
             self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay });
         }
@@ -178,7 +178,7 @@ impl Sequence {
         self.journal.truncate(len_tokens);
     }
 
-    /// Takes pages for so many tokens behind the last.
+    /// Allocates pages for `n_tokens` tokens behind the last.
     ///
     /// # Errors
     /// [`RunError::NoPages`] where other sequences hold too many.
@@ -194,7 +194,7 @@ impl Sequence {
         self.tables.iter_mut().for_each(|table| table.keep_state_at(position));
     }
 
-    /// From now on, small steps keep so many tokens behind sliding windows.
+    /// From now on, small steps keep this number of tokens behind sliding windows.
     pub fn keep_behind_window(&mut self, n_tokens: u32) {
         self.tables.iter_mut().for_each(|table| table.keep_behind_window(n_tokens));
     }
@@ -230,7 +230,7 @@ impl Sequence {
         self.samples = self.samples.wrapping_sub(n_samples);
     }
 
-    /// Samples behind the tokens that it has are those of a sequence that has sampled so many; 0: of a new one.
+    /// Later samples are those of a sequence that has sampled `n_samples` tokens; 0: of a new one.
     pub fn restart_samples(&mut self, n_samples: u32) {
         self.samples = n_samples;
     }
@@ -246,7 +246,7 @@ impl Sequence {
     }
 
     /// Gives all pages back, to the pools that they came from.
-    fn forget_cache(&mut self) {
+    fn drop_cache(&mut self) {
         if let Some(cache) = self.cache.take() {
             truncate(&mut self.tables, &cache.pools, 0);
         }

@@ -1,4 +1,4 @@
-//! One sequence of tokens on a loaded model: feed tokens, sample the next one, go back, start anew.
+//! One sequence of tokens on a loaded model: feed tokens, sample the next one, go back, start again.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::program::chunks::{Chunk, StepOutput, next_chunk};
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::shared::Shared;
-use crate::session::speculation::payoff::StepTimes;
+use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{DraftCounts, Speculation};
 use crate::session::speculation::verify::{ChooseToken, Verified, verify};
 use crate::session::stream::StreamRow;
@@ -227,14 +227,14 @@ impl Session {
     /// Removes tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.
     ///
     /// # Errors
-    /// [`RunError::Forgotten`] when a sliding window has already given back what the next token would attend to, or a model has recurrent
-    /// state, which only goes on or begins anew.
+    /// [`RunError::NotInCache`] when a sliding window has already given back what the next token would attend to, or a model has recurrent
+    /// state, which continues behind its last token or starts from zero.
     pub fn truncate(&mut self, len_tokens: u32) -> Result<(), RunError> {
         if len_tokens >= self.len_tokens() {
             return Ok(());
         }
-        if let Some(kept_from) = self.forgotten(len_tokens) {
-            return Err(RunError::Forgotten { len_tokens, kept_from });
+        if let Some(kept_from) = self.first_cached_position(len_tokens) {
+            return Err(RunError::NotInCache { len_tokens, kept_from });
         }
         self.sequence.truncate(len_tokens);
         Ok(())
@@ -251,12 +251,12 @@ impl Session {
         self.sequence.restart_samples(0);
     }
 
-    /// Samples go on as those of a sequence that has sampled so many.
+    /// Later samples are those of a sequence that has sampled `n_samples` tokens.
     pub(crate) fn resume_samples(&mut self, n_samples: u32) {
         self.sequence.restart_samples(n_samples);
     }
 
-    /// From now on, small steps keep so many tokens behind sliding windows, so that it can go back by as many.
+    /// From now on, small steps keep this number of tokens behind sliding windows, so that it can go back by as many.
     pub(crate) fn keep_behind_window(&mut self, n_tokens: u32) {
         self.sequence.keep_behind_window(n_tokens);
     }
@@ -272,16 +272,16 @@ impl Session {
     }
 
     /// How many of its tokens the sequence could keep to continue with `prompt`: those that are the same, and were fed with
-    /// LongRoPE's frequencies for a text of its length; none where a sliding window has forgotten what the next would attend to, or where
+    /// LongRoPE's frequencies for a text of its length; none where a sliding window has given back what the next would attend to, or where
     /// recurrent state is of more tokens.
     /// The prompt's last token is always fed, because its logits are wanted. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
         let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
         let common = common_start(self.tokens(), prompt).min(self.sequence.len_of_variant(rope_variant));
-        if self.forgotten(common).is_none() { common } else { 0 }
+        if self.first_cached_position(common).is_none() { common } else { 0 }
     }
 
-    /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has forgotten what the
+    /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has given back what the
     /// next token would attend to. Returns how many tokens of the prompt are still there. Waits for no step.
     pub fn keep_common_start(&mut self, prompt: &[u32]) -> u32 {
         let kept = self.sequence.exclusive_start(self.common_start(prompt));
@@ -334,8 +334,8 @@ impl Session {
     }
 
     /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.
-    fn forgotten(&self, len_tokens: u32) -> Option<u32> {
-        self.sequence.forgotten(len_tokens, self.shared.generation())
+    fn first_cached_position(&self, len_tokens: u32) -> Option<u32> {
+        self.sequence.first_cached_position(len_tokens, self.shared.generation())
     }
 
     /// Runs the first `n_tokens` of `tokens` through as many steps as it takes. After each, `read` is called with the engine, the
@@ -351,8 +351,8 @@ impl Session {
     ) -> Result<(), RunError> {
         let Session { shared, sequence, chunk_limit, cancel, on_feed, .. } = self;
         shared.check_tokens(sequence.len_tokens(), tokens)?;
-        // LongRoPE looks at the whole sequence as it will be with all tokens. Those that were fed while it was shorter keep the
-        // keys that they got, as in every implementation with a cache.
+        // LongRoPE's frequencies depend on the final length of the sequence. Tokens that were fed while it was shorter keep their
+        // keys, as in every implementation with a cache.
         let rope_variant = shared.model().rope_variant(sequence.len_tokens() + tokens.len() as u32);
         let mut rest = &tokens[..n_tokens];
         let mut report = |n_left: usize| {

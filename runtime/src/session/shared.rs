@@ -195,7 +195,7 @@ impl Shared {
         self.artifact.plan().kv_groups.iter().any(is_less)
     }
 
-    /// Whether layers have recurrent state, which goes on behind its last token or begins anew.
+    /// Whether layers have recurrent state, which continues behind its last token or starts from zero.
     pub fn has_state(&self) -> bool {
         self.artifact.plan().kv_groups.iter().any(KvGroupPlan::is_state)
     }
@@ -210,7 +210,7 @@ impl Shared {
         self.engine.is_contended()
     }
 
-    /// The engine, made anew if it was lost, and its generation.
+    /// The engine, created again if it was lost, and its generation.
     ///
     /// # Errors
     /// When the device cannot be made ready again, or the file whose pages it reads was changed.

@@ -106,7 +106,7 @@ impl<'s> Stream<'s> {
         })
     }
 
-    /// From now on, at most so many steps are submitted ahead. Those that are submitted already still give their samples.
+    /// From now on, at most this number of steps is submitted ahead. Those that are submitted already still give their samples.
     pub fn set_most_ahead(&mut self, most_ahead: u32) {
         self.most_ahead = most_ahead;
     }
@@ -376,5 +376,5 @@ fn take_pages(engine: &mut Engine, sequences: &mut [&mut Sequence], ahead: u32, 
 fn decoder(engine: &Engine, sequences: &[&mut Sequence], ahead: u32) -> Result<usize, RunError> {
     let longest = sequences.iter().map(|sequence| sequence.len_tokens()).max().unwrap_or(0);
     let program = batch_program(&engine.programs.shapes, sequences.len() as u32, longest + ahead);
-    program.ok_or(RunError::NoProgram { wanted: "tokens of so many sequences at once" })
+    program.ok_or(RunError::NoProgram { wanted: "a token of each sequence of the batch" })
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::error::RunError;
 use crate::session::shared::Shared;
-use crate::session::speculation::payoff::StepTimes;
+use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::Speculator;
 use crate::session::stream::{Stream, StreamRow};
 use crate::step::sampling::Sampled;

@@ -80,8 +80,8 @@ impl Flight {
         self.step_seconds = None;
     }
 
-    /// The oldest step that ended, if the sequences' cache is still that of its engine. Otherwise it is forgotten: recovery
-    /// makes a cache without its rows, and the step runs again.
+    /// The oldest step that ended, if the sequences' cache is still that of its engine. Otherwise it is dropped: recovery
+    /// computes a cache without its rows, and the step runs again.
     pub fn take(&mut self, generation: u64) -> Option<EndedStep> {
         if self.generation != generation {
             self.ended.clear();

@@ -16,7 +16,7 @@ pub struct HostSampling {
     pub frequency_penalty: f32,
     /// Only tokens remain whose surprise is closest to that of the whole distribution, with this share of the probability; 1: all.
     pub typical_p: f32,
-    /// Only tokens remain whose logits are at most so many standard deviations below the largest; 0 or less: all.
+    /// Only tokens remain whose logits are at most this number of standard deviations below the largest; 0 or less: all.
     pub top_n_sigma: f32,
     /// Report the sampled token's probability, and as many of the most likely tokens. `None`: no probabilities.
     pub n_top: Option<usize>,

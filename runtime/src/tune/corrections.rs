@@ -1,6 +1,6 @@
 //! Kernels that a self-test found wrong on one device, and what runs in their place: pure functions of an artifact's kernels.
 //!
-//! A program of another target can take the place of a target's own, because all targets of an artifact read the same weights, write
+//! A program of another target can replace a target's own, because all targets of an artifact read the same weights, write
 //! the same KV cache and share one arena.
 
 use std::collections::BTreeMap;

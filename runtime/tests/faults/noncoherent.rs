@@ -1,5 +1,5 @@
 //! Memory that is not coherent, as mobile GPUs and some others have it, and what else a real driver does that a software device
-//! does not: calls that fail after their work, waits that time out, memory that runs out while a lost device is had back.
+//! does not: calls that fail after their work, waits that time out, memory that runs out while a lost device is recovered.
 
 use std::collections::BTreeSet;
 
@@ -133,7 +133,7 @@ fn every_kind_of_call_fails_in_every_way_where_memory_is_not_coherent() {
             }
         }
     }
-    assert!(refused > 50 && recovered > 20, "{refused} loads refused, {recovered} devices had back");
+    assert!(refused > 50 && recovered > 20, "{refused} loads refused, {recovered} devices recovered");
     let never: Vec<&str> = layered_calls().into_iter().filter(|call| !failed.contains(call)).collect();
     assert_eq!(never, [AFTER_FAILURES]);
     assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer complained");
@@ -160,7 +160,7 @@ fn a_wait_that_times_out_is_a_lost_device() {
         assert_eq!(recoveries.is_none(), call < waits_of_load, "wait {call} of {waits}");
         recovered += recoveries.unwrap_or(0);
     }
-    assert!(recovered > 3, "{recovered} devices had back");
+    assert!(recovered > 3, "{recovered} devices recovered");
 }
 
 /// Where memory is short for a moment, the second try is right.

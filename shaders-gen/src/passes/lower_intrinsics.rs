@@ -144,7 +144,8 @@ impl Calls<'_> {
 }
 
 /// OpMemoryBarrier. In the GLSL450 memory model a fence orders coherent accesses, and others may be served by a cache that it
-/// does not invalidate: on an H200 dispatches of a chain then read activations of the layer before. Hence the Vulkan model.
+/// does not invalidate: on an H200, dispatches synchronised by counters
+/// then read the previous layer's activations. Hence the Vulkan model.
 fn device_fence(calls: &mut Calls) -> Vec<Instruction> {
     request_vulkan_memory_model(calls.module);
     let scope = u32_constant(calls.module, Scope::Device as u32);

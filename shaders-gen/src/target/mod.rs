@@ -35,7 +35,7 @@ pub struct Target {
     classes: &'static [DeviceClass],
     /// Whether artifacts hold it unless targets are named.
     pub is_default: bool,
-    /// Whether the device multiplies four pairs of int8 in one instruction: INT4 and INT8 weights then meet integer activations.
+    /// Whether the device multiplies four pairs of int8 in one instruction: INT4 and INT8 weights are then multiplied by integer activations.
     pub integer_dot: bool,
     /// How matmuls are cut.
     pub matmul: MatMulTuning,

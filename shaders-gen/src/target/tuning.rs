@@ -36,7 +36,7 @@ pub struct MatMulTuning {
     /// The same as `unroll_one` with a prologue, whose workgroups have many lanes and so few registers each.
     pub unroll_prologue: usize,
     /// For one row of the step: a kernel that waits for the dispatch before it loads its first weights before it waits, if one of the
-    /// `compute_units` has at most so many of its lanes and they make their matrix rows in one pass. More lanes lack the registers.
+    /// `compute_units` has at most this number of its lanes and they make their matrix rows in one pass. More lanes lack the registers.
     pub early_lanes_per_unit: usize,
     /// How lanes share weights, for one row of the step.
     pub sharing_one: Sharing,
@@ -60,7 +60,7 @@ impl LaneGemmTuning {
     /// On an H100 with its 132 units, 256 workgroups of 128 × 64 take 0.9 of the time of twice as many of 64 × 64; 192 of them take 1.2.
     const WORKGROUPS_PER_UNIT: usize = 2;
 
-    /// The tile for a product of so many rows of the step and of the matrix; `None`: another kernel is better.
+    /// The tile for a product of `rows` rows of the step and `matrix_rows` of the matrix; `None`: another kernel is better.
     pub fn tile(&self, rows: usize, matrix_rows: usize, compute_units: usize) -> Option<LaneTile> {
         let workgroups = rows.div_ceil(self.many.step_rows) * matrix_rows.div_ceil(self.many.matrix_rows);
         let fills_device = workgroups >= Self::WORKGROUPS_PER_UNIT * compute_units;
@@ -118,7 +118,7 @@ pub struct LongContextAttention {
 }
 
 impl DecodeAttentionTuning {
-    /// Maximum number of query heads of a workgroup, in a program of so many rows.
+    /// Maximum number of query heads of a workgroup, in a program of `rows` rows.
     pub fn heads(&self, rows: usize) -> usize {
         if rows > 8 { self.many_heads } else { self.few_heads }
     }
@@ -154,7 +154,7 @@ impl MinRows {
         MinRows { large: rows, small: rows, small_weights: 0 }
     }
 
-    /// The number for a matrix of so many weights.
+    /// The number for a matrix of `weights` weights.
     pub fn of(&self, weights: usize) -> usize {
         if weights < self.small_weights { self.small } else { self.large }
     }

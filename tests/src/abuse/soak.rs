@@ -54,7 +54,7 @@ pub struct Figures {
 /// Growth of memory that allocators and drivers may keep.
 const MAX_GROWTH_BYTES: u64 = 32 << 20;
 const TEXT: &str = "/v1/completions";
-/// Every so many requests, a client disconnects in the middle.
+/// Number of requests after which a client disconnects in the middle of one.
 const DISCONNECTS_EVERY: u64 = 8;
 
 /// Starts a server by `command` and loads it. The model's greedy answers are requested before, one at a time.

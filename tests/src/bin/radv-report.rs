@@ -1,5 +1,5 @@
-//! `cargo xtask radv-report` sets the driver up and runs this for each family: the kernels of its target on RADV's null device, held
-//! against their rules and the golden report. By hand, with the driver's variables set:
+//! `cargo xtask radv-report` sets the driver up and runs this for each family: the kernels of its target on RADV's null device are
+//! compared with their rules and the golden report. By hand, with the driver's variables set:
 //! `cargo run -p tests --bin radv-report -- --family NAME [--bless] [--subgroup-size LANES] [--dump FOLDER]`.
 
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ pub enum Settings {
     Fuse(ModelSettings),
     /// Where every byte is placed.
     Plan(ModelSettings),
-    /// The dispatches of the program that decodes a token of each of so many `sequences`, with the kernels they run.
+    /// The dispatches of the program that decodes a token of each of `sequences` sequences, with the kernels they run.
     Dispatches(ModelSettings),
     /// One kernel: its WGSL, capabilities, and counts of its module's instructions.
     Spirv(KernelSettings),

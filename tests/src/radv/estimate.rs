@@ -106,7 +106,7 @@ impl Cost {
     }
 }
 
-/// Share of the device's arithmetic that so many waves of a kernel can keep busy.
+/// Share of the device's arithmetic that `waves` waves of a kernel can keep busy.
 fn busy_share(kernel: &Kernel, family: &Family, waves: f64) -> f64 {
     let simds = family.simds();
     let waves_per_simd = (waves / simds).clamp(1.0, kernel.statistic("Subgroups per SIMD") as f64);

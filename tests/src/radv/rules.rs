@@ -11,7 +11,7 @@ pub struct Expectation {
     pub family: &'static str,
     /// All are part of the kernel's name.
     name_parts: &'static [&'static str],
-    /// The kernel is part of a program of so many rows.
+    /// Rows of the programs that the kernel is part of.
     min_rows: u32,
     max_rows: u32,
 }
@@ -69,7 +69,7 @@ impl Expectation {
     }
 }
 
-/// How many rows of a step meet the matrix of one expert in a workgroup, of which a step gives few to each; `None`: all of them meet all of it.
+/// How many rows of a step a workgroup multiplies by the matrix of one expert, where a step gives few to each; `None`: all rows by all of it.
 fn rows_of_expert(spec: &KernelSpec) -> Option<u32> {
     let experts = match spec {
         KernelSpec::MatMul(spec) => spec.experts,

@@ -62,7 +62,7 @@ Alternatives, of which unicorn-run tune chooses on the device: VGPRs/waves/inver
 each other way in the order of compiler/src/alternatives. None spills. A kernel without rows is that of a version of decode.
 ";
 
-/// Kernels that the compiler did not choose: a line for each that they could take the place of.
+/// Kernels that the compiler did not choose: a line for each that they could replace.
 pub fn alternatives_table(models: &[CompiledModel]) -> String {
     let mut text = OTHERS.to_owned();
     for model in models {

@@ -221,7 +221,7 @@ fn query_growth(parameters: &Value) -> Option<(f32, usize)> {
     Some((beta as f32, required(parameters, "original_max_position_embeddings")))
 }
 
-/// Heads of keys, and elements of a head, of layers that see everything.
+/// Heads of keys, and elements of a head, of global-attention layers.
 fn full_heads(json: &Value, kv_heads: usize) -> (usize, usize) {
     let written = json["per_layer_config"].as_object().and_then(|layers| layers.values().next());
     match written {
@@ -316,7 +316,7 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
 fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
     let gemma3 = matches!(family, "gemma3" | "gemma3_text");
     if family == "olmo3" && json["rope_parameters"].get(kind).is_none() {
-        // What is written beside is of the layers that see everything.
+        // What is written beside is of the global-attention layers.
         let mut parameters = serde_json::Map::new();
         let is_full = kind == "full_attention";
         if let (true, Value::Object(scaling)) = (is_full, &json["rope_scaling"]) {

@@ -93,7 +93,7 @@ impl Rope {
     }
 }
 
-/// Turns each head of `vectors` (tokens, heads * head_dim): dimension i together with dimension i + pairs, or dimension 2i with 2i + 1
+/// Rotates each head of `vectors` (tokens, heads * head_dim): dimension i together with dimension i + pairs, or dimension 2i with 2i + 1
 /// where those of a pair are neighbours; dimensions from 2 * pairs on stay as they are.
 pub fn rotate(vectors: &mut [f32], angles: &[Vec<Angle>], heads: usize, head_dim: usize, neighbours: bool) {
     for (index, head) in vectors.chunks_exact_mut(head_dim).enumerate() {

@@ -37,7 +37,7 @@ pub struct FamilyFacts {
     pub is_gpt_oss: bool,
     /// In the place of the attention of all layers but the last; that one's has a gate.
     pub delta: Option<DeltaFacts>,
-    /// LFM2's names, and a short convolution of so many taps in the place of the attention of all layers but the last.
+    /// LFM2's names, and a short convolution of this number of taps instead of the attention of all layers but the last.
     pub short_conv_taps: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! A dispatch that waits in vain for the one before it: it gives up, the sampler reports it, and the step runs again with
+//! A dispatch whose wait for the one before it times out: it stops waiting, the sampler reports it, and the step runs again with
 //! barriers. That dispatches which do count each other give the same results is tested with each kernel.
 
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};

@@ -107,7 +107,7 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
     })
 }
 
-/// Of every format in a tile whose lanes have unequal parts of a stage to bring; and the tiles of targets.
+/// Of every format in a tile whose lanes have unequal parts of a stage to load; and the tiles of targets.
 #[test]
 fn packed_dot_products() {
     let mut target = integer_targets().pop().expect("one with subgroups");

@@ -274,7 +274,7 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
     assert!(found.get(&2).is_none_or(|cleared| cleared.iter().all(|&word| word == 0)), "{what} clears sums");
 }
 
-/// A kernel that zeroes an output, of so many words, as sums.
+/// A kernel that zeroes an output of `words` words, as sums.
 pub fn clearer(target: &Target, (id, words): (usize, usize)) -> (KernelSpec, Vec<Operand>) {
     let layout = WeightLayout { format: WeightFormat::F16, rows: 8, cols: 32 };
     let plain = plain_matmul(target, layout);

@@ -213,7 +213,7 @@ fn weights_that_are_cut_while_they_are_read() {
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0, "something was left");
 }
 
-/// Writes the weights anew with so many rows of embeddings, all zero and none of them on the disk; returns their file.
+/// Rewrites the weights with `rows` rows of embeddings, all zero and none of them on the disk; returns their file.
 fn grow_embeddings(model: &Path, rows: usize) -> std::path::PathBuf {
     let path = model.join("config.json");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

@@ -19,7 +19,7 @@ use crate::refusal::{assert_refused, compile_command, listing};
 /// With less, the system cannot even load the programs, or they have no memory before they can say why.
 const MIN_MIB: u64 = 48;
 
-/// The same command with so many MiB of address space; `None`: this system cannot limit it.
+/// The same command with `mib` MiB of address space; `None`: this system cannot limit it.
 fn with_address_space(command: &Command, mib: u64) -> Option<Command> {
     let is_there = Command::new("prlimit").arg("--version").output().is_ok_and(|found| found.status.success());
     if !is_there {

@@ -36,7 +36,7 @@ fn a_name_that_a_folder_has() {
     assert_refused(&mut compile_command(model.path(), &output), out.path(), &["model.unicorn", "not a regular file"]);
 }
 
-/// Renaming over a device or a pipe would take it away from everybody.
+/// A rename would replace a device or a pipe.
 #[test]
 fn a_name_that_a_pipe_has() {
     let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
@@ -88,7 +88,7 @@ fn an_export_to_a_name_that_a_file_has() {
     assert_refused(&mut compile, out.path(), &["exported", "not a folder"]);
 }
 
-/// What `unicorn-run` writes must not take the place of what it reads, either.
+/// What `unicorn-run` writes must not replace what it reads, either.
 #[test]
 fn a_name_that_an_artifact_or_an_input_has() {
     let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());

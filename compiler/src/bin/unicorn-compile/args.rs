@@ -50,7 +50,7 @@ pub struct Args {
     pub targets: Vec<String>,
     #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]
     pub machine: String,
-    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB.
+    /// Sizes that replace the machine's, such as vram=8GiB,gtt=20GiB.
     #[arg(long, value_name = "TIER=SIZE,…")]
     pub budget: Option<Budget>,
     /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
@@ -107,13 +107,13 @@ pub struct Args {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Give the bytes of an artifact other places; its weights stay as they are
+    /// Plan an artifact's memory again, for another machine or budget; weights are not changed
     Replan(ReplanArgs),
     /// Add kernels for more targets to an artifact, without the model that it was compiled from
     Retarget(RetargetArgs),
-    /// Make the plan and the kernels of an artifact again by this version; its weights stay as they are
+    /// Rebuild the plan and kernels of an artifact with this version of the compiler; weights are not changed
     Upgrade(UpgradeArgs),
-    /// Make the kernels of an artifact again and compare them; with its model, the weights, too
+    /// Verify an artifact: rebuild its kernels, and with --from its weights, and compare
     Verify(VerifyArgs),
     /// Send an artifact to an OCI registry, from which unicorn-run pulls it
     Push(PushArgs),
@@ -136,7 +136,7 @@ pub struct ReplanArgs {
     pub artifact: PathBuf,
     #[arg(long, value_name = "NAME|FILE", help = machine_help() + " [default: the one that the artifact was planned for]")]
     pub machine: Option<String>,
-    /// Sizes that take the place of the machine's, such as vram=8GiB,gtt=20GiB
+    /// Sizes that replace the machine's, such as vram=8GiB,gtt=20GiB
     #[arg(long, value_name = "TIER=SIZE,…")]
     pub budget: Option<Budget>,
     /// Sequence, in tokens, that there must be room for [default: as before]

@@ -12,8 +12,8 @@ use std::thread;
 use rayon_core::{ThreadBuilder, ThreadPoolBuilder};
 use unicorn_runtime::machine::address_space_bytes;
 
-/// Under a limit on address space, runs this program anew in its place, with one heap for all of its threads: glibc reserves 64 MiB
-/// of address space for each heap. Returns if there is no limit, or if the program cannot be run anew.
+/// Under a limit on address space, starts this program again in the same process, with one heap for all of its threads: glibc reserves 64 MiB
+/// of address space for each heap. Returns if there is no limit, or if the program cannot be started again.
 pub fn keep_to_one_heap() {
     /// Read by glibc when a program begins.
     const HEAPS: &str = "MALLOC_ARENA_MAX";
@@ -64,7 +64,7 @@ fn start_pool() -> usize {
     rayon_core::current_num_threads()
 }
 
-/// A thread that becomes the worker which it is sent; it ends when it is sent none.
+/// A thread that runs the rayon worker that it receives, and ends if it receives none.
 fn waiting_thread() -> io::Result<mpsc::Sender<ThreadBuilder>> {
     let (sender, receiver) = mpsc::channel::<ThreadBuilder>();
     let work = move || receiver.recv().map_or((), ThreadBuilder::run);

@@ -1,4 +1,4 @@
-//! Files that lie, one change each to a file that is fine.
+//! Malformed GGUF files: each is a valid file with one change.
 
 use std::path::Path;
 

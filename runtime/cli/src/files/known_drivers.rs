@@ -26,7 +26,7 @@ pub enum Tested {
     Wrong,
 }
 
-/// Drivers that are kept: older ones are forgotten.
+/// Drivers that are kept: older ones are removed.
 const MAX_DRIVERS: usize = 64;
 
 /// `drivers.json` in the folder of this program's caches.

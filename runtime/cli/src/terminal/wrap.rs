@@ -20,7 +20,7 @@ pub struct Wrapper {
 const FENCE: &str = "```";
 
 impl Wrapper {
-    /// What to write for `text`, on a terminal of so many columns. Control characters other than line breaks and tabs are shown as
+    /// What to write for `text`, on a terminal of `columns` columns. Control characters other than line breaks and tabs are shown as
     /// symbols: a model's text may hold any, and terminals obey them.
     pub fn wrap(&mut self, text: &str, columns: usize) -> String {
         // A cursor behind the last column is in a state of its own, from which terminals go back in different ways.
@@ -66,7 +66,7 @@ impl Wrapper {
         let columns = if letter == '\t' { 8 - self.column % 8 } else { letter.width().unwrap_or(0) };
         let fits = self.in_code || self.column + columns <= limit;
         if letter.is_whitespace() {
-            // The line break takes the place of the space.
+            // The line break replaces the space.
             if !fits {
                 return self.begin_line(written);
             }

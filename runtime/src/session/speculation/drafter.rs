@@ -1,4 +1,4 @@
-//! Who proposes tokens, and what is proposed.
+//! The interface of draft sources.
 
 /// Classes of drafts: see [`Draft::class`].
 pub const DRAFT_CLASSES: usize = 8;
@@ -9,8 +9,8 @@ pub trait Drafter: Send {
     /// proposes, the text stays that of the model.
     fn draft(&mut self, tokens: &[u32], newest: u32, max_tokens: usize) -> Draft;
 
-    /// The class of all its drafts. Then it is asked only for drafts that are expected to pay, and for no more tokens than that. `None`, the
-    /// default: drafts cost nothing, and their class is known with them.
+    /// The class of all its drafts. If set, [`draft`](Self::draft) is called only when a draft is expected to save time, and for no more
+    /// tokens than that. `None`, the default: drafts cost nothing, and their class is known with them.
     fn only_class(&self) -> Option<usize> {
         None
     }

@@ -4,7 +4,7 @@
 //! ```text
 //! drafter ──► draft ──► verify: one step of 1 + n rows ──► sampled tokens, up to the first that is not the draft's
 //!               ▲                                              │
-//!           payoff: how deep, and whether at all ◄─────────────┘ acceptance and times
+//!           draft_length: how many tokens, or none ◄───────────┘ acceptance and times
 //! ```
 //!
 //! A row's token is sampled from the model's distribution with the random number that it has without speculation, and a proposed token
@@ -13,8 +13,8 @@
 //! sampled by theirs. So the distribution is that of the model, and equal seeds give equal text with and without speculation,
 //! unless rounding decides otherwise: the step computes other rows at once, and its sums may differ in their last bits.
 
+pub mod draft_length;
 pub mod drafter;
 pub mod ngram;
-pub mod payoff;
 pub mod speculator;
 pub mod verify;

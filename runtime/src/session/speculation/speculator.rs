@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::RunError;
+use crate::session::speculation::draft_length::{Acceptance, StepTimes};
 use crate::session::speculation::drafter::{Draft, Drafter};
 use crate::session::speculation::ngram::NGram;
-use crate::session::speculation::payoff::{Acceptance, StepTimes};
 use crate::session::speculation::verify::Verified;
 
 /// How sequences speculate: see [`crate::Session::set_speculation`] and [`crate::scheduler::Scheduler::set_speculation`].
@@ -52,7 +52,7 @@ pub struct Speculator {
     pub logits: Vec<f32>,
 }
 
-/// After so many tokens without a draft, steps run ahead of the host, which delays the next draft by some tokens.
+/// After this number of tokens without a draft, steps run ahead of the host, which delays the next draft by some tokens.
 const TOKENS_WITHOUT_DRAFT: u32 = 8;
 
 impl Speculation {
@@ -137,8 +137,8 @@ impl DraftCounts {
 }
 
 impl Speculator {
-    /// The draft to verify behind `tokens` and `newest`, at most `most` tokens, while `n_sequences` decode; none: decode without. Asked
-    /// again for the same sequence, it answers the same.
+    /// The draft to verify behind `tokens` and `newest`, at most `most` tokens, while `n_sequences` decode; none: decode without.
+    /// Repeated calls for the same sequence return the same draft.
     pub fn draft(&mut self, tokens: &[u32], newest: u32, most: usize, n_sequences: usize, times: &StepTimes) -> &[u32] {
         if self.draft_at != Some(tokens.len()) {
             self.draft_at = Some(tokens.len());

@@ -51,7 +51,7 @@ pub enum FaultKind {
     OutOfDeviceMemoryAfter,
     /// The call returns TIMEOUT at once. For vkWaitForFences, see [`inject_into`]; its submission goes on.
     Timeout,
-    /// The device is lost, and while it is made anew a call fails for lack of device memory: the one so many after vkCreateInstance.
+    /// The device is lost, and while it is created again a call fails for lack of device memory: the call with this number after vkCreateInstance.
     DeviceLostThenOutOfMemory {
         /// Calls between vkCreateInstance and the one that fails; 0 is vkCreateInstance.
         calls_later: u64,

@@ -65,7 +65,7 @@ impl Bench<'_> {
         let [first] = self.tokens(1)[..] else { unreachable!("one token was requested") };
         let mut run = |steps: u32| {
             match session.truncate(depth) {
-                Ok(()) | Err(RunError::Forgotten { .. }) => {}
+                Ok(()) | Err(RunError::NotInCache { .. }) => {}
                 Err(error) => return Err(error),
             }
             let cached_tokens = session.len_tokens() + steps.div_ceil(2);

@@ -54,7 +54,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     if args.json { print_json(&report) } else { print(&report.page()) }
 }
 
-/// Whether the artifact decodes so many sequences in one step.
+/// Whether the artifact decodes `requested` sequences in one step.
 pub fn check_sequences(model: &Model, requested: u32) -> Result<(), CliError> {
     let most = model.batch_rows().max(1);
     if requested > most {

@@ -155,9 +155,9 @@ impl BenchReport {
         }
         page += &match self.first.as_ref().and_then(|first| first.read_bandwidth_gb_per_s) {
             Some(bandwidth) => {
-                format!("reads    {bandwidth:.1} GB/s, the bandwidth from which the floor is computed\n")
+                format!("floor    from a bandwidth of {bandwidth:.1} GB/s, measured by reading\n")
             }
-            None => "reads    not measured, so there is no floor\n".into(),
+            None => "floor    none: the bandwidth was not measured\n".into(),
         };
         let columns = [
             Column::Left("test"),
@@ -213,6 +213,9 @@ mod tests {
         assert_eq!((&json["device"], &json["decode_tokens_per_s"]), (&"Some GPU".into(), &5.0.into()));
         assert!(json["prefill_tokens_per_s"].is_null() && json.get("load_s").is_some());
         let page = report.page();
-        assert!(page.contains("there is no floor") && page.contains("for 1 sequences of 9 tokens"), "{page}");
+        assert!(
+            page.contains("floor    none: the bandwidth") && page.contains("for 1 sequences of 9 tokens"),
+            "{page}"
+        );
     }
 }

@@ -168,7 +168,7 @@ impl Report {
             page += &format!("  memory     {line}\n");
         }
         page += &format!("  transfers  {}\n", self.transfers);
-        page += &format!("  reads      {} GB/s\n\n", or_dash(self.read_gb_per_s, 1));
+        page += &format!("  bandwidth  {} GB/s of reads\n\n", or_dash(self.read_gb_per_s, 1));
         let columns = [
             Column::Left("check"),
             Column::Left("result"),

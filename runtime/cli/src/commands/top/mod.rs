@@ -60,7 +60,7 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
     }
 }
 
-/// Does `work` so many times, with a pause between.
+/// Does `work` `times` times, with a pause between.
 fn each(times: u64, pause: Duration, mut work: impl FnMut() -> Result<(), CliError>) -> Result<(), CliError> {
     for index in 0..times {
         if index > 0 {

@@ -1,6 +1,6 @@
 // ---- The arithmetic of artifacts/src/fit.rs and account.rs: tests compare both ----
 
-/** Pages of a KV group for one sequence of so many tokens. */
+/** Pages of a KV group for one sequence of `context` tokens. */
 function kvPages(group, context) {
   const all = Math.ceil(context / group.page_tokens);
   if (group.window_tokens === null) return all;
@@ -8,7 +8,7 @@ function kvPages(group, context) {
 }
 const kvBytes = (group, context) => 2 * group.page_bytes * group.n_layers * kvPages(group, context);
 
-/** K and V that a decode step reads at the end of so many tokens. */
+/** K and V that a decode step reads at the end of `context` tokens. */
 function kvRead(group, context) {
   const tokens = group.window_tokens === null ? context : Math.min(group.window_tokens, context);
   if (group.is_state) return 2 * group.page_bytes * group.n_layers;

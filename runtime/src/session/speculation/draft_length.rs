@@ -1,4 +1,4 @@
-//! How deep to speculate, and whether at all: by how often drafts were accepted, and by how long steps took. Pure.
+//! Draft length: how many tokens to draft, or none, by how often drafts were accepted and how long steps took. Pure.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ struct ClassAcceptance {
     compared: f64,
     /// Drafts in a row that did not seem to pay.
     skipped: u32,
-    /// So many, and the next one is tried nevertheless.
+    /// Number of skipped drafts after which one is tried nevertheless.
     patience: u32,
 }
 
@@ -42,12 +42,12 @@ const PATIENCE: u32 = 8;
 const MAX_PATIENCE: u32 = 256;
 
 impl StepTimes {
-    /// A step without a draft took so long.
+    /// Adds the time of a step without a draft.
     pub fn add_plain(&mut self, time: Duration) {
         add(&mut self.plain, time);
     }
 
-    /// Verification of `n_rows` rows took so long, the draft and the choice of their tokens included.
+    /// Adds the time of a verification of `n_rows` rows, the draft and the sampling of their tokens included.
     pub fn add_verification(&mut self, n_rows: usize, time: Duration) {
         add(&mut self.verification[row_class(n_rows)], time);
     }
