@@ -98,7 +98,7 @@ pub struct Args {
 pub enum Command {
     /// Answer a prompt, or chat; `run` itself may be left out
     #[command(visible_alias = "chat")]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Serve OpenAI's HTTP API, several requests at a time
     Serve(Box<ServeArgs>),
     /// Fetch an artifact from a registry, or a model from the Hugging Face Hub
