@@ -167,7 +167,7 @@ mod tests {
             let line = ["m", "why", "is", "-n", "8", "the", "serve", "blue"];
             let args = Args::try_parse_from(["unicorn-run"].iter().chain(command).chain(&line)).unwrap();
             let run = match args.command {
-                Some(Command::Run(run)) => run,
+                Some(Command::Run(run)) => *run,
                 None => args.run,
                 other => panic!("{other:?}"),
             };

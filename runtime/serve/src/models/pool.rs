@@ -178,11 +178,9 @@ impl Pool {
         self.lock().residency.state(model)
     }
 
-    /// The routes of a model, if it is loaded: for what does not use it.
+    /// The routes of a model, if it is loaded or about to be unloaded: for what does not use it.
     pub(super) fn router(&self, model: usize) -> Option<Router> {
-        let state = self.lock();
-        let is_loaded = state.residency.state(model) == State::Loaded;
-        state.running[model].as_ref().filter(|_| is_loaded).map(|running| running.router.clone())
+        self.lock().running[model].as_ref().map(|running| running.router.clone())
     }
 
     /// What there is to read of a model that was unloaded.
