@@ -217,8 +217,9 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
 /// A program of hidden rows samples nothing, and writes whole rows.
 fn validate_hidden(hidden_size: u64, program: &Program) -> Result<(), ParseError> {
     equal("sampling of a program of hidden rows", false, program.samples)?;
+    in_range("hidden size", hidden_size, 1, 1 << 24)?;
     let what = format!("elements of each hidden row of a program of {} rows", program.rows);
-    in_range(&what, u64::from(program.hidden_stride().unwrap_or(0)), hidden_size.max(1), 1 << 24)
+    in_range(&what, u64::from(program.hidden_stride().unwrap_or(0)), hidden_size, 1 << 24)
 }
 
 fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Result<(), ParseError> {

@@ -85,8 +85,16 @@ pub fn changed(change: impl FnOnce(&mut Meta, &mut Plan, &mut Kernels)) -> Vec<u
 /// # Panics
 /// If it was no sound artifact.
 pub fn with_kernels_changed(artifact: &[u8], change: impl FnOnce(&mut Kernels)) -> Vec<u8> {
+    with_parts_changed(artifact, |_, kernels| change(kernels))
+}
+
+/// The same for its metadata, too.
+///
+/// # Panics
+/// If it was no sound artifact.
+pub fn with_parts_changed(artifact: &[u8], change: impl FnOnce(&mut Meta, &mut Kernels)) -> Vec<u8> {
     let mut view = ArtifactView::parse(artifact).expect("a sound artifact");
-    change(&mut view.kernels);
+    change(&mut view.meta, &mut view.kernels);
     let weights: Vec<&[u8]> = view.weights().iter().map(|section| section.bytes).collect();
     assembled(&view.meta, &view.plan, &view.kernels, &codec::encode(&view.tokenizer), &weights)
 }

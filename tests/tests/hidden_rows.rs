@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tests::compiled::{Compiled, options, with};
 use tests::models::models;
+use tests::mutated_plan::with_parts_changed;
 use tests::reference::{Reference, read_golden, relative_error};
 use unicorn_artifact::header::{SectionKind, decode_header, encode_header};
 use unicorn_artifact::{ArtifactView, LogitsRows};
@@ -62,6 +63,15 @@ fn they_are_the_reference_s_after_the_final_norm() {
             assert!(error <= F16_TOLERANCE, "{name}, {part_tokens} tokens at a time: {error:.2e}");
         }
     }
+}
+
+#[test]
+fn rows_of_no_elements_are_refused() {
+    let artifact = compiled(&models().join("tiny/llama-tied")).artifact();
+    let sized = |hidden_size| with_parts_changed(&artifact, |meta, _| meta.model.hidden_size = hidden_size);
+    ArtifactView::parse(&sized(1)).expect("a row may be wider than what is read of it");
+    let error = ArtifactView::parse(&sized(0)).err().expect("it is refused").to_string();
+    assert!(error.contains("hidden size: expected 1 to"), "{error}");
 }
 
 /// The artifact as a compiler from before format 8.3 wrote it, as readers from then see it: the section is of an unknown kind.
