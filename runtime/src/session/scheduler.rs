@@ -88,7 +88,7 @@ pub trait TokenReceiver {
         false
     }
 
-    /// Chooses the token that follows `tokens` by its logits, one for each token of the vocabulary. It is then received like others.
+    /// Samples the token that follows `tokens` by its logits, one for each token of the vocabulary. It is then received like others.
     fn sample(&mut self, _tokens: &[u32], _logits: &mut [f32]) -> u32 {
         0
     }

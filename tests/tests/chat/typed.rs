@@ -132,6 +132,9 @@ fn each_command_answers() {
         assert!(command.contains(option), "{option} in {command}");
     }
     assert!(chat.line("/set format xml").contains("expected a JSON schema"));
+    // What cannot be matched changes nothing.
+    assert!(chat.line("/set --format {\"type\": \"nothing\"}").contains("structure of the answer"));
+    assert!(chat.line("/show parameters").contains("format          none"));
     assert_eq!(chat.line("/set verbose"), "figures follow an answer");
     let figures = chat.line("Who are you?");
     assert!(figures.contains("\nprefill  ") && figures.contains("\ndecode   "), "{figures}");

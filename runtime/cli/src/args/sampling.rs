@@ -53,17 +53,16 @@ impl SamplingArgs {
 
     /// The options that were given, by the names that they have on the command line, without the dashes.
     pub fn given(&self) -> Vec<(&'static str, String)> {
-        let shown = |name, value: Option<&dyn ToString>| value.map(|value| (name, value.to_string()));
         let all = [
-            shown("temp", self.temp.as_ref().map(|value| value as _)),
-            shown("top-k", self.top_k.as_ref().map(|value| value as _)),
-            shown("top-p", self.top_p.as_ref().map(|value| value as _)),
-            shown("min-p", self.min_p.as_ref().map(|value| value as _)),
-            shown("repeat-penalty", self.repeat_penalty.as_ref().map(|value| value as _)),
-            shown("repeat-last-n", self.repeat_last_n.as_ref().map(|value| value as _)),
-            shown("seed", self.seed.as_ref().map(|value| value as _)),
+            ("temp", self.temp.map(|value| value.to_string())),
+            ("top-k", self.top_k.map(|value| value.to_string())),
+            ("top-p", self.top_p.map(|value| value.to_string())),
+            ("min-p", self.min_p.map(|value| value.to_string())),
+            ("repeat-penalty", self.repeat_penalty.map(|value| value.to_string())),
+            ("repeat-last-n", self.repeat_last_n.map(|value| value.to_string())),
+            ("seed", self.seed.map(|value| value.to_string())),
         ];
-        all.into_iter().flatten().collect()
+        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
     /// Sets one option by the name that it has on the command line, without the dashes.

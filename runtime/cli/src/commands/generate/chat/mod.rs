@@ -21,7 +21,7 @@ use unicorn_text::{Chat, ChatOptions, ChatTemplate, Message};
 use self::input::{Input, Typed};
 use self::line::{Line, Setting};
 use self::saved::Saved;
-use self::settings::Settings;
+use self::settings::{Format, Settings};
 pub use self::source::Source;
 use super::answer::Runner;
 use super::loaded::Loaded;
@@ -34,9 +34,13 @@ use crate::terminal::text::{columns, wrapped};
 use crate::terminal::{editor, interrupt};
 
 /// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
-pub fn run(mut loaded: Loaded, source: Source, structure: Option<Structure>, args: &RunArgs) -> Result<(), CliError> {
+pub fn run(
+    mut loaded: Loaded,
+    mut source: Source,
+    structure: Option<Structure>,
+    args: &RunArgs,
+) -> Result<(), CliError> {
     let mut input = Input::new()?;
-    let mut source = source;
     let mut kept = Kept::new(structure, args);
     let name = printable(&loaded.model.meta().model.name);
     note(format_args!("{name} · seed {} · /? lists the commands", kept.settings.sampling().seed));
@@ -126,7 +130,8 @@ impl<'m> Conversation<'m> {
         chat.set_feed_progress(Some(runner.prefill_progress()));
         let settings = Settings { context_tokens: model.context_tokens(), ..kept.settings };
         let mut conversation = Conversation { loaded, source, args, runner, chat, settings, edits_question: false };
-        conversation.constrain()?;
+        let format = conversation.settings.format.clone();
+        conversation.constrain(format)?;
         Ok(conversation)
     }
 
@@ -207,6 +212,10 @@ impl<'m> Conversation<'m> {
             Line::Set(Setting::Parameter(name, value)) if line::parameter_name(name) == "ctx" => {
                 return self.with_context(value).map(Next::Change);
             }
+            Line::Set(Setting::Parameter(name, value)) if line::parameter_name(name) == "format" => {
+                self.constrain(Format::parse(value).map_err(CliError::new)?)?;
+                answer_command(&format!("format is {value}"))?;
+            }
             Line::Set(setting) => self.set(setting, input)?,
             Line::Think(mode) => {
                 let mut options = self.chat.options().clone();
@@ -249,11 +258,7 @@ impl<'m> Conversation<'m> {
     fn set(&mut self, setting: Setting<'_>, input: &mut Input) -> Result<(), CliError> {
         let answer = match setting {
             Setting::Parameter(name, value) => {
-                let answer = self.settings.set(self.chat.options_mut(), name, value).map_err(CliError::new)?;
-                if name == "format" {
-                    self.constrain()?;
-                }
-                answer
+                self.settings.set(self.chat.options_mut(), name, value).map_err(CliError::new)?
             }
             Setting::History(keep) => {
                 input.keep_history(keep);
@@ -306,11 +311,12 @@ impl<'m> Conversation<'m> {
         Ok(Change { source, is_new_conversation: false, answer: format!("ctx is {context_tokens}") })
     }
 
-    /// Makes answers match what `/set format` gave.
-    fn constrain(&mut self) -> Result<(), CliError> {
-        let structure = self.settings.format.structure.as_ref();
+    /// Makes answers match `format`. With an error, they match what they matched before.
+    fn constrain(&mut self, format: Format) -> Result<(), CliError> {
+        let structure = format.structure.as_ref();
         let constraint = structure.map(|structure| self.loaded.constraint(structure)).transpose()?;
         self.chat.options_mut().constraint = constraint;
+        self.settings.format = format;
         Ok(())
     }
 }

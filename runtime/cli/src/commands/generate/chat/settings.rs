@@ -22,11 +22,26 @@ pub struct Settings {
 }
 
 /// What answers have to match.
+#[derive(Clone)]
 pub struct Format {
     /// As it was typed.
     shown: String,
     /// `None`: any answer will do.
     pub structure: Option<Structure>,
+}
+
+impl Format {
+    /// `json`, a schema, or `none`.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn parse(text: &str) -> Result<Format, String> {
+        let structure = match text {
+            "none" => None,
+            text => Some(args::format(text).map_err(|error| format!("format: {error}, or json, or none"))?),
+        };
+        Ok(Format { shown: text.to_owned(), structure })
+    }
 }
 
 impl Settings {
@@ -59,13 +74,6 @@ impl Settings {
                 _ => return Err(format!("n-predict: expected a number of tokens above 0, or -1, found {value:?}")),
             },
             "stop" => options.stop_strings = value.split_whitespace().map(str::to_owned).collect(),
-            "format" => {
-                let structure = match value {
-                    "none" => None,
-                    value => Some(args::format(value).map_err(|error| format!("format: {error}, or json, or none"))?),
-                };
-                self.format = Format { shown: value.to_owned(), structure };
-            }
             name if PARAMETERS.contains(&name) => {
                 self.sampling.set(name, value)?;
                 self.retries = 0;
@@ -164,14 +172,19 @@ mod tests {
         assert_eq!(set("num_predict", "9").unwrap(), "n-predict is 9");
         assert_eq!(set("n-predict", "-1").unwrap(), "n-predict is without limit");
         assert_eq!(set("stop", "</s> User:").unwrap(), r#"stop is "</s>" "User:""#);
-        assert_eq!(set("format", "json").unwrap(), "format is json");
-        assert_eq!(set("format", "{\"type\": \"object\"}").unwrap(), "format is {\"type\": \"object\"}");
-        assert_eq!(set("format", "none").unwrap(), "format is none");
-        assert!(set("format", "xml").unwrap_err().contains("expected a JSON schema"));
         assert!(set("n-predict", "0").unwrap_err().contains("found \"0\""));
         assert!(set("top_p", "7").unwrap_err().contains("expected a number above 0 and at most 1"));
         assert!(set("colour", "blue").unwrap_err().starts_with("no parameter is called colour: expected temp, top-k"));
         assert_eq!(options.stop_strings, ["</s>", "User:"]);
+    }
+
+    #[test]
+    fn a_format_is_json_a_schema_or_none() {
+        let structure = |text| Format::parse(text).map(|format| format.structure);
+        assert_eq!(structure("none"), Ok(None));
+        assert_eq!(structure("json"), Ok(Some(Structure::any_object())));
+        assert_eq!(structure("{\"type\": \"object\"}"), structure("json"));
+        assert!(structure("xml").unwrap_err().contains("expected a JSON schema"));
     }
 
     #[test]
