@@ -63,6 +63,19 @@ pub struct TargetKernels {
     pub fragments: Option<u32>,
 }
 
+impl TargetKernels {
+    /// The bindings of each pipeline, a bit each, that all its dispatches declare as written. Every binding of a pipeline without
+    /// dispatches, which the runtime binds by itself.
+    pub fn writable_bindings(&self) -> Vec<u32> {
+        let mut writable = vec![u32::MAX; self.pipelines.len()];
+        for dispatch in self.programs.iter().flat_map(|program| &program.dispatches) {
+            let written = dispatch.bindings.iter().rev().fold(0, |bits, one| bits << 1 | u32::from(one.writes));
+            writable[dispatch.pipeline as usize] &= written;
+        }
+        writable
+    }
+}
+
 /// Which devices a target is for: classes that it was made for, and what its kernels require in Vulkan's terms. The runtime
 /// takes the first target in the file that fits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -198,7 +211,7 @@ pub struct Binding {
 }
 
 /// A buffer of the runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum BufferRef {
     /// Weight section `slice`.
     Weights {

@@ -29,6 +29,7 @@ pub mod error;
 pub mod fit;
 pub mod fp4;
 pub mod hash;
+pub mod hazards;
 pub mod header;
 pub mod int4;
 pub mod kernels;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::ParseError;
+use crate::hazards::Hazards;
 use crate::header::MAX_SLICE_BYTES;
 use crate::kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Program, TargetKernels};
 use crate::meta::Meta;
@@ -192,6 +193,7 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
     if program.dispatches.first().is_some_and(|first| first.order == Order::CounterSync) {
         return Err(ParseError::invalid("order of a program's first dispatch", "free or barrier", "counted"));
     }
+    let mut hazards = Hazards::default();
     for dispatch in &program.dispatches {
         below("pipeline of a dispatch", dispatch.pipeline, target.pipelines.len())?;
         let pipeline = &target.pipelines[dispatch.pipeline as usize];
@@ -202,6 +204,13 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
         for binding in &dispatch.bindings {
             validate_binding(plan, dispatch, binding)?;
         }
+        // Which dispatches write parts of one output is not stored: two of them may write the same range.
+        if dispatch.order == Order::Free && hazards.must_wait(&dispatch.bindings, true) {
+            let what = format!("order of dispatch {}", dispatch.label);
+            let expected = "a barrier: since the last one, a dispatch wrote what this one uses, or read what it writes";
+            return Err(ParseError::invalid(what, expected, "free"));
+        }
+        hazards.record(&dispatch.bindings, dispatch.order);
         let written_words = dispatch.bindings.iter().filter(|one| one.writes).map(|one| written_words(plan, one)).sum();
         for workgroups in dispatch.alternatives.iter().chain([&dispatch.workgroups]) {
             let what = format!("workgroups of dispatch {}", dispatch.label);

@@ -6,10 +6,9 @@ mod refusal;
 pub mod replace;
 pub mod tiers;
 
-use std::collections::BTreeSet;
-
 use rayon::prelude::*;
 use unicorn_artifact::fit::{Choice, LOGITS, STEP, step_buffer_bytes};
+use unicorn_artifact::hazards::Hazards;
 use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::step::{MAX_OUTPUTS, Output};
@@ -267,11 +266,17 @@ fn place_program(
         let bindings: Vec<Binding> =
             operands.map(|(operand, binding)| bind(weights, arena, *operand, binding.writes)).collect();
         let alternatives = kernels[kernel].alternatives.iter().map(|other| other.workgroups(dispatch.rows));
+        let order = match hazards.must_wait(&bindings, dispatch.is_next_part) {
+            _ if dispatch.is_counted => Order::CounterSync,
+            true => Order::Barrier,
+            false => Order::Free,
+        };
+        hazards.record(&bindings, order);
         Dispatch {
             pipeline: kernel as u32,
             workgroups: dispatch.workgroups.map(|count| count as u32),
             alternatives: alternatives.map(|other| other.map(|count| count as u32)).collect(),
-            order: hazards.order(&bindings, dispatch),
+            order,
             bindings,
             label: dispatch.label.clone(),
             weight_bytes: dispatch.weight_bytes,
@@ -324,96 +329,5 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
             let buffer = BufferRef::Weights { slice: plan.slice };
             Binding { buffer, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
         }
-    }
-}
-
-/// What was read and written since the last barrier.
-#[derive(Default)]
-struct Hazards {
-    reads: BTreeSet<Range>,
-    writes: BTreeSet<Range>,
-    /// The newest dispatch waited by its counter: no barrier covers what came before it.
-    counted: bool,
-}
-
-/// (buffer, start, end); whole buffers end at the largest number.
-type Range = ((u8, u32, u32), u64, u64);
-
-impl Hazards {
-    fn order(&mut self, bindings: &[Binding], dispatch: &KernelDispatch) -> Order {
-        if dispatch.is_counted {
-            self.counted(bindings);
-            return Order::CounterSync;
-        }
-        if self.barrier_before(bindings, dispatch.is_next_part) { Order::Barrier } else { Order::Free }
-    }
-
-    /// A dispatch waits by itself for the one before, and so for all.
-    fn counted(&mut self, bindings: &[Binding]) {
-        *self = Hazards::default();
-        self.barrier_before(bindings, false);
-        self.counted = true;
-    }
-
-    /// Whether a dispatch must wait: it reads what was written, or writes what was read or written.
-    ///
-    /// `is_next_part`: it writes elsewhere in the output of the dispatch before, of which both bind the same range.
-    fn barrier_before(&mut self, bindings: &[Binding], is_next_part: bool) -> bool {
-        let touches = |set: &BTreeSet<Range>, range: &Range| {
-            set.iter().any(|other| other.0 == range.0 && other.1 < range.2 && range.1 < other.2)
-        };
-        let shared = |range: &Range, writes: bool| is_next_part && writes && self.writes.contains(range);
-        let ranges: Vec<(Range, bool)> = bindings.iter().map(|binding| (range_of(binding), binding.writes)).collect();
-        let must_wait = ranges.iter().any(|(range, writes)| {
-            (touches(&self.writes, range) && !shared(range, *writes)) || (*writes && touches(&self.reads, range))
-        });
-        let must_wait = must_wait || self.counted;
-        if must_wait {
-            *self = Hazards::default();
-        }
-        for (range, writes) in ranges {
-            if writes { &mut self.writes } else { &mut self.reads }.insert(range);
-        }
-        must_wait
-    }
-}
-
-fn range_of(binding: &Binding) -> Range {
-    let key = match binding.buffer {
-        BufferRef::Weights { slice } => (0, slice, 0),
-        BufferRef::Arena => (1, 0, 0),
-        BufferRef::Keys { group, layer } => (2, group, layer),
-        BufferRef::Values { group, layer } => (3, group, layer),
-        BufferRef::Step => (4, 0, 0),
-        BufferRef::Logits => (5, 0, 0),
-        BufferRef::Output => (6, 0, 0),
-    };
-    let end = if binding.len_bytes == 0 { u64::MAX } else { binding.offset_bytes + binding.len_bytes };
-    (key, binding.offset_bytes, end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_one_matrix_do_not_wait_for_each_other() {
-        let arena = |offset_bytes, writes| Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes: 256, writes };
-        let mut hazards = Hazards::default();
-        assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], false));
-        assert!(!hazards.barrier_before(&[arena(0, false), arena(256, true)], true));
-        // A reader of the result waits once, and so does a part that reads what was written.
-        assert!(hazards.barrier_before(&[arena(256, false), arena(512, true)], false));
-        assert!(hazards.barrier_before(&[arena(512, false), arena(768, true)], true));
-        assert!(hazards.barrier_before(&[arena(768, true)], false));
-    }
-
-    #[test]
-    fn a_dispatch_after_one_with_counter_sync_has_it_too_or_a_barrier() {
-        let arena = |offset_bytes, writes| Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes: 256, writes };
-        let mut hazards = Hazards::default();
-        hazards.counted(&[arena(0, true)]);
-        assert!(hazards.barrier_before(&[arena(512, false)], false));
-        assert!(!hazards.barrier_before(&[arena(512, false)], false));
     }
 }

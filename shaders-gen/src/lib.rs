@@ -55,8 +55,10 @@ pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitErro
     }
     let words = check::check_and_strip(&mut module, spec, target)?;
     let needs = needs::needs(&module, target)?;
-    let bindings = spec.bindings().len() as u32;
-    let limits = Limits { needs: &needs, bindings, shared_memory_bytes: target.shared_memory_bytes as u32 };
+    let bindings = spec.bindings();
+    let writable = bindings.iter().rev().fold(0, |bits, one| bits << 1 | u32::from(one.writes));
+    let bindings = bindings.len() as u32;
+    let limits = Limits { needs: &needs, bindings, writable, shared_memory_bytes: target.shared_memory_bytes as u32 };
     // What the runtime will check before a driver reads it.
     spirv::check(&words, &limits)?;
     Ok(KernelBinary { words, bindings, needs })

@@ -1,14 +1,24 @@
-//! Plans with some numbers changed, in artifacts whose hashes are right, loaded and run on a device.
+//! Plans with some parts changed, in artifacts whose hashes are right, loaded and run on a device.
 
+mod parts;
+
+use std::fmt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use unicorn_artifact::header::{SectionKind, VERSION_MAJOR};
-use unicorn_artifact::{ArtifactView, BufferRef, Kernels, Meta, Plan, codec};
+use unicorn_artifact::{
+    ArtifactView, Kernels, LogitsRows, Meta, Module, ModuleSet, Pipeline, Plan, Program, TargetKernels, codec,
+};
 use unicorn_runtime::npu::NpuUse;
-use unicorn_runtime::{DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
+use unicorn_runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, RunError, Sampling};
 
+use crate::compiled::{Compiled, options};
 use crate::generators::assemble;
+use crate::tiny_model::{Family, TinyModel};
+use parts::{MUTATION_BYTES, mutate};
 
 /// Why a mutated artifact was refused.
 #[derive(Debug)]
@@ -17,32 +27,67 @@ pub enum Refused {
     Step(RunError),
 }
 
-/// A number of a plan.
-enum Field<'p> {
-    U32(&'p mut u32),
-    U64(&'p mut u64),
+/// How far artifacts came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Their sections break a rule.
+    pub refused_by_reader: u64,
+    /// The device, its driver or memory, or the options.
+    pub refused_by_load: u64,
+    /// Loaded, and a step ended with an error.
+    pub refused_by_step: u64,
+    /// Loaded, and all steps ended.
+    pub ran: u64,
 }
 
-/// Bytes of a mutation: which number, its new value.
-const MUTATION_BYTES: usize = 3;
+/// Bytes of a mutated plan: which model, and up to four changes. A few are more likely to get past the checks than many.
+const INPUT_BYTES: usize = 1 + 4 * MUTATION_BYTES;
 
-/// The smallest artifact of this version, changed by each [`MUTATION_BYTES`] of `bytes`, is loaded on llvmpipe, or the device that
-/// `UNICORN_DEVICE` names, and runs a prefill and a decode step.
+/// The plan that `bytes` describe: the first names a model, and each [`MUTATION_BYTES`] behind it change a part of its plan. It is loaded on
+/// llvmpipe, or the device that `UNICORN_DEVICE` names, and runs prefill and decode steps.
 ///
 /// # Errors
 /// Whatever the runtime refuses. What must not happen is a panic, an endless step, or a message of the validation layer.
 pub fn load_and_run(bytes: &[u8]) -> Result<(), Refused> {
-    let mutate = |meta: &mut Meta, plan: &mut Plan, kernels: &mut Kernels| {
-        for mutation in bytes.chunks_exact(MUTATION_BYTES) {
-            let mut fields = fields(meta, plan, kernels);
-            let index = usize::from(u16::from_le_bytes([mutation[0], mutation[1]])) % fields.len();
-            fields[index].mutate(mutation[2]);
-        }
+    let (&model, mutations) = bytes.split_first().unwrap_or((&0, &[]));
+    let (mutations, _) = mutations[..mutations.len().min(INPUT_BYTES - 1)].as_chunks::<MUTATION_BYTES>();
+    let change = |meta: &mut Meta, plan: &mut Plan, kernels: &mut Kernels| {
+        mutations.iter().for_each(|mutation| mutate(meta, plan, kernels, *mutation));
     };
-    load_and_run_artifact(&changed(mutate))
+    load_and_run_artifact(&SOUND[usize::from(model) % SOUND.len()].changed(change))
 }
 
-/// Loads an artifact and runs a prefill and a decode step.
+/// The mutation of this number: every second has one change, every sixteenth four.
+pub fn mutation(number: u64) -> Vec<u8> {
+    let mut bytes = [0; INPUT_BYTES];
+    StdRng::seed_from_u64(number).fill(&mut bytes[..]);
+    let changes = 1 + number.trailing_ones().min(3) as usize;
+    bytes[..1 + changes * MUTATION_BYTES].to_vec()
+}
+
+impl Reached {
+    /// Counts a result of [`load_and_run`].
+    pub fn add(&mut self, result: &Result<(), Refused>) {
+        *match result {
+            Ok(()) => &mut self.ran,
+            Err(Refused::Load(LoadError::Artifact { .. })) => &mut self.refused_by_reader,
+            Err(Refused::Load(_)) => &mut self.refused_by_load,
+            Err(Refused::Step(_)) => &mut self.refused_by_step,
+        } += 1;
+    }
+}
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reached { refused_by_reader, refused_by_load, refused_by_step, ran } = self;
+        write!(
+            f,
+            "{refused_by_reader} refused by the reader, {refused_by_load} by the load, {refused_by_step} by a step; {ran} ran"
+        )
+    }
+}
+
+/// Loads an artifact and runs steps: prefill and decode of one sequence, of two together, and with the logits or hidden rows of all tokens.
 ///
 /// # Errors
 /// Whatever the runtime refuses.
@@ -54,30 +99,38 @@ pub fn load_and_run_artifact(artifact: &[u8]) -> Result<(), Refused> {
     let options = LoadOptions::default().with(|options| {
         options.device = DeviceChoice::Name(device);
         options.context_tokens = Some(16);
+        options.slots = 2;
         options.npu = NpuUse::Off;
     });
     let model = Model::load(&path, &options).map_err(Refused::Load)?;
-    let mut session = model.session().map_err(Refused::Step)?;
-    let first = session.feed_and_sample(&[1, 2, 3], &Sampling::default()).map_err(Refused::Step)?;
-    session.generate(first.token, &Sampling::default(), 2).try_for_each(|one| one.map(drop)).map_err(Refused::Step)
+    run_steps(&model).map_err(Refused::Step)
 }
 
-/// A mutation of every `step`th number.
-pub fn examples(step: usize) -> impl Iterator<Item = [u8; MUTATION_BYTES]> {
-    let (mut meta, mut plan, mut kernels) = sound().structured.clone();
-    let count = fields(&mut meta, &mut plan, &mut kernels).len();
-    (0..count).step_by(step).map(move |field| {
-        let [low, high, ..] = field.to_le_bytes();
-        [low, high, (field / step) as u8]
-    })
+fn run_steps(model: &Model) -> Result<(), RunError> {
+    let sampling = Sampling::default();
+    let mut session = model.session()?;
+    let first = session.feed_and_sample(&[1, 2, 3], &sampling)?;
+    session.generate(first.token, &sampling, 3).try_for_each(|one| one.map(drop))?;
+    if model.batch_rows() >= 2 {
+        let mut other = model.session()?;
+        other.feed(&[4, 5])?;
+        let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: 6, sampling: &sampling });
+        model.generate_batch(rows, 2).try_for_each(|one| one.map(drop))?;
+    }
+    session.clear();
+    let programs = model.targets().iter().flat_map(|target| &target.programs);
+    if programs.clone().any(|program| program.logits == LogitsRows::All) {
+        session.feed_with_logits(&[1, 2, 3, 4], &mut |_, _| ())?;
+    }
+    if model.gives_hidden_rows() {
+        session.feed_with_hidden_rows(&[1, 2, 3], 3, &mut |_, _| ())?;
+    }
+    Ok(())
 }
 
 /// The smallest artifact after `change`, with hashes that are right.
 pub fn changed(change: impl FnOnce(&mut Meta, &mut Plan, &mut Kernels)) -> Vec<u8> {
-    let Sound { structured: (meta, plan, kernels), tokenizer, weights } = sound();
-    let (mut meta, mut plan, mut kernels) = (meta.clone(), plan.clone(), kernels.clone());
-    change(&mut meta, &mut plan, &mut kernels);
-    assembled(&meta, &plan, &kernels, tokenizer, &[weights])
+    SOUND[0].changed(change)
 }
 
 /// An artifact after `change` of its kernels, with hashes that are right.
@@ -109,7 +162,7 @@ fn assembled(meta: &Meta, plan: &Plan, kernels: &Kernels, tokenizer: &[u8], weig
 
 /// The smallest artifact with these bytes as its NPU section and no NPU weights, with hashes that are right.
 pub fn with_npu(npu: &[u8]) -> Vec<u8> {
-    let Sound { structured: (meta, plan, kernels), tokenizer, weights } = sound();
+    let Sound { structured: (meta, plan, kernels), tokenizer, weights } = &SOUND[0];
     let parts = [codec::encode(meta), codec::encode(plan), codec::encode(kernels)];
     let [meta, plan, kernels] = &parts;
     assemble(&[
@@ -122,91 +175,75 @@ pub fn with_npu(npu: &[u8]) -> Vec<u8> {
     ])
 }
 
+/// An artifact in its parts.
 struct Sound {
     structured: (Meta, Plan, Kernels),
     tokenizer: Vec<u8>,
+    /// Of its only section.
     weights: Vec<u8>,
 }
 
-fn sound() -> &'static Sound {
-    static SOUND: OnceLock<Sound> = OnceLock::new();
-    SOUND.get_or_init(|| {
-        let golden = format!("../artifacts/golden/v{VERSION_MAJOR}-tiny.unicorn");
-        let artifact = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(golden)).expect("the golden artifact");
-        let view = ArtifactView::parse(&artifact).expect("the golden artifact is sound");
+/// The smallest artifact of this version; one with a sliding window in half of its layers and with experts; and one with recurrent state.
+static SOUND: LazyLock<[Sound; 3]> = LazyLock::new(|| {
+    let golden = format!("../artifacts/golden/v{VERSION_MAJOR}-tiny.unicorn");
+    let golden = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(golden)).expect("the golden artifact");
+    let window = TinyModel { family: Family::Qwen2Moe, sliding_window: Some(8), ..TinyModel::default() };
+    let state = TinyModel { family: Family::Qwen3Next, layers: 4, ..TinyModel::default() };
+    [Sound::of(&golden), Sound::compiled(&window), Sound::compiled(&state)]
+});
+
+/// Programs of so many rows are kept: larger ones have the same kernels in other sizes.
+const SOUND_ROWS: u32 = 8;
+
+impl Sound {
+    fn of(artifact: &[u8]) -> Sound {
+        let view = ArtifactView::parse(artifact).expect("a sound artifact");
         let weights = view.weights()[0].bytes.to_vec();
         let tokenizer = codec::encode(&view.tokenizer);
         Sound { structured: (view.meta, view.plan, view.kernels), tokenizer, weights }
-    })
-}
+    }
 
-impl Field<'_> {
-    /// Changes the number a little, by a power of two, or to an extreme.
-    fn mutate(&mut self, how: u8) {
-        let old = match self {
-            Field::U32(value) => u64::from(**value),
-            Field::U64(value) => **value,
-        };
-        let new = match how % 12 {
-            0 => old.wrapping_add(1),
-            1 => old.wrapping_sub(1),
-            2 => old.wrapping_mul(2),
-            3 => old / 2,
-            4 => 0,
-            5 => old.wrapping_add(256),
-            6 => old.wrapping_sub(256),
-            7 => u64::MAX,
-            8 => 65_535,
-            9 => old.wrapping_add(4),
-            10 => old.wrapping_mul(1000),
-            _ => 1,
-        };
-        match self {
-            Field::U32(value) => **value = new as u32,
-            Field::U64(value) => **value = new,
-        }
+    fn compiled(model: &TinyModel) -> Sound {
+        let generic = unicorn_spirv::target::by_name("generic").expect("a target of this name");
+        let mut sound = Sound::of(&Compiled::of(model, &options(vec![generic], Vec::new())).artifact());
+        let targets = &mut sound.structured.2.targets;
+        *targets = targets.iter().map(|target| with_programs(target, |one| one.rows <= SOUND_ROWS)).collect();
+        sound
+    }
+
+    fn changed(&self, change: impl FnOnce(&mut Meta, &mut Plan, &mut Kernels)) -> Vec<u8> {
+        let Sound { structured: (meta, plan, kernels), tokenizer, weights } = self;
+        let (mut meta, mut plan, mut kernels) = (meta.clone(), plan.clone(), kernels.clone());
+        change(&mut meta, &mut plan, &mut kernels);
+        assembled(&meta, &plan, &kernels, tokenizer, &[weights])
     }
 }
 
-/// Every number that the runtime follows.
-fn fields<'p>(meta: &'p mut Meta, plan: &'p mut Plan, kernels: &'p mut Kernels) -> Vec<Field<'p>> {
-    let mut fields = vec![
-        Field::U32(&mut meta.model.vocab_size),
-        Field::U32(&mut meta.model.max_positions),
-        Field::U64(&mut plan.arena_bytes),
-        Field::U32(&mut plan.logits_rows),
-        Field::U32(&mut plan.logits_stride),
-        Field::U32(&mut plan.planned_context_tokens),
-        Field::U32(&mut plan.planned_chunk_tokens),
-    ];
-    fields.extend(plan.slices.iter_mut().map(|slice| Field::U64(&mut slice.bytes)));
-    for group in &mut plan.kv_groups {
-        fields.extend([&mut group.n_layers, &mut group.page_tokens].map(Field::U32));
-        fields.push(Field::U64(&mut group.page_bytes));
-        fields.extend(group.window_tokens.as_mut().map(Field::U32));
+/// A target of the compiler's with some of its programs, the pipelines and modules that these need, and no alternatives.
+pub fn with_programs(target: &TargetKernels, is_kept: impl Fn(&Program) -> bool) -> TargetKernels {
+    let mut target = target.clone();
+    let words = target.modules.unpack_all().expect("the compiler wrote them");
+    let mut modules = Vec::new();
+    target.programs.retain(is_kept);
+    (target.checksum, target.bandwidth_probe, target.fragments) = (None, None, None);
+    let all = std::mem::take(&mut target.pipelines);
+    let mut kept: Vec<u32> = Vec::new();
+    for dispatch in target.programs.iter_mut().flat_map(|program| &mut program.dispatches) {
+        let pipeline = dispatch.pipeline;
+        let index = kept.iter().position(|&one| one == pipeline).unwrap_or_else(|| {
+            kept.push(pipeline);
+            kept.len() - 1
+        });
+        dispatch.pipeline = index as u32;
+        dispatch.alternatives.clear();
     }
-    for target in &mut kernels.targets {
-        for pipeline in &mut target.pipelines {
-            fields.extend([&mut pipeline.module, &mut pipeline.bindings].map(Field::U32));
-        }
-        for program in &mut target.programs {
-            fields.extend([&mut program.rows, &mut program.from_tokens].map(Field::U32));
-            for dispatch in &mut program.dispatches {
-                fields.push(Field::U32(&mut dispatch.pipeline));
-                fields.push(Field::U64(&mut dispatch.weight_bytes));
-                fields.extend(dispatch.workgroups.iter_mut().map(Field::U32));
-                for binding in &mut dispatch.bindings {
-                    fields.extend([&mut binding.offset_bytes, &mut binding.len_bytes].map(Field::U64));
-                    match &mut binding.buffer {
-                        BufferRef::Weights { slice } => fields.push(Field::U32(slice)),
-                        BufferRef::Keys { group, layer } | BufferRef::Values { group, layer } => {
-                            fields.extend([group, layer].map(Field::U32));
-                        }
-                        BufferRef::Arena | BufferRef::Step | BufferRef::Logits | BufferRef::Output => {}
-                    }
-                }
-            }
-        }
+    for pipeline in kept {
+        let Pipeline { name, module, bindings, .. } = all[pipeline as usize].clone();
+        let needs = target.modules.records[module as usize].needs.clone();
+        modules.push(Module { words: words[module as usize].clone(), needs });
+        let module = modules.len() as u32 - 1;
+        target.pipelines.push(Pipeline { name, module, bindings, alternatives: Vec::new() });
     }
-    fields
+    target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
+    target
 }

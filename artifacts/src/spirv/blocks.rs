@@ -190,6 +190,9 @@ impl Function {
             }
             _ => {
                 values::check(types, instruction)?;
+                if let (op::ACCESS_CHAIN, &[_, id, base, ..]) = (shape.opcode, words) {
+                    types.derive(id, base);
+                }
                 if let (Some(b't'), &[of, id, ..]) = (operands.first(), words) {
                     types.define(id, Id::Value { of, constant: Constant::No })?;
                     self.defined.insert(id, number);

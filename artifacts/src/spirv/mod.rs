@@ -34,6 +34,8 @@ pub struct Limits<'a> {
     pub needs: &'a ModuleNeeds,
     /// Storage buffers of descriptor set 0 that its pipeline binds.
     pub bindings: u32,
+    /// Those that it may write, a bit each.
+    pub writable: u32,
     /// Workgroup memory that its target has.
     pub shared_memory_bytes: u32,
 }

@@ -1,6 +1,6 @@
 //! What every id of a module is: types, constants, variables, functions, results. Types are few and checked when they are declared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::grammar::{Kind, op};
 use super::{Checked, Instruction, Limits, ensure, mismatch};
@@ -101,6 +101,8 @@ pub struct Types<'l> {
     unique: Vec<Type>,
     private_bytes: u64,
     workgroup_bytes: u64,
+    /// Buffers that the pipeline's dispatches only read, and pointers into them.
+    read_only: BTreeSet<u32>,
 }
 
 impl<'l> Types<'l> {
@@ -114,6 +116,7 @@ impl<'l> Types<'l> {
             unique: Vec::new(),
             private_bytes: 0,
             workgroup_bytes: 0,
+            read_only: BTreeSet::new(),
         }
     }
 
@@ -203,6 +206,19 @@ impl<'l> Types<'l> {
         match self.type_of_id(self.value(value)?)? {
             Type::Pointer { class, to } => Ok((*class, *to)),
             _ => mismatch("a pointer", format_args!("id {value}")),
+        }
+    }
+
+    /// Checks that the kernel may write through this pointer, or hand it on.
+    pub fn writable(&self, pointer: u32) -> Checked {
+        let is_writable = !self.read_only.contains(&pointer);
+        ensure(is_writable, "no write to a binding that its dispatches only read", format_args!("id {pointer}"))
+    }
+
+    /// `pointer` points into what `base` points to.
+    pub fn derive(&mut self, pointer: u32, base: u32) {
+        if self.read_only.contains(&base) {
+            self.read_only.insert(pointer);
         }
     }
 
@@ -527,6 +543,9 @@ impl<'l> Types<'l> {
                 let (set, binding) = (number(|one| one.set), number(|one| one.binding));
                 let is_bound = set == Some(0) && binding.is_some_and(|binding| binding < self.limits.bindings);
                 ensure(is_bound, "a binding of its pipeline", format_args!("set {set:?}, binding {binding:?}"))?;
+                if binding.is_some_and(|binding| self.limits.writable & (1 << binding) == 0) {
+                    self.read_only.insert(id);
+                }
                 self.check_block(to)?;
             }
             class::PUSH_CONSTANT => {

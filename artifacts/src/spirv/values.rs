@@ -96,6 +96,7 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             let is_call = *returns == of && parameters.len() == arguments.len();
             ensure(is_call, "the function's result and parameters", format_args!("id {function}"))?;
             for (&argument, parameter) in arguments.iter().zip(parameters) {
+                types.writable(argument)?;
                 ensure(
                     types.value(argument)? == *parameter,
                     "arguments of the parameters' types",
@@ -110,6 +111,7 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
         }
         (op::STORE, &[pointer, value, ref access @ ..]) => {
             memory_operand(types, access)?;
+            types.writable(pointer)?;
             let (class, to) = types.pointer(pointer)?;
             let is_written = !matches!(class, class::INPUT | class::PUSH_CONSTANT);
             is_written && to == types.value(value)? && types.is_data(to)
@@ -187,10 +189,12 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             atomic(types, pointer)? == of
         }
         (op::ATOMIC_STORE, &[pointer, scope, semantics, value]) => {
+            types.writable(pointer)?;
             scope_and_semantics(types, scope, semantics)?;
             atomic(types, pointer)? == types.value(value)?
         }
         (op::ATOMIC_I_ADD..=op::ATOMIC_U_MAX, &[of, _, pointer, scope, semantics, value]) => {
+            types.writable(pointer)?;
             scope_and_semantics(types, scope, semantics)?;
             atomic(types, pointer)? == of && types.value(value)? == of
         }
@@ -218,6 +222,7 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             matrix_in_memory(types, of, pointer, [layout, stride, access])?
         }
         (op::MATRIX_STORE, &[pointer, value, layout, stride, access]) => {
+            types.writable(pointer)?;
             matrix_in_memory(types, types.value(value)?, pointer, [layout, stride, access])?
         }
         (op::MATRIX_MUL_ADD, &[of, _, left, right, sum]) => return product(types, of, [left, right, sum]),

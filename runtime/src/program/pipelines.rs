@@ -35,6 +35,7 @@ pub fn compile_each<T: Send>(
     let layouts: BTreeMap<u32, Arc<SetLayout>> = layouts.collect::<Result<_, LoadError>>()?;
     let modules = target.modules.unpack(target.pipelines.iter().map(|pipeline| pipeline.module));
     let modules = modules.map_err(|source| LoadError::Modules { target: target.name.clone(), source })?;
+    let writable = target.writable_bindings();
     let one = |index: usize| {
         if is_cancelled.load(Ordering::Relaxed) {
             return Err(LoadError::Cancelled);
@@ -42,7 +43,7 @@ pub fn compile_each<T: Send>(
         let pipeline = &target.pipelines[index];
         let spirv = &modules[pipeline.module as usize];
         let name = |error| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(error) };
-        check(device, target, pipeline, spirv).map_err(name)?;
+        check(device, target, pipeline, writable[index], spirv).map_err(name)?;
         let needs = &target.modules.records[pipeline.module as usize].needs;
         let subgroup_size = Some(subgroup_size(needs, target.matches.subgroup_size)).filter(|&size| size > 0 && varies);
         let request = PipelineRequest { spirv, layout: &layouts[&pipeline.bindings], subgroup_size, cache, capture };
@@ -62,9 +63,16 @@ fn subgroup_size(needs: &ModuleNeeds, of_target: u32) -> u32 {
 }
 
 /// Drivers trust their input, and an artifact may come from anywhere: a module is checked before a driver reads it.
-fn check(device: &Device, target: &TargetKernels, pipeline: &Kernel, words: &[u32]) -> Result<(), LoadError> {
+fn check(
+    device: &Device,
+    target: &TargetKernels,
+    pipeline: &Kernel,
+    writable: u32,
+    words: &[u32],
+) -> Result<(), LoadError> {
     let needs = &target.modules.records[pipeline.module as usize].needs;
-    let limits = Limits { needs, bindings: pipeline.bindings, shared_memory_bytes: target.matches.shared_memory_bytes };
+    let shared_memory_bytes = target.matches.shared_memory_bytes;
+    let limits = Limits { needs, bindings: pipeline.bindings, writable, shared_memory_bytes };
     let checked = match alternatives::meets(&device.facts().features, needs) {
         true => spirv::check(words, &limits),
         false => Err(ParseError::Invalid {

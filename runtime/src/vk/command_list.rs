@@ -86,7 +86,7 @@ impl CommandList {
         let device = &self.device.raw;
         match command {
             Command::Dispatch { pipeline, set, workgroups, counter } => {
-                let ([from_x, from_y, from_z], [x, y, z]) = (workgroups.first, workgroups.workgroups);
+                let [x, y, z] = workgroups.workgroups;
                 assert!(pipeline.accepts(set), "descriptor set was made for another layout");
                 // SAFETY: recording; pipeline and set are alive through `_commands`, the set has the pipeline's layout, and every
                 // pipeline is created with DISPATCH_BASE.
@@ -107,7 +107,13 @@ impl CommandList {
                         0,
                         &counter.to_words().map(u32::to_le_bytes).concat(),
                     );
-                    device.cmd_dispatch_base(self.raw, from_x, from_y, from_z, x, y, z);
+                    // Synchronisation checks of older validation layers skip vkCmdDispatchBase.
+                    match workgroups.first {
+                        [0, 0, 0] => device.cmd_dispatch(self.raw, x, y, z),
+                        [from_x, from_y, from_z] => {
+                            device.cmd_dispatch_base(self.raw, from_x, from_y, from_z, x, y, z);
+                        }
+                    }
                 }
             }
             Command::Barrier => self.barrier(),

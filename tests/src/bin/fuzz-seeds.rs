@@ -6,6 +6,7 @@ use tests::generators::{
     fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_npu_section,
     smallest_safetensors,
 };
+use tests::mutated_plan::mutation;
 use unicorn_artifact::codec;
 use unicorn_artifact::header::VERSION_MAJOR;
 
@@ -24,7 +25,7 @@ fn main() {
     );
     let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/gemma3-2m-draft/chat_template.jinja");
     write("chat_template", &std::fs::read(&template).unwrap_or_else(|error| panic!("{}: {error}", template.display())));
-    write("plan", &[0; 12]);
+    write("plan", &mutation(0));
     write("module", &[0; 13]);
     let design = unicorn_npu::gemm::design(&smallest_gemm());
     write("npu_stream", &unicorn_npu::stream::encode(&design, &unicorn_npu::lower::lower(&design)));

@@ -129,6 +129,7 @@ fn each_broken_rule_is_reported_with_its_name() {
         let limits = Limits {
             needs: &target.modules.records[0].needs,
             bindings: pipeline.bindings,
+            writable: u32::MAX,
             shared_memory_bytes: target.matches.shared_memory_bytes,
         };
         let error = check(&target.modules.unpack_all().expect("frames")[0], &limits).expect_err(expected).to_string();

@@ -1,23 +1,26 @@
 //! Plans with changed numbers and right hashes: what the checks of an artifact refuse, and that the rest runs.
 
-use tests::mutated_plan::{Refused, changed, examples, load_and_run};
-use unicorn_artifact::{ArtifactView, Binding, BufferRef, Dispatch, Kernels, Meta, Plan};
-use unicorn_runtime::{LoadError, validation_messages};
+use tests::mutated_plan::{Reached, Refused, changed, load_and_run, load_and_run_artifact, mutation};
+use unicorn_artifact::{ArtifactView, Binding, BufferRef, Dispatch, Kernels, Meta, Order, Plan};
+use unicorn_runtime::validation_messages;
 
-/// Every one of these numbers decides what a device does. The fuzz target `plan` tries more.
+/// Mutations that [`a_mutated_plan_is_refused_or_runs`] tries; `abuse` and the fuzz target `plan` try more.
+const MUTATIONS: u64 = 90;
+
 #[test]
 fn a_mutated_plan_is_refused_or_runs() {
-    load_and_run(&[]).unwrap_or_else(|error| panic!("the sound artifact: {error:?}"));
-    let (mut refused, mut ran) = (0, 0);
-    for mutation in examples(5) {
-        match load_and_run(&mutation) {
-            Ok(()) => ran += 1,
-            Err(Refused::Load(LoadError::Artifact { .. })) => refused += 1,
-            Err(error) => println!("{mutation:?}: {error:?}"),
-        }
+    for model in 0..3 {
+        load_and_run(&[model]).unwrap_or_else(|error| panic!("sound artifact {model}: {error:?}"));
     }
-    assert!(refused > 10 && ran > 2, "{refused} refused, {ran} ran");
-    assert_eq!(validation_messages(), 0, "the validation layer reported messages");
+    let mut reached = Reached::default();
+    for number in 0..MUTATIONS {
+        let before = validation_messages();
+        let result = load_and_run(&mutation(number));
+        assert_eq!(validation_messages(), before, "mutation {number} ({result:?}): messages of the validation layer");
+        reached.add(&result);
+    }
+    println!("{reached}");
+    assert!(reached.ran > MUTATIONS / 4 && reached.refused_by_reader > MUTATIONS / 4, "{reached}");
 }
 
 #[track_caller]
@@ -77,4 +80,30 @@ fn more_workgroups_than_a_dispatch_writes_words_are_refused() {
     refused(first_dispatch(|dispatch| dispatch.workgroups = [65_535; 3]), "all together");
     refused(first_dispatch(|dispatch| dispatch.workgroups = [65_535, 255, 1]), "all together");
     refused(first_dispatch(|dispatch| dispatch.workgroups[2] = 0), "1 to 65535");
+}
+
+#[test]
+fn a_missing_barrier_is_refused() {
+    let free = |_: &mut Meta, _: &mut Plan, kernels: &mut Kernels| {
+        for dispatch in kernels.targets.iter_mut().flat_map(|one| &mut one.programs).flat_map(|one| &mut one.dispatches)
+        {
+            dispatch.order = Order::Free;
+        }
+    };
+    refused(free, "a barrier: since the last one, a dispatch wrote what this one uses");
+}
+
+#[test]
+fn a_kernel_that_writes_what_its_dispatches_only_read_is_refused() {
+    let artifact = changed(|_, _, kernels| {
+        let programs = kernels.targets.iter_mut().flat_map(|target| &mut target.programs);
+        let written = |dispatch: &Dispatch| dispatch.bindings.iter().filter(|binding| binding.writes).count();
+        let mut of_two = programs.flat_map(|program| &mut program.dispatches).filter(|dispatch| written(dispatch) > 1);
+        let dispatch = of_two.next().expect("a dispatch that writes two buffers");
+        dispatch.bindings.iter_mut().find(|binding| binding.writes).expect("two").writes = false;
+    });
+    match load_and_run_artifact(&artifact) {
+        Err(Refused::Load(error)) if error.to_string().contains("no write to a binding") => {}
+        other => panic!("{other:?}"),
+    }
 }

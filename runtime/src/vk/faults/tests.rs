@@ -6,10 +6,11 @@ use std::path::Path;
 use super::layer::{layered_calls, layered_fields};
 
 /// Functions without a result.
-const CANNOT_FAIL: [&str; 33] = [
+const CANNOT_FAIL: [&str; 34] = [
     "cmd_bind_descriptor_sets",
     "cmd_bind_pipeline",
     "cmd_copy_buffer",
+    "cmd_dispatch",
     "cmd_dispatch_base",
     "cmd_fill_buffer",
     "cmd_pipeline_barrier",
