@@ -279,7 +279,7 @@ fn packed_dot_products_stay_close_to_the_exported_weights() {
 #[test]
 fn register_gemms_stay_close_to_the_exported_weights() {
     if device_matrices().is_none() {
-        return skip_matrix_units("f16");
+        return skip_matrix_units();
     }
     assert_close_to_exported("register GEMMs", Case { gemms: Gemms::Registers, ..INTEGER }, 6);
 }
@@ -288,7 +288,7 @@ fn register_gemms_stay_close_to_the_exported_weights() {
 #[test]
 fn register_gemms_without_workgroup_memory_need_the_layout_of_fragments() {
     if device_matrices().is_none() {
-        return skip_matrix_units("f16");
+        return skip_matrix_units();
     }
     let case = Case { gemms: Gemms::Lanes, ..INTEGER };
     if device().name.contains("NVIDIA") {

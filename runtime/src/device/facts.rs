@@ -188,12 +188,6 @@ impl DeviceFeatures {
         self.float16 && self.memory_model && self.cooperative_matrix.contains(&f16_matrix(side))
     }
 
-    /// Whether the device runs kernels on int8 matrices of `side` rows and columns and `depth`, with i32 sums.
-    pub fn multiplies_int8_matrices(&self, side: u32, depth: u32) -> bool {
-        let matrix = format!("{side}x{side}x{depth} i8 -> i32");
-        self.int8 && self.memory_model && self.cooperative_matrix.contains(&matrix)
-    }
-
     /// Display names of the features that the device has.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [

@@ -216,7 +216,7 @@ fn table(experts: &ExpertsSpec, routes: &[u32], n_rows: usize) -> Vec<u32> {
 #[test]
 fn gemms_of_experts() {
     let Some(target) = matrix_target() else {
-        return skip_matrix_units("f16");
+        return skip_matrix_units();
     };
     let GemmTuning::Workgroup { few, .. } = target.matrix.expect("set above").gemm else {
         unreachable!("matrices of the device at hand go by way of workgroup memory")

@@ -38,7 +38,7 @@ const HALVES_TOLERANCE: f64 = 5e-4;
 #[test]
 fn every_format_tile_and_folding() {
     let Some(target) = matrix_target() else {
-        return skip_matrix_units("f16");
+        return skip_matrix_units();
     };
     let GemmTuning::Workgroup { many: square, .. } = target.matrix.expect("set above").gemm else {
         unreachable!("matrices of the device at hand go by way of workgroup memory")
@@ -157,7 +157,7 @@ fn lane_tiles(integer_dot: bool) -> BTreeSet<LaneTile> {
 #[test]
 fn weights_from_registers() {
     let Some(mut target) = matrix_target() else {
-        return skip_matrix_units("f16");
+        return skip_matrix_units();
     };
     target.matrix = device_register_matrices();
     let mut targets = vec![target];
