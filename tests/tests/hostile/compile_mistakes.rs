@@ -58,7 +58,7 @@ fn typed(folder: &Path, arguments: &[&str]) -> Command {
 fn each_mistake_is_named_with_the_command_to_type_next() {
     let folder = tempfile::tempdir().unwrap();
     lay_out(folder.path());
-    let rows: [(&[&str], &str); 17] = [
+    let rows: [(&[&str], &str); 19] = [
         (
             &["made.unicorn", "-o", "out.unicorn"],
             "made.unicorn: file is an artifact, which is compiled already; run it: unicorn-run made.unicorn",
@@ -110,6 +110,9 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
             &["nowhere", "-o", "out.unicorn"],
             "nowhere: no such file or folder, expected a Hugging Face folder or a GGUF file; see what is there: ls",
         ),
+        // A wrong path is named before a missing option.
+        (&["nowhere"], "nowhere: no such file or folder"),
+        (&["model"], "artifact has no name, expected -o FILE"),
         (
             &["./model/lost/m.gguf", "-o", "out.unicorn"],
             "./model/lost/m.gguf: no such file or folder, expected a Hugging Face folder or a GGUF file; see what is there: ls ./model",

@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
     pub synthetic: Option<PathBuf>,
     /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
-    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_only", "emit"])]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
     #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]

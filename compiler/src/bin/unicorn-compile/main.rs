@@ -18,6 +18,7 @@ use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, UpgradeArgs, V
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
+use unicorn_compiler::import::open_model;
 use unicorn_compiler::{
     CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source, Target,
     WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, reproduce,
@@ -97,7 +98,11 @@ fn run(args: &Args) -> Result<(), CompileError> {
         return npu::write_programs(args, source, &options, &mut bars);
     }
     if args.output.is_none() && !args.plan_only {
-        let what = "artifact has no name, expected -o FILE; --plan-only writes none".into();
+        // What is wrong with the model is said first.
+        if let Source::Model(path) = source {
+            drop(open_model(path)?);
+        }
+        let what = "artifact has no name, expected -o FILE, such as -o model.unicorn; --plan-only writes none".into();
         return Err(CompileError::Option { option: "output", what });
     }
     let Some(output) = args.output.as_ref().filter(|_| !args.plan_only) else {
