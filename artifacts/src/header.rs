@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 3;
+pub const VERSION_MINOR: u16 = 4;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -49,13 +49,15 @@ pub enum SectionKind {
     NpuSteps = 8,
     /// Programs that write hidden rows, a list of them for each target. Since 8.3, and only where there are some.
     HiddenPrograms = 9,
+    /// The model's license: [`crate::LicenseSection`]. Since 8.4, and only where the model names one.
+    License = 10,
 }
 
 impl SectionKind {
     /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
-        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms]
+        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms, License]
             .into_iter()
             .find(|&kind| kind as u32 == value)
     }
@@ -72,6 +74,7 @@ impl SectionKind {
             SectionKind::NpuWeights => "npu weights",
             SectionKind::NpuSteps => "npu steps",
             SectionKind::HiddenPrograms => "hidden programs",
+            SectionKind::License => "license",
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod hazards;
 pub mod header;
 pub mod int4;
 pub mod kernels;
+pub mod license;
 #[cfg(feature = "machines")]
 pub mod machine;
 pub mod map;
@@ -61,6 +62,7 @@ pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,
     TargetMatch,
 };
+pub use license::LicenseSection;
 #[cfg(feature = "machines")]
 pub use machine::Machine;
 pub use map::MappedFile;

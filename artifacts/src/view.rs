@@ -14,6 +14,7 @@ use crate::header::{
     self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
 };
 use crate::kernels::{Kernels, Program};
+use crate::license::LicenseSection;
 use crate::map::open_regular;
 use crate::meta::Meta;
 use crate::npu::{self, NpuSection};
@@ -33,6 +34,8 @@ pub struct ArtifactView<'a> {
     pub tokenizer: TokenizerSection,
     /// The NPU section, if there is one.
     pub npu: Option<NpuSection>,
+    /// The license section, if there is one.
+    pub license: Option<LicenseSection>,
     /// Hash of all sections' hashes: it identifies the artifact.
     pub content_hash: [u8; 32],
     weights: Vec<WeightSection<'a>>,
@@ -114,6 +117,7 @@ impl<'a> ArtifactView<'a> {
             tokenizer: structured(&body, sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
             npu: npu_section(&body, sections)?,
+            license: optional(&body, sections, SectionKind::License)?,
             weights: weight_sections(&weights, sections, SectionKind::Weights)?,
             npu_weights: weight_sections(&weights, sections, SectionKind::NpuWeights)?,
         };
@@ -240,8 +244,7 @@ fn kernels<'s, E: From<ParseError>>(
     sections: &[Section],
 ) -> Result<Kernels, E> {
     let mut kernels: Kernels = structured(&body, sections, SectionKind::Kernels)?;
-    if sections.iter().any(|section| section.kind == SectionKind::HiddenPrograms as u32) {
-        let hidden: Vec<Vec<Program>> = structured(&body, sections, SectionKind::HiddenPrograms)?;
+    if let Some(hidden) = optional::<Vec<Vec<Program>>, E>(&body, sections, SectionKind::HiddenPrograms)? {
         if hidden.len() != kernels.targets.len() {
             return Err(ParseError::invalid("lists of hidden programs", kernels.targets.len(), hidden.len()).into());
         }
@@ -255,16 +258,22 @@ fn npu_section<'s, E: From<ParseError>>(
     body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
     sections: &[Section],
 ) -> Result<Option<NpuSection>, E> {
-    let has = |kind: SectionKind| sections.iter().any(|section| section.kind == kind as u32);
-    match (has(SectionKind::Npu), has(SectionKind::NpuSteps)) {
-        (true, false) => Ok(Some(structured(&body, sections, SectionKind::Npu)?)),
-        (true, true) => {
-            let section: NpuSection = structured(&body, sections, SectionKind::Npu)?;
-            Ok(Some(NpuSection { steps: structured(&body, sections, SectionKind::NpuSteps)?, ..section }))
-        }
-        (false, false) => Ok(None),
-        (false, true) => Err(ParseError::invalid("number of npu sections beside npu steps", 1, 0).into()),
+    let section: Option<NpuSection> = optional(&body, sections, SectionKind::Npu)?;
+    match (section, optional(&body, sections, SectionKind::NpuSteps)?) {
+        (section, None) => Ok(section),
+        (Some(section), Some(steps)) => Ok(Some(NpuSection { steps, ..section })),
+        (None, Some(_)) => Err(ParseError::invalid("number of npu sections beside npu steps", 1, 0).into()),
     }
+}
+
+/// `None`: there is no such section.
+fn optional<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(
+    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
+    sections: &[Section],
+    kind: SectionKind,
+) -> Result<Option<T>, E> {
+    let has_one = sections.iter().any(|section| section.kind == kind as u32);
+    has_one.then(|| structured(body, sections, kind)).transpose()
 }
 
 fn structured<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(

@@ -12,6 +12,7 @@ use crate::codec;
 use crate::hash::{self, Update};
 use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
 use crate::kernels::Kernels;
+use crate::license::LicenseSection;
 use crate::meta::Meta;
 use crate::npu::NpuSection;
 use crate::partial;
@@ -31,6 +32,7 @@ pub struct ArtifactWriter {
     weights: Vec<Section>,
     open_slice: Option<(SectionKind, u64, blake3::Hasher)>,
     npu: Vec<(SectionKind, Vec<u8>)>,
+    license: Option<Vec<u8>>,
     update: Update,
 }
 
@@ -67,6 +69,7 @@ impl ArtifactWriter {
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
             npu: Vec::new(),
+            license: None,
             update: hash::on_this_thread,
         };
         let n_sections = STRUCTURED_SECTIONS + n_slices;
@@ -111,6 +114,11 @@ impl ArtifactWriter {
     pub fn npu(&mut self, section: &NpuSection) {
         let steps = (!section.steps.is_empty()).then(|| (SectionKind::NpuSteps, codec::encode(&section.steps)));
         self.npu = [(SectionKind::Npu, codec::encode(section))].into_iter().chain(steps).collect();
+    }
+
+    /// The license section, which [`ArtifactWriter::finish`] writes.
+    pub fn license(&mut self, section: &LicenseSection) {
+        self.license = Some(codec::encode(section));
     }
 
     /// Appends to the open weight section.
@@ -158,7 +166,9 @@ impl ArtifactWriter {
             (SectionKind::Tokenizer, codec::encode(tokenizer)),
         ];
         let hidden = hidden.map(|bytes| (SectionKind::HiddenPrograms, bytes));
-        for (kind, bytes) in records.into_iter().chain(hidden).chain(std::mem::take(&mut self.npu)) {
+        let license = self.license.take().map(|bytes| (SectionKind::License, bytes));
+        let optional = hidden.into_iter().chain(std::mem::take(&mut self.npu)).chain(license);
+        for (kind, bytes) in records.into_iter().chain(optional) {
             self.align(SECTION_ALIGN)?;
             sections.push(Section {
                 kind: kind as u32,
@@ -211,8 +221,8 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 7;
+/// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, and the license, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 8;
 
 /// Permissions of a file that this user makes: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

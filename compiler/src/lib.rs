@@ -389,6 +389,7 @@ impl<'a> Stages<'a> {
     ) -> Result<()> {
         let mut writer = artifact.writer.take().expect("an artifact is finished once");
         npu.into_iter().for_each(|section| writer.npu(section));
+        planned.checkpoint.license.iter().for_each(|section| writer.license(section));
         let output = writer.path().to_owned();
         let begun = self.begin(Stage::Write, 1);
         let finished = begun.and_then(|()| {

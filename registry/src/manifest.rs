@@ -2,7 +2,7 @@
 //! layers have the media types of models. `docs/registry.md` shows one.
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::Meta;
+use unicorn_artifact::{LicenseSection, Meta};
 
 use crate::parts::PartName;
 use crate::sha256;
@@ -163,6 +163,8 @@ struct Config<'a> {
 struct ConfigDescriptor<'a> {
     name: &'a str,
     family: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    licenses: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -182,10 +184,14 @@ struct ConfigLayers<'a> {
 }
 
 /// The configuration of an artifact as JSON.
-pub fn config(meta: &Meta, layers: &[Layer], signatures: &[Descriptor]) -> Vec<u8> {
+pub fn config(meta: &Meta, license: Option<&LicenseSection>, layers: &[Layer], signatures: &[Descriptor]) -> Vec<u8> {
     let weights = meta.provenance.options.iter().find(|(name, _)| name == "weights");
     let config = Config {
-        descriptor: ConfigDescriptor { name: &meta.model.name, family: &meta.model.architecture },
+        descriptor: ConfigDescriptor {
+            name: &meta.model.name,
+            family: &meta.model.architecture,
+            licenses: license.and_then(|license| license.name.as_deref()).into_iter().collect(),
+        },
         config: ConfigModel {
             architecture: "transformer",
             format: "unicorn",

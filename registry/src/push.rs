@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use oci_client::RegistryOperation;
-use unicorn_artifact::{ArtifactView, MappedFile, Meta};
+use unicorn_artifact::{ArtifactView, LicenseSection, MappedFile, Meta};
 
 use crate::client::{Connection, PARALLEL, runtime};
 use crate::error::RegistryError;
@@ -94,7 +94,7 @@ pub fn push(path: &Path, reference: &OciReference, options: &PushOptions<'_>) ->
         section.verify().map_err(|error| (path, error))?;
     }
     let parts = parts::cut(file.bytes(), options.chunk_bytes).map_err(|error| (path, error))?;
-    let meta = view.meta.clone();
+    let (meta, license) = (view.meta.clone(), view.license.clone());
     drop(view);
     let signature = options.signing_key.map(|key| {
         let hash = sha256::hash_in(file.file(), 0, file.bytes().len() as u64).map_err(RegistryError::io(path))?;
@@ -102,14 +102,14 @@ pub fn push(path: &Path, reference: &OciReference, options: &PushOptions<'_>) ->
         Ok::<_, RegistryError>(key.sign(&name, &hash))
     });
     let signature = signature.transpose()?;
-    runtime()?.block_on(push_parts(&file, reference, parts, &meta, signature, options))
+    runtime()?.block_on(push_parts(&file, reference, parts, (&meta, license.as_ref()), signature, options))
 }
 
 async fn push_parts(
     file: &Arc<MappedFile>,
     reference: &OciReference,
     parts: Vec<Part>,
-    meta: &Meta,
+    (meta, license): (&Meta, Option<&LicenseSection>),
     signature: Option<Vec<u8>>,
     options: &PushOptions<'_>,
 ) -> Result<Pushed, RegistryError> {
@@ -130,7 +130,7 @@ async fn push_parts(
     for (layer, bundle) in signatures.iter().zip(signature) {
         push_blob(connection, reference, &layer.digest, bundle).await.map_err(in_words)?;
     }
-    let config = manifest::config(meta, &layers, &signatures);
+    let config = manifest::config(meta, license, &layers, &signatures);
     let manifest = Manifest::new(&config, layers, signatures);
     push_blob(connection, reference, &manifest.config.digest, config).await.map_err(in_words)?;
     let body = manifest.encode();

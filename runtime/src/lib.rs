@@ -97,8 +97,8 @@ pub use vk::crash;
 pub use unicorn_artifact;
 // Those that every caller meets.
 pub use unicorn_artifact::{
-    Account, Budget, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier, TierAccount,
-    TokenizerSection,
+    Account, Budget, LicenseSection, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier,
+    TierAccount, TokenizerSection,
 };
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::{LicenseSection, LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
@@ -199,6 +199,11 @@ impl Model {
     /// Tokenizer and chat template, as they came with the model.
     pub fn tokenizer_section(&self) -> &TokenizerSection {
         self.shared.artifact.tokenizer()
+    }
+
+    /// The license that the model names; `None`: it names none, or an earlier version compiled it.
+    pub fn license(&self) -> Option<&LicenseSection> {
+        self.shared.artifact.license()
     }
 
     /// As it was before loading: heaps have what was free then.

@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use tests::compiled::{Compiled, options, with};
+use tests::compiled::{Compiled, options};
+use tests::mutated_plan::with_programs;
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
-use unicorn_artifact::{
-    ArtifactView, ArtifactWriter, Kernels, LogitsRows, Module, ModuleSet, ParseError, Pipeline, Program, TargetKernels,
-};
-use unicorn_compiler::{NpuOptions, NpuWork};
+use unicorn_artifact::{ArtifactView, ArtifactWriter, Kernels, LicenseSection, LogitsRows, ParseError, Program};
 use unicorn_spirv::target;
 
 /// Its INT4 words held their codes in another order, and its kernels came without batches.
@@ -157,6 +155,31 @@ fn version_8_3_keeps_loading_with_its_hidden_programs() {
     assert!(view.npu.is_some_and(|npu| !npu.steps.is_empty()));
 }
 
+/// Version 8.4 added the license.
+#[test]
+fn version_8_4_keeps_its_license() {
+    let bytes = std::fs::read(golden("v8.4-license.unicorn")).unwrap();
+    assert!(bytes.len() < 700_000, "a golden artifact is small, found {} bytes", bytes.len());
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.4 is neither read nor refused by name: {error}"),
+    };
+    assert_eq!(view.license, Some(golden_license()));
+    let folder = tempfile::tempdir().unwrap();
+    for (command, more) in
+        [("upgrade", &[][..]), ("replan", &["--machine", "phoenix-16gb"]), ("retarget", &["--target", "rdna2"])]
+    {
+        let output = folder.path().join(command);
+        std::fs::write(&output, &bytes).unwrap();
+        let done = program("unicorn-compile").arg(command).arg(&output).args(more).output().unwrap();
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+        let new = std::fs::read(&output).unwrap();
+        assert!(new != bytes, "{command} changed something");
+        assert_eq!(ArtifactView::parse(&new).unwrap().license, Some(golden_license()), "{command}");
+    }
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -166,9 +189,10 @@ fn every_version_has_its_artifact() {
     names.sort();
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
     expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
+    expected.push("v8.4-license.unicorn".into());
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 3), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 4), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -177,26 +201,19 @@ fn every_version_has_its_artifact() {
 fn write_the_artifact_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
     let generic = target::by_name("generic").unwrap();
-    let artifact = Compiled::of(&golden_model(), &options(vec![generic.clone()], Vec::new())).artifact();
-    let view = ArtifactView::parse(&artifact).unwrap();
-    let mut writer = ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}-tiny.unicorn")), 1).unwrap();
-    writer.begin_slice().unwrap();
-    writer.weight_bytes(view.weights()[0].bytes).unwrap();
-    writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
-    let with_npu = with(options(vec![generic], Vec::new()), |options| {
-        let work = Some(vec![NpuWork::Ffn]);
-        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.columns, npu.work) = (64, 1, work)));
-    });
-    let artifact = Compiled::of(&golden_model(), &with_npu).artifact();
+    let artifact = Compiled::of(&golden_model(), &options(vec![generic], Vec::new())).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
     let mut writer =
-        ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-full.unicorn")), 2).unwrap();
+        ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-license.unicorn")), 1).unwrap();
     writer.begin_slice().unwrap();
     writer.weight_bytes(view.weights()[0].bytes).unwrap();
-    writer.begin_npu_slice().unwrap();
-    writer.weight_bytes(view.npu_weights()[0].bytes).unwrap();
-    writer.npu(view.npu.as_ref().unwrap());
+    writer.license(&golden_license());
     writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
+}
+
+fn golden_license() -> LicenseSection {
+    let [name, link, text] = ["other", "https://example.com/terms", "Use it well.\n"].map(|text| Some(text.to_owned()));
+    LicenseSection { name, link, text }
 }
 
 /// The smallest model that has everything.
@@ -215,40 +232,13 @@ fn golden_model() -> TinyModel {
     }
 }
 
-/// The program that decodes one token and the smallest of hidden rows, with the pipelines and modules that it needs: most of a small artifact is kernels.
+/// The program that decodes one token and the smallest of hidden rows: most of a small artifact is kernels.
 fn decode_only(kernels: &Kernels) -> Kernels {
-    let decode = |target: &TargetKernels| {
-        let mut target = target.clone();
-        let words = target.modules.unpack_all().expect("the compiler wrote them");
-        let mut modules = Vec::new();
-        let is_kept = |program: &Program| {
-            let decodes = program.rows == 1 && program.logits == LogitsRows::One;
-            decodes || (program.rows == 8 && program.logits == LogitsRows::Hidden)
-        };
-        target.programs.retain(is_kept);
-        (target.checksum, target.bandwidth_probe, target.fragments) = (None, None, None);
-        let all = std::mem::take(&mut target.pipelines);
-        let mut kept: Vec<u32> = Vec::new();
-        for dispatch in target.programs.iter_mut().flat_map(|program| &mut program.dispatches) {
-            let pipeline = dispatch.pipeline;
-            let index = kept.iter().position(|&one| one == pipeline).unwrap_or_else(|| {
-                kept.push(pipeline);
-                kept.len() - 1
-            });
-            dispatch.pipeline = index as u32;
-            dispatch.alternatives.clear();
-        }
-        for pipeline in kept {
-            let Pipeline { name, module, bindings, .. } = all[pipeline as usize].clone();
-            let needs = target.modules.records[module as usize].needs.clone();
-            modules.push(Module { words: words[module as usize].clone(), needs });
-            let module = modules.len() as u32 - 1;
-            target.pipelines.push(Pipeline { name, module, bindings, alternatives: Vec::new() });
-        }
-        target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
-        target
+    let is_kept = |program: &Program| {
+        let decodes = program.rows == 1 && program.logits == LogitsRows::One;
+        decodes || (program.rows == 8 && program.logits == LogitsRows::Hidden)
     };
-    Kernels { targets: kernels.targets.iter().map(decode).collect() }
+    Kernels { targets: kernels.targets.iter().map(|target| with_programs(target, is_kept)).collect() }
 }
 
 fn golden(name: &str) -> PathBuf {

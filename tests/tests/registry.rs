@@ -180,6 +180,7 @@ fn the_manifest_is_modelpacks() {
     assert_eq!(config["modelfs"]["type"], "layers");
     assert_eq!(config["modelfs"]["diffIds"].as_array().unwrap().iter().collect::<Vec<_>>(), digests);
     assert_eq!((&config["config"]["format"], &config["config"]["quantization"]), (&"unicorn".into(), &"int4".into()));
+    assert_eq!(config["descriptor"]["licenses"], serde_json::json!(["apache-2.0"]));
     let name = |layer: &Value| layer["annotations"]["org.cncf.model.filepath"].as_str().unwrap().to_owned();
     let names: Vec<String> = layers.iter().map(name).collect();
     assert_eq!(
@@ -195,7 +196,8 @@ fn the_manifest_is_modelpacks() {
             "section/4.0",
             "hidden/rdna3",
             "hidden/llvmpipe",
-            "hidden/generic"
+            "hidden/generic",
+            "section/10.0"
         ]
     );
 }

@@ -216,6 +216,7 @@ fn ollamas_program_finds_what_it_reads() {
     assert_eq!(info[format!("{architecture}.context_length")], 512);
     assert!(shown["parameters"].as_str().unwrap().lines().any(|line| line.starts_with("temperature ")), "{shown}");
     assert!(shown["modelfile"].as_str().unwrap().starts_with("FROM "), "{shown}");
+    assert_eq!(shown["license"], "apache-2.0");
 
     let load = json!({"model": listed["name"], "prompt": "", "options": {}});
     let loaded = server.whole("/api/generate", &load);

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 700;
 const MAX_BENCHMARK_LINES: usize = 150;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.
-const FORMAT_FILES: [&str; 11] = [
+const FORMAT_FILES: [&str; 12] = [
     "header.rs",
     "plan.rs",
     "kernels.rs",
@@ -18,6 +18,7 @@ const FORMAT_FILES: [&str; 11] = [
     "modules.rs",
     "meta.rs",
     "tokenizer.rs",
+    "license.rs",
     "step.rs",
     "int4.rs",
     "npu.rs",

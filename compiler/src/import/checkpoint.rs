@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use unicorn_artifact::int4::WideInt4Params;
-use unicorn_artifact::{MappedFile, TokenizerSection};
+use unicorn_artifact::{LicenseSection, MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
 use super::gguf::blocks::dequantize;
@@ -29,6 +29,8 @@ pub struct Checkpoint {
     /// Stop tokens are generation_config.json's `eos_token_id` (one or many), else config.json's, and, for GGUF, what its
     /// metadata names. Empty when the model came without a tokenizer.
     pub(crate) tokenizer: TokenizerSection,
+    /// `None`: the source names none.
+    pub(crate) license: Option<LicenseSection>,
     pub(crate) skipped: Skipped,
     /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
     pub(crate) config_json: serde_json::Value,
@@ -46,6 +48,7 @@ impl Checkpoint {
             config,
             tensors: BTreeMap::new(),
             tokenizer,
+            license: None,
             skipped: Skipped::default(),
             config_json: serde_json::Value::Null,
             source: SourceBytes::Whole(SourcePart::Read(Vec::new())),

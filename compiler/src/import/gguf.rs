@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use unicorn_artifact::{MappedFile, TokenizerSection};
+use unicorn_artifact::{LicenseSection, MappedFile, TokenizerSection};
 
 use self::keys::Architecture;
 use self::tensors::TensorPlace;
@@ -78,6 +78,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
         config: parsed.config,
         tensors: parsed.tensors.into_iter().map(|(name, place)| (name, with_map(place))).collect(),
         tokenizer: parsed.tokenizer,
+        license: parsed.license,
         skipped: parsed.skipped,
         config_json: parsed.config_json,
         source: source(&maps),
@@ -100,6 +101,7 @@ pub struct ParsedGguf {
     pub config: ModelConfig,
     pub(crate) config_json: serde_json::Value,
     pub(crate) tokenizer: TokenizerSection,
+    pub(crate) license: Option<LicenseSection>,
     pub(crate) skipped: Skipped,
     tensors: BTreeMap<String, TensorPlace>,
 }
@@ -137,7 +139,18 @@ fn parse_parts(parts: &[(&Path, &[u8])]) -> Result<ParsedGguf> {
     let (tensors, skipped) = tensors::locate(&gguf, architecture, &config)?;
     let are_fp4 = tensors.iter().filter(|(_, place)| place.source.dtype == SourceDType::MxFp4);
     config.kept_codes = are_fp4.map(|(name, _)| (name.clone(), KeptCodes::FP4)).collect();
-    Ok(ParsedGguf { config, config_json, tokenizer, skipped, tensors })
+    Ok(ParsedGguf { config, config_json, tokenizer, license: license(&gguf)?, skipped, tensors })
+}
+
+/// `general.license` is an SPDX expression; `general.license.name` its name for people, where it has no SPDX identifier.
+fn license(gguf: &reader::Gguf) -> Result<Option<LicenseSection>> {
+    let string = |key: &str| Ok(gguf.string(key)?.map(str::to_owned));
+    let id = string("general.license")?.filter(|id| id != "other");
+    let name = match id {
+        Some(id) => Some(id),
+        None => string("general.license.name")?,
+    };
+    Ok(LicenseSection { name, link: string("general.license.link")?, text: None }.or_none())
 }
 
 #[cfg(test)]
@@ -173,6 +186,19 @@ mod tests {
         assert_eq!(checkpoint.tokenizer.tokenizer_json, "");
         assert_eq!(checkpoint.config_json["rms_norm_eps"], 1e-5);
         assert_eq!(checkpoint.config_json["eos_token_id"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn the_license_comes_from_the_metadata() {
+        let mut file = TestFile::model("llama");
+        assert_eq!(opened(&file).license, None);
+        file.set("general.license", TestValue::String("other"));
+        file.set("general.license.name", TestValue::String("gemma"));
+        file.set("general.license.link", TestValue::String("https://example.com/terms"));
+        let license = opened(&file).license.map(|license| license.to_string());
+        assert_eq!(license.as_deref(), Some("gemma, https://example.com/terms"));
+        file.set("general.license", TestValue::String("mit"));
+        assert_eq!(opened(&file).license.and_then(|license| license.name).as_deref(), Some("mit"));
     }
 
     #[test]

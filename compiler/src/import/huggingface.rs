@@ -12,6 +12,7 @@ use super::checkpoint::{Checkpoint, Packed, Skipped, Tensor};
 use super::config::{KeptCodes, ModelConfig};
 use super::config_json;
 use super::json::{Fields, parse_json};
+use super::license;
 use super::packed_fp4::{BLOCKS, PackedFp4, SCALES};
 use super::packed_int4::{PackedInt4, Scheme};
 use super::safetensors::{SafetensorsFile, StoredTensor};
@@ -39,7 +40,9 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let config_json = config_json::text_config(&config_path, &config_json, &config)?;
     let mapped = |(name, file): (&String, &SafetensorsFile)| (name.clone(), SourcePart::Mapped(file.map.clone()));
     let source = files.into_source(weights.files.iter().map(mapped));
-    Ok(Checkpoint { config, tensors, tokenizer, skipped, config_json, source, adapters: Vec::new(), source_bytes })
+    let license = license::of_folder(folder)?;
+    let adapters = Vec::new();
+    Ok(Checkpoint { config, tensors, tokenizer, license, skipped, config_json, source, adapters, source_bytes })
 }
 
 /// A checkpoint without weights or tokenizer: the shape that the config.json at `path` describes.

@@ -75,7 +75,7 @@ fn split_name(name: &str) -> Option<(&str, usize)> {
     (is_number(number) && is_number(count)).then_some((begin, count.parse().ok()?))
 }
 
-/// The weights at the top, and what describes them. Some repositories have the same weights again in the form of another program.
+/// The weights at the top, and what describes them: configuration, tokenizer, and license, which the model card names. Some repositories have the same weights again in the form of another program.
 fn safetensors(names: &[String]) -> Option<BTreeSet<String>> {
     let top = || names.iter().filter(|name| !name.contains('/'));
     let weights: Vec<&String> = top().filter(|name| name.ends_with(".safetensors")).collect();
@@ -86,7 +86,8 @@ fn safetensors(names: &[String]) -> Option<BTreeSet<String>> {
     }
     let describes = |name: &&String| {
         let is_index = name.ends_with(".index.json");
-        name.ends_with(".jinja") || (name.ends_with(".json") && (!is_index || *name == INDEX))
+        let is_license = *name == "README.md" || name.starts_with("LICENSE") || name.starts_with("LICENCE");
+        is_license || name.ends_with(".jinja") || (name.ends_with(".json") && (!is_index || *name == INDEX))
     };
     Some(weights.into_iter().chain(top().filter(describes)).cloned().collect())
 }
@@ -137,7 +138,7 @@ mod tests {
     fn an_artifact_comes_before_weights_and_safetensors_before_gguf() {
         let folder = ["config.json", "model.safetensors", "tokenizer.json", "a.gguf", "README.md", "m.unicorn"];
         assert_eq!(chosen(&folder, None).unwrap(), (Kind::Artifact, "m.unicorn".into(), list(&["m.unicorn"])));
-        let safetensors = list(&["config.json", "model.safetensors", "tokenizer.json"]);
+        let safetensors = list(&["README.md", "config.json", "model.safetensors", "tokenizer.json"]);
         assert_eq!(chosen(&folder[..5], None).unwrap(), (Kind::Safetensors, String::new(), safetensors));
         assert_eq!(chosen(&folder[3..5], None).unwrap().0, Kind::Gguf);
         assert_eq!(chosen(&folder[..5], Some("A.g")).unwrap().1, "a.gguf");

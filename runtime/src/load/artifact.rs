@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
-    ArtifactView, Kernels, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan, TargetKernels,
-    TokenizerSection,
+    ArtifactView, Kernels, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan,
+    TargetKernels, TokenizerSection,
 };
 
 use crate::device::facts::DeviceFeatures;
@@ -67,6 +67,10 @@ impl ArtifactFile {
 
     pub fn tokenizer(&self) -> &TokenizerSection {
         &self.view.tokenizer
+    }
+
+    pub fn license(&self) -> Option<&LicenseSection> {
+        self.view.license.as_ref()
     }
 
     pub fn kernels(&self) -> &Kernels {

@@ -113,6 +113,7 @@ fn each_command_answers() {
     assert_eq!(chat.line("/show system"), "Be\nvery brief.");
     assert!(chat.line("/show template").contains("<start_of_turn>"));
     assert!(chat.line("/show info").contains("gemma3-2m-draft"));
+    assert_eq!(chat.line("/show license"), "apache-2.0");
     assert_eq!(chat.line("/set seed 99"), "seed is 99");
     assert_eq!(chat.line("/set stop </s> User:"), "stop is \"</s>\" \"User:\"");
     let parameters = chat.line("/show parameters");

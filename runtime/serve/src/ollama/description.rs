@@ -71,12 +71,15 @@ impl Description {
             info.insert(format!("{architecture}.{key}"), value.into());
         }
         let parameters = sampling_parameters(served.sampling);
-        let show = json!({
+        let mut show = json!({
             "modelfile": modelfile(name, &parameters),
             "parameters": lines(&parameters, |name, value| format!("{name:<30} {value}")),
             "template": served.template, "details": details, "modified_at": modified, "capabilities": served.capabilities,
             "model_info": info,
         });
+        if let Some(license) = model.license() {
+            show["license"] = license.to_string().into();
+        }
         Description { tag, running, show }
     }
 }

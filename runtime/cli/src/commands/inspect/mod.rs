@@ -25,7 +25,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde::Serialize;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR, decode_header};
-use unicorn_artifact::{Account, ArtifactView, MappedFile, ModelMeta, TensorReport};
+use unicorn_artifact::{Account, ArtifactView, LicenseSection, MappedFile, ModelMeta, TensorReport};
 
 use crate::args::{InspectArgs, Section};
 use crate::error::CliError;
@@ -92,6 +92,8 @@ struct Inspection<'a> {
     format_version: String,
     model: &'a ModelMeta,
     provenance: Provenance<'a>,
+    /// `None`: the model names none.
+    license: Option<&'a LicenseSection>,
     /// Machine that the plan was made for.
     machine: &'a str,
     /// Bytes and traffic by tier, with the KV cache of one sequence of the planned context.
@@ -133,6 +135,7 @@ impl<'a> Inspection<'a> {
             format_version: format!("{VERSION_MAJOR}.{VERSION_MINOR}"),
             model: &view.meta.model,
             provenance: Provenance::of(&view.meta.provenance),
+            license: view.license.as_ref(),
             machine: &plan.machine.name,
             estimated_tokens_per_s: account.estimated_tokens_per_s(),
             machines: machines::machines(plan, view.meta.model.max_positions),

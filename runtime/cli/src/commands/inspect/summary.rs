@@ -36,6 +36,7 @@ impl Inspection<'_> {
         line("file", format!("{}: {} of weights{bits}", size(self.file_bytes), size(self.weight_bytes())));
         line("quantising", self.quantising());
         line("made by", self.made_by());
+        self.license.iter().for_each(|license| line("license", license.title()));
         line("targets", self.targets.iter().map(|target| target.name).collect::<Vec<_>>().join(", "));
         let kv: u64 = self.kv_groups.iter().map(|group| group.bytes_per_sequence).sum();
         let all = self.account.bytes();

@@ -46,6 +46,7 @@ pub enum Subject {
     System,
     /// The command that starts the same chat.
     Command,
+    License,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub struct Command {
 /// In the order of `/help`. Other names of them are in [`Line::parse`].
 pub const COMMANDS: [Command; 12] = [
     command("/set", "…", "set a parameter or the system message: /? set"),
-    command("/show", "…", "show the model, its template, the parameters or the system message: /? show"),
+    command("/show", "…", "show the model, its template or license, the parameters or the system message: /? show"),
     command("/think", "on|off|low|medium|high", "let the model reason before it answers, if its template can"),
     command("/retry", "", "answer the last question again, with another seed"),
     command("/edit", "", "edit the last question and ask it instead; Ctrl-G opens it in $EDITOR"),
@@ -170,6 +171,7 @@ fn show(subject: &str) -> Result<Line<'_>, String> {
         "template" => Line::Show(Subject::Template),
         "parameters" => Line::Show(Subject::Parameters),
         "system" => Line::Show(Subject::System),
+        "license" => Line::Show(Subject::License),
         // Ollama's name: its modelfile starts the same chat.
         "command" | "modelfile" => Line::Show(Subject::Command),
         other => {
@@ -298,16 +300,17 @@ const PARAMETER_HELP: [(&str, &str); 11] = [
     ("ctx N", "context in tokens; the model is loaded again, the conversation stays"),
 ];
 
-const SHOW_HELP: [(&str, &str); 5] = [
+const SHOW_HELP: [(&str, &str); 6] = [
     ("/show info", "model, device, memory and context"),
     ("/show parameters", "what /set parameter changes, with the values"),
     ("/show system", "the system message"),
     ("/show template", "the model's chat template"),
     ("/show command", "the command that starts this chat with these settings"),
+    ("/show license", "the model's license"),
 ];
 
 /// What `/show` takes.
-const SUBJECTS: [&str; 5] = ["info", "template", "parameters", "system", "command"];
+const SUBJECTS: [&str; 6] = ["info", "template", "parameters", "system", "command", "license"];
 
 const SHORTCUTS: [(&str, &str); 10] = [
     ("Ctrl-C", "stop the answer; at the prompt, discard the line"),

@@ -19,6 +19,7 @@ pub fn show(subject: Subject, model: &Model, source: &Source, chat: &Chat, setti
         Subject::Template => chat.template().source().to_owned(),
         Subject::Parameters => rows(&settings.parameters(chat.options())),
         Subject::Command => command(source, chat.options(), settings),
+        Subject::License => model.license().map_or("the model names no license".to_owned(), ToString::to_string),
         Subject::System => chat.options().system.clone().unwrap_or("no system message".to_owned()),
     };
     printable_lines(text.trim_end()) + "\n"
