@@ -41,7 +41,7 @@ impl Form {
     /// Writes this form beside `output`: `model.unicorn` → `model.graph.txt`.
     ///
     /// # Errors
-    /// As of the file system.
+    /// Errors of the file system.
     pub fn write(self, output: &Path, planned: &Planned) -> Result<()> {
         let path = crate::beside(output, self.name());
         write_text(&path, &self.text(planned))

@@ -109,7 +109,7 @@ struct Packed<'a> {
     view: &'a ArtifactView<'a>,
     graph: &'a FusedGraph,
     weights: &'a PackedWeights,
-    /// Of every canonical tensor.
+    /// Shape of every canonical tensor.
     shapes: &'a BTreeMap<String, Vec<usize>>,
 }
 

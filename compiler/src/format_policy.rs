@@ -30,7 +30,7 @@ impl WeightsOption {
 /// nothing after them to even them out, and those of state add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
-    /// Of the matrices inside layers.
+    /// Format of the matrices inside layers.
     pub weights: WeightsOption,
     /// Weights that share an INT4 scale and zero point: 32, 64 or 128.
     pub group: u32,

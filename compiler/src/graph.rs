@@ -34,11 +34,11 @@ pub(crate) fn stride(width: usize) -> usize {
 /// A weight matrix by canonical tensor name, (rows, cols); or a stack of such, one for each expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixRef {
-    /// Of a stack, with `*` where an expert's tensor has its number.
+    /// Name of the tensor; of a stack, with `*` in place of the expert's number.
     pub tensor: String,
-    /// Outputs, of each matrix of a stack.
+    /// Outputs of the matrix, or of each matrix of a stack.
     pub rows: usize,
-    /// Inputs, of each matrix of a stack.
+    /// Inputs of the matrix, or of each matrix of a stack.
     pub(crate) cols: usize,
     /// Matrices of a stack; `None`: it is one matrix.
     pub(crate) experts: Option<usize>,
@@ -156,7 +156,7 @@ pub(crate) enum Op {
         input: ValueId,
         routes: ValueId,
         matrix: MatrixRef,
-        /// Of each expert; its tensor has `*` where the matrix' has.
+        /// The bias of each expert; its tensor has `*` where the matrix' has.
         bias: Option<VectorRef>,
         out: ValueId,
     },

@@ -91,7 +91,7 @@ impl Moment {
         self.mean * self.mean + self.variance
     }
 
-    /// Of the product with an independent one.
+    /// Mean and variance of the product with an independent value.
     fn times(self, other: Moment) -> Moment {
         let mean = self.mean * other.mean;
         Moment { mean, variance: self.mean_square() * other.mean_square() - mean * mean }
@@ -360,7 +360,7 @@ impl Walk<'_> {
     }
 }
 
-/// Of one row with such an input.
+/// Mean and variance of the dot product of a weight row and such an input.
 fn product(row: &[f32], input: &[Moment]) -> Moment {
     let mut product = Moment::default();
     for (weight, moment) in row.iter().zip(input) {

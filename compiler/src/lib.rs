@@ -271,7 +271,7 @@ impl Planned {
 struct Stages<'a> {
     progress: &'a mut dyn Progress,
     current: Option<(Stage, Instant)>,
-    /// Of each stage that has ended, in order.
+    /// Duration of each stage that has ended, in order.
     seconds: Vec<(Stage, f64)>,
 }
 

@@ -177,7 +177,7 @@ fn free_bytes(plan: &Plan) -> Option<u64> {
 struct Candidates {
     /// Those that have a program.
     products: Vec<Product>,
-    /// Of these.
+    /// Total cost of `products`.
     cost: Cost,
     /// How many have a bias, which no program adds.
     biased: usize,

@@ -70,15 +70,15 @@ pub fn check_export(model: &Path, folder: &Path) -> Result<()> {
 /// Writes `text` to `path`, where nothing is left if that fails.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
     write_bytes(path, text.as_bytes())
 }
 
-/// As [`write_text`], of any bytes.
+/// Writes any bytes, as [`write_text`] does.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     let named = match std::fs::metadata(path) {
         // A device or a pipe can only be written to.

@@ -54,7 +54,7 @@ fn of_experts(product: &Product) -> &'static str {
     if product.experts.is_some() { "expert " } else { "" }
 }
 
-/// Of the matmul that a kernel does besides.
+/// Name of the matmul at the end of a kernel, empty if it has none.
 fn next_name(next: Option<&FusedTailSpec>) -> String {
     let name =
         |next: &FusedTailSpec| format!(" +{}×{} {}", next.layout.rows, next.layout.cols, next.layout.format.name());

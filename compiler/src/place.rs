@@ -53,7 +53,7 @@ pub struct Placement {
     pub plan: Plan,
     /// The plan's weights by packed weight.
     pub weights: WeightPlacement,
-    /// Of each target, in the order of the selection: its programs with every operand bound.
+    /// The programs of each target, in the order of the selection, with every operand bound.
     pub programs: Vec<Vec<Program>>,
     /// The same for steps in which an NPU computes products, with its commands.
     pub(crate) npu_programs: Vec<Vec<(Program, Vec<NpuCommand>)>>,

@@ -16,7 +16,7 @@ use crate::error::{CompileError, Result};
 pub struct Prediction {
     /// Length of the artifact: within 1 % or 1 MiB, whichever is more. The weights' part is exact.
     pub artifact_bytes: u64,
-    /// Of these, kernels and dispatches.
+    /// The part of `artifact_bytes` that kernels and dispatches take.
     pub kernels_bytes: u64,
     /// Free space where it will lie; `None`: the file system does not report it.
     pub free_bytes: Option<u64>,

@@ -97,7 +97,7 @@ pub(crate) struct WithoutNpu {
 /// What a compile without `--npu` would have written beside the weights of the artifact at `path`.
 ///
 /// # Errors
-/// As of [`retarget`].
+/// Errors of [`retarget`].
 pub(crate) fn without_npu(path: &Path, view: &ArtifactView, progress: &mut dyn Progress) -> Result<WithoutNpu> {
     let malformed = |what: String| CompileError::malformed(path, what);
     let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;

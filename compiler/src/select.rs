@@ -367,7 +367,7 @@ struct Selector<'a> {
     groups: &'a [KvGroup],
     /// (KV group, layer within it) of each layer.
     caches: &'a [(usize, usize)],
-    /// Of each node, whether the program needs it.
+    /// Whether the program needs each node, by node.
     live: &'a [bool],
     options: SelectOptions,
     npu: Option<&'a NpuProducts>,

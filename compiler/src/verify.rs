@@ -278,12 +278,12 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl Matrix {
-    /// Of all parts, and of one expert.
+    /// Rows of all parts together, for one expert.
     pub(crate) fn rows(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()
     }
 
-    /// The same of each part.
+    /// Columns, of which each part has the same number.
     pub(crate) fn cols(&self) -> usize {
         self.parts[0].cols
     }

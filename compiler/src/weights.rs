@@ -79,11 +79,11 @@ pub enum Precedence {
     Attention,
     /// Matrices of the MLPs that every token passes.
     FeedForward,
-    /// An embedding that is the head, too.
+    /// The output head, which may also be the embedding.
     Head,
-    /// Of which a token reads a few of many.
+    /// Matrices of experts, of which a token reads a few.
     Experts,
-    /// An embedding that is no head, too.
+    /// An embedding that is not also the head.
     Rows,
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum FusedOp {
         input: ValueId,
         routes: ValueId,
         matrix: MatrixId,
-        /// Of all experts.
+        /// The biases of all experts.
         bias: Option<VectorId>,
         act_mul: Option<Activation>,
         out: ValueId,

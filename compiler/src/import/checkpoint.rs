@@ -95,7 +95,7 @@ pub struct Tensor {
     /// What adapters add to it.
     pub(super) added: Vec<LowRank>,
     pub(super) map: Arc<MappedFile>,
-    /// Of the source tensor's first byte in the map.
+    /// Offset of the source tensor's first byte in the map.
     pub(super) offset_bytes: usize,
 }
 
@@ -115,7 +115,7 @@ impl Packed {
         }
     }
 
-    /// Of the source, with its rows.
+    /// Bytes and rows of the source tensors.
     fn bytes_and_rows(&self) -> (u64, u64) {
         match self {
             Packed::Int4(packed) => (packed.bytes(), packed.rows() as u64),

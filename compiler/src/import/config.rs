@@ -90,7 +90,7 @@ pub(crate) struct DeltaConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FullHeads {
     pub(crate) n_kv_heads: usize,
-    /// Of queries, too.
+    /// Width of a head, of queries as well.
     pub(crate) head_dim: usize,
     /// There is no projection of values: they are the keys, before their norm and rotation.
     pub(crate) values_are_keys: bool,
@@ -112,9 +112,9 @@ pub(crate) struct ExpertsConfig {
     pub(crate) chosen: usize,
     /// The weights of a row's experts are divided by their sum.
     pub(crate) normalized: bool,
-    /// Of one expert.
+    /// Width of one expert.
     pub(crate) intermediate_size: usize,
-    /// Of the expert that every row is given to besides.
+    /// Width of the shared expert, which every row is given to in addition.
     pub(crate) shared_intermediate_size: Option<usize>,
     /// How the source's folder names the tensors; an exported folder does so, too.
     pub(crate) names: ExpertNames,
@@ -136,9 +136,9 @@ pub(crate) enum ExpertNames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum QkNorm {
     None,
-    /// Of each head (Qwen 3, Gemma 3).
+    /// A norm of each head (Qwen 3, Gemma 3).
     Heads,
-    /// Of all heads together (OLMoE, OLMo 2 and 3).
+    /// One norm of all heads together (OLMoE, OLMo 2 and 3).
     Projection,
 }
 
@@ -190,9 +190,9 @@ pub struct ModelConfig {
     pub(crate) mlp_bias: bool,
     /// How the source's folder names and joins tensors; an exported folder does so, too.
     pub(crate) folder: FolderLayout,
-    /// Of the layers that have them.
+    /// Experts of the layers that have them.
     pub(crate) experts: Option<ExpertsConfig>,
-    /// Of the layers that have one.
+    /// The delta net of the layers that have one.
     pub(crate) delta: Option<DeltaConfig>,
     /// Attention's result is multiplied by the sigmoid of a projection of its input.
     pub(crate) attention_gate: bool,
@@ -202,7 +202,7 @@ pub struct ModelConfig {
     pub(crate) attention_sinks: bool,
     /// The router and each expert's matrices have biases.
     pub(crate) expert_bias: bool,
-    /// Of layers without a window, where they are others than `n_kv_heads` of `head_dim`.
+    /// KV heads of layers without a window, where they differ from `n_kv_heads` of `head_dim`.
     pub(crate) full_heads: Option<FullHeads>,
     /// Values go through an RMS norm of each head, without weights.
     pub(crate) value_norm: bool,

@@ -30,7 +30,7 @@ pub(super) struct FamilyDefaults {
     pub rms_norm_eps: f64,
     pub tied_embeddings: bool,
     pub rope_theta: f64,
-    /// Of sliding layers, where the family gives them another rotary embedding.
+    /// RoPE's base in sliding layers, where the family gives them another rotary embedding.
     pub local_rope_theta: Option<f64>,
     /// A rotary embedding for each layer type: `rope_theta` and `rope_scaling` are those of layers that attend to all tokens, and what is not
     /// written has `rope_theta` above.
@@ -141,15 +141,15 @@ pub(super) enum Normalized {
 
 pub(super) enum Bias {
     Never,
-    /// Of q, k and v, always.
+    /// q, k and v have biases.
     Qkv,
-    /// Of q, k and v with `attention_bias`, which this is the default of.
+    /// q, k and v have biases if `attention_bias` is true; the value is its default.
     QkvAsConfigured(bool),
-    /// Of q, k, v and o, unless `attention_bias` is false.
+    /// q, k, v and o have biases unless `attention_bias` is false.
     AttentionUnlessForbidden,
-    /// Of q, k, v and o with `attention_bias`.
+    /// q, k, v and o have biases if `attention_bias` is true.
     AttentionAsConfigured,
-    /// Of q, k, v and o with `attention_bias`; of the MLP with `mlp_bias`.
+    /// q, k, v and o have biases if `attention_bias` is true, the MLP if `mlp_bias` is.
     AsConfigured,
 }
 

@@ -107,7 +107,7 @@ pub struct ParsedGguf {
 }
 
 impl ParsedGguf {
-    /// Of the tensors that the model uses, each source counted once however many projections it holds.
+    /// Bytes of the tensors that the model uses; a source that holds several projections counts once.
     fn source_bytes(&self) -> u64 {
         let sources: BTreeMap<&str, u64> =
             self.tensors.values().map(|place| (place.source_name.as_str(), place.source.len_bytes as u64)).collect();

@@ -141,7 +141,7 @@ impl Weights {
 struct FoundTensors {
     tensors: BTreeMap<String, Tensor>,
     skipped: Skipped,
-    /// Of matrices that are codes of 4 bits.
+    /// Formats of the matrices that the source has as codes of 4 bits.
     kept: BTreeMap<String, KeptCodes>,
 }
 

@@ -153,7 +153,7 @@ impl Scales {
         Ok(Scales { rank, alpha, by_root: fields.flag("use_rslora")? == Some(true), ranks, alphas })
     }
 
-    /// Of a module whose matrices have rank `found`.
+    /// Factor of the module's product, whose matrices have rank `found`: alpha / rank, or alpha / √rank.
     fn of(&self, path: &Path, module: &str, found: usize) -> Result<f32> {
         let named = |pattern: &BTreeMap<String, f64>| {
             let is_named =

@@ -14,7 +14,7 @@ use crate::error::{CompileError, NotAModel, Result};
 /// Opens what a compile starts from.
 ///
 /// # Errors
-/// As of [`open_model`] and [`open_config`].
+/// Errors of [`open_model`] and [`open_config`].
 pub fn open(source: Source) -> Result<Checkpoint> {
     match source {
         Source::Model(path) => open_model(path),
@@ -52,7 +52,7 @@ pub fn open_model(path: &Path) -> Result<Checkpoint> {
 /// No weights: only the shape that the config.json at `path` describes, for random weights.
 ///
 /// # Errors
-/// As of [`open_model`] for the config.
+/// Errors of [`open_model`] that concern the config.
 pub fn open_config(path: &Path) -> Result<Checkpoint> {
     huggingface::of_config(path)
 }

@@ -94,7 +94,7 @@ fn rotary_dim(text: &Fields, sections: &Sections, defaults: &FamilyDefaults, hea
 
 const PARTIAL_FACTOR: &str = "partial_rotary_factor";
 
-/// Of a family with a rotary embedding for each layer type, transformers 5 does not read `rope_parameters` that are one for all.
+/// Refuses one `rope_parameters` for all layer types in a family that has one for each: transformers 5 does not read it.
 fn refuse_one_for_all_types(text: &Fields, defaults: &FamilyDefaults) -> Result<()> {
     let Some(section) = text.object("rope_parameters")? else { return Ok(()) };
     let is_nested = section.is_written(SLIDING_ATTENTION) || section.is_written(FULL_ATTENTION);

@@ -21,7 +21,7 @@ pub(crate) enum SourceDType {
     Iq4Nl,
     Iq4Xs,
     MxFp4,
-    /// Of a matrix in codes of 4 bits.
+    /// A matrix of INT4 codes with scales in another tensor.
     Int4,
 }
 
@@ -114,16 +114,16 @@ pub(crate) enum RowOrder {
 /// Where elements of ours lie among those of the source tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements {
-    /// Of our first row and column.
+    /// Source index of the element in our first row and column.
     pub(crate) first: usize,
-    /// From one row to the next.
+    /// Source elements from one row to the next.
     pub(crate) row: usize,
-    /// From one column to the next.
+    /// Source elements from one column to the next.
     pub(crate) column: usize,
 }
 
 impl Elements {
-    /// Of this row and column.
+    /// Source index of the element in this row and column.
     pub(crate) fn at(&self, row: usize, column: usize) -> usize {
         self.first + row * self.row + column * self.column
     }
@@ -132,7 +132,7 @@ impl Elements {
 /// Blocks of rows at equal distances in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowBlocks {
-    /// Of all blocks.
+    /// Rows of all blocks together.
     pub(crate) rows: usize,
     /// The first block's first row in the source.
     pub(crate) first: usize,

@@ -6,9 +6,9 @@ use super::transposed::expert_tensor;
 /// Where a tensor of ours lies in a stack of the folder's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InStack {
-    /// Of the stack.
+    /// Shape of the stack: (experts, outputs, inputs).
     pub shape: Vec<usize>,
-    /// The first of its rows, of which each expert has as many as outputs, that is ours; the others follow.
+    /// The stack's first row that belongs to our tensor; the others follow. Each expert has one row an output.
     pub first_row: usize,
 }
 

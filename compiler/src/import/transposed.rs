@@ -9,7 +9,7 @@ use super::source_layout::{Elements, RowBlocks};
 
 /// What a source tensor holds.
 pub(super) struct Stack {
-    /// Of the source tensor.
+    /// Shape of the source tensor.
     pub shape: Vec<usize>,
     /// Canonical names, and where their elements lie.
     pub parts: Vec<(String, Elements)>,
@@ -35,7 +35,7 @@ pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
 
 /// A stack that is MXFP4.
 pub(super) struct PackedStack {
-    /// Experts, outputs, inputs.
+    /// (experts, outputs, inputs)
     pub shape: [usize; 3],
     /// Canonical names, and which of the stack's rows, an output each, are theirs.
     pub parts: Vec<(String, [RowBlocks; 3])>,

@@ -17,18 +17,18 @@ pub const SHIM_BYTES_PER_S: f64 = 51.2e9;
 /// Bytes a second that a 780M reads of two channels of DDR5-5600, as measured by users of llama.cpp. The NPU's traffic is part of it.
 pub const GPU_BYTES_PER_S: f64 = 73e9;
 
-/// Seconds of products.
+/// Estimated time of products on the GPU and on the NPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub gpu_s: f64,
     pub npu_s: f64,
     pub products: usize,
-    /// Of weights, in the NPU's layout.
+    /// Bytes of the products' weights, in the NPU's layout.
     pub weight_bytes: u64,
 }
 
 impl Cost {
-    /// Of one product; `useful_ops` without padding, `handed_bytes` of activations and outputs, which the GPU writes and reads.
+    /// Cost of a product; `useful_ops` without padding, `handed_bytes` of activations and outputs, which the GPU writes and reads.
     pub fn of(estimate: &Estimate, useful_ops: f64, handed_bytes: u64, weight_bytes: u64) -> Cost {
         let [at_best, _] = estimate.seconds();
         let computed = at_best.max(useful_ops / NPU_OPS_PER_S).max(estimate.shim_bytes as f64 / SHIM_BYTES_PER_S);
@@ -48,7 +48,7 @@ impl Cost {
         self.weight_bytes += other.weight_bytes;
     }
 
-    /// How much sooner a step is done with the NPU; negative: later.
+    /// Seconds that the NPU saves in a step; negative: it is slower.
     pub fn saved_s(&self) -> f64 {
         self.gpu_s - self.npu_s
     }

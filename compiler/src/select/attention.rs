@@ -17,7 +17,7 @@ use crate::graph::ValueId;
 
 /// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
 const SPLIT_ROWS: usize = 8;
-/// Of a workgroup of `combine`: no device has fewer, and no head as many vectors of four.
+/// Lanes of a workgroup of `combine`: every device supports this many, and no head has this many vectors of four.
 const COMBINE_LANES: usize = 128;
 /// (row, head) pairs that one attention workgroup carries at most.
 const ATTENTION_QUERIES: usize = 8;

@@ -13,7 +13,7 @@ pub(super) fn tie_field(text: &Fields, defaults: &FamilyDefaults) -> &'static st
     }
 }
 
-/// Of the layers with a short convolution.
+/// Taps of the layers with a short convolution; `None`: the family has no such layers.
 pub(super) fn short_conv_taps(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<usize>> {
     let Some(default) = defaults.short_conv_taps else { return Ok(None) };
     if text.flag("conv_bias")?.unwrap_or(false) {

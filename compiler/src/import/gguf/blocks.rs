@@ -119,7 +119,7 @@ fn q3_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Of the bit pairs of a 2- or 3-bit K block: the first byte of one of its 16 groups.
+/// First byte of one of the 16 groups of bit pairs in a 2- or 3-bit K block.
 fn pair_byte(group: usize) -> usize {
     32 * (group / 8) + 16 * (group % 2)
 }

@@ -85,7 +85,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
     Ok(Json::Object(config))
 }
 
-/// Of experts where every layer has them, the MLP's size is written as one expert's, or not at all.
+/// Width of the MLP; of one expert, where every layer has experts and the file states no width of the MLP.
 fn feed_forward(keys: &Keys) -> Result<usize> {
     let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
     let whole = keys.size("feed_forward_length")?;

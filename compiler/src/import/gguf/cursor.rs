@@ -18,7 +18,7 @@ impl<'a> Cursor<'a> {
         Cursor { path, bytes, position: 0 }
     }
 
-    /// Of the next byte, from the start of the bytes.
+    /// Offset of the next byte, from the start of the bytes.
     pub fn position(&self) -> usize {
         self.position
     }

@@ -40,10 +40,10 @@ pub fn parts(path: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Takes all parts apart and puts them together: the metadata of the first, and the tensors of all.
+/// Parses all parts and joins them: the metadata of the first, and the tensors of all.
 ///
 /// # Errors
-/// As of [`Gguf::read`] for each; when a part is not the one in its name, and when two hold the same tensor.
+/// Errors of [`Gguf::read`] for each part; when a part is not the one in its name, and when two hold the same tensor.
 pub fn read<'a>(parts: &[(&'a Path, &'a [u8])]) -> Result<Gguf<'a>> {
     let [(path, bytes), others @ ..] = parts else { unreachable!("a model has a file") };
     let mut whole = Gguf::read(path, bytes)?;
