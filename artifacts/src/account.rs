@@ -31,9 +31,9 @@ pub struct TierAccount {
     pub kv_bytes: u64,
     /// The arena.
     pub activation_bytes: u64,
-    /// Buffers that the runtime makes besides.
+    /// Other buffers that the runtime makes.
     pub buffer_bytes: u64,
-    /// Of weights and KV, by a decode step at the end of the context.
+    /// Bytes of weights and KV cache that a decode step at the end of the context reads.
     pub bytes_read_per_token: u64,
 }
 

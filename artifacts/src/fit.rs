@@ -60,7 +60,7 @@ const SPARSE_PART: u64 = 100;
 const SPARSE_BYTES: u64 = 16 << 20;
 
 impl Preference {
-    /// Of a weight of `len_bytes`, of which a token reads `bytes_read_per_token`.
+    /// Preference of a weight of `len_bytes`, of which a token reads `bytes_read_per_token`.
     pub fn of_weight(bytes_read_per_token: u64, len_bytes: u64) -> Preference {
         let sparse = bytes_read_per_token < len_bytes / SPARSE_PART && len_bytes > SPARSE_BYTES;
         if sparse { Preference::SparseRows } else { Preference::Fastest }

@@ -20,9 +20,9 @@ pub const CHUNK_BYTES: u64 = 1 << 10;
 /// Which bytes of a section a device is to hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedRange {
-    /// Of the range in its section, in chunks.
+    /// Offset of the range in its section, in chunks of [`CHUNK_BYTES`].
     pub first_chunk: u32,
-    /// Of the range.
+    /// Length of the range.
     pub len_bytes: u32,
     /// The range is the whole section and one subtree, whose value is then the section's hash.
     pub is_root: bool,

@@ -148,7 +148,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Of this system.
+/// Size of a page of memory on this system.
 fn page_bytes() -> usize {
     // SAFETY: it takes and gives a number.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

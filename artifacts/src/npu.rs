@@ -81,9 +81,9 @@ pub struct NpuCommand {
     pub before_dispatch: u32,
     /// Index into [`NpuSection::products`].
     pub product: u32,
-    /// Of its activations, in the arena.
+    /// Offset of the product's activations in the arena.
     pub activations_offset_bytes: u64,
-    /// Of its outputs, in the arena.
+    /// Offset of the product's outputs in the arena.
     pub outputs_offset_bytes: u64,
 }
 
@@ -187,7 +187,7 @@ impl NpuEstimate {
 /// A matrix of the model that the NPU multiplies by.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuProduct {
-    /// Of its source tensors, joined.
+    /// Names of the source tensors, joined.
     pub name: String,
     /// `None`: of no layer.
     pub layer: Option<u32>,

@@ -40,7 +40,7 @@ pub fn folder_of(path: &Path) -> &Path {
 /// Where the file can be opened again, named or not.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn readable_at(file: &NamedTempFile) -> io::Result<PathBuf> {
     Ok(if has_name(file)? { file.path().to_owned() } else { open_file(file) })
 }
@@ -48,7 +48,7 @@ pub fn readable_at(file: &NamedTempFile) -> io::Result<PathBuf> {
 /// Renames the file to `path`.
 ///
 /// # Errors
-/// As of the file system; what was there before then still is.
+/// Errors of the file system; the file that was at `path` is then unchanged.
 pub fn into_place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     if !has_name(&file)? {
         give_name(&file)?;

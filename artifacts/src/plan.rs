@@ -76,7 +76,7 @@ pub struct Plan {
 /// A machine as the planner describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachinePlan {
-    /// Of the preset or file.
+    /// Name of the preset or file.
     pub name: String,
     /// Each tier once, in the order of [`Tier`].
     pub tiers: Vec<TierPlan>,
@@ -89,7 +89,7 @@ pub struct TierPlan {
     pub tier: Tier,
     /// What the plan may use; `None`: no limit is known.
     pub budget_bytes: Option<u64>,
-    /// Of reads; `None`: unknown, nothing is estimated.
+    /// Bandwidth of reads; `None`: unknown, nothing is estimated.
     pub bytes_per_s: Option<u64>,
     /// The processors that read it in place.
     pub readers: Vec<Reader>,
@@ -130,7 +130,7 @@ pub struct SlicePlan {
 /// One packed weight (several source tensors when they were fused) in a slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WeightPlan {
-    /// Of its source tensors, joined.
+    /// Names of the source tensors, joined.
     pub name: String,
     /// Index into [`Plan::slices`].
     pub slice: u32,
@@ -158,7 +158,7 @@ pub struct KvGroupPlan {
     pub n_layers: u32,
     /// Tokens of a page; [`STATE_PAGE_TOKENS`]: it is recurrent state.
     pub page_tokens: u32,
-    /// Of K, and again of V, for one page of one layer; of each half of a page of state.
+    /// Bytes of K in one page of one layer, which V takes as well; of recurrent state, bytes of each half of a page.
     pub page_bytes: u64,
     /// Where the pool lies.
     pub tier: Tier,

@@ -37,7 +37,7 @@ pub struct NewKernels<'a> {
     pub meta: &'a Meta,
     /// With the arena that the programs need.
     pub plan: &'a Plan,
-    /// Of all targets.
+    /// The kernels of all targets.
     pub kernels: &'a Kernels,
     /// With the steps of all targets; `None`: as before.
     pub npu: Option<&'a NpuSection>,
@@ -47,7 +47,7 @@ pub struct NewKernels<'a> {
 /// sections of the kinds `removed`. Returns its length; `begun` as in [`replace_plan`].
 ///
 /// # Errors
-/// As of [`replace_plan`]. What was at `output` is then as it was.
+/// Errors of [`replace_plan`]. The file at `output` is then unchanged.
 pub fn replace_kernels(
     path: &Path,
     output: &Path,

@@ -47,9 +47,9 @@ pub struct ArtifactView<'a> {
 pub struct WeightSection<'a> {
     /// Empty where the view was read, not parsed.
     pub bytes: &'a [u8],
-    /// Of its first byte in the file.
+    /// Offset of the section's first byte in the file.
     pub offset_bytes: u64,
-    /// Without the zeros behind it.
+    /// Length of the section, without the zeros behind it.
     pub len_bytes: u64,
     hash: [u8; 32],
 }

@@ -49,7 +49,7 @@ impl ArtifactWriter {
     /// Bytes that this user can still write to the file system of the folder of `path`; `None`: it does not report them.
     ///
     /// # Errors
-    /// As of the file system.
+    /// Errors of the file system.
     pub fn free_bytes(path: &Path) -> io::Result<Option<u64>> {
         let found = rustix::fs::statvfs(partial::folder_of(path))?;
         // File systems without a size of their own, such as some of user space, report zeros.

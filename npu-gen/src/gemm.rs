@@ -90,7 +90,7 @@ impl Builder<'_> {
         FifoId(self.fifos.len() - 1)
     }
 
-    /// Of a GEMM: through the memory tiles.
+    /// Streams of a GEMM, through the memory tiles.
     fn gemm_streams(&mut self) -> Streams {
         let shape = self.shape;
         let (core, columns) = (shape.core, 0..shape.columns as u32);
@@ -135,7 +135,8 @@ impl Builder<'_> {
         streams
     }
 
-    /// Of a GEMV: between shim tiles and cores, without the memory tiles. The last stream in of the first shim tile carries the activations.
+    /// Streams of a GEMV, between shim tiles and cores, without the memory tiles. The first shim tile's last input stream
+    /// carries the activations.
     fn gemv_streams(&mut self) -> Streams {
         let shape = self.shape;
         let (core, columns) = (shape.core, shape.columns as u32);

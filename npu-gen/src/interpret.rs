@@ -138,7 +138,7 @@ struct Machine<'r> {
     memories: Vec<Vec<u8>>,
     sums: BTreeMap<usize, Vec<i32>>,
     scales: BTreeMap<usize, Vec<u8>>,
-    /// Of attention.
+    /// Buffers that attention keeps between its calls, by number.
     floats: BTreeMap<usize, Vec<f32>>,
     channels: Vec<ChannelState>,
     cores: Vec<CoreState>,

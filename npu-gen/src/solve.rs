@@ -173,11 +173,11 @@ pub struct Solution {
     pub usage: Usage,
     /// What it would cost.
     pub estimate: Estimate,
-    /// Sizes that were tried.
+    /// Number of sizes that were tried.
     pub tried: usize,
-    /// Of them, those that a core's memory has no room for.
+    /// Number of sizes that do not fit a core's memory.
     pub too_large: usize,
-    /// Of the others, those that another limit excludes, with that limit; the faster ones only.
+    /// Sizes that would be faster and that another limit excludes, with that limit.
     pub refused: Vec<(CoreTile, Fault)>,
 }
 

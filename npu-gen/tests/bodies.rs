@@ -77,7 +77,7 @@ fn bodies_compute_what_their_twins_do() {
     }
 }
 
-/// Of sums of at most 256 products of values below 1, in another order or with one rounding less.
+/// Permits another order or one rounding less in sums of at most 256 products of values below 1.
 const SUM_ERROR: f32 = 1e-4;
 
 #[test]

@@ -16,7 +16,7 @@ use crate::parts::{COUNT_BYTES, PartName, check_packed};
 #[derive(Debug)]
 pub struct Assembly {
     sections: Vec<Section>,
-    /// Of the file.
+    /// Length of the file.
     pub len_bytes: u64,
     /// Layers but the head by number, and where each begins in the file.
     pub places: Vec<(usize, u64)>,

@@ -46,7 +46,7 @@ pub enum RegistryError {
     /// An answer of a registry that is not what was asked for.
     #[error("{reference}: {what}")]
     Content {
-        /// Of what was asked for.
+        /// Reference that was requested.
         reference: String,
         /// Expected and found.
         what: String,
@@ -54,7 +54,7 @@ pub enum RegistryError {
     /// A registry that answers otherwise than in TLS.
     #[error("{reference}: {what}; it may have no TLS")]
     NoTls {
-        /// Of what was asked for.
+        /// Reference that was requested.
         reference: String,
         /// What came of it.
         what: String,
@@ -62,7 +62,7 @@ pub enum RegistryError {
     /// A registry that does not answer, or refuses.
     #[error("{reference}: {what}")]
     Registry {
-        /// Of what was asked for.
+        /// Reference that was requested.
         reference: String,
         /// Its message, and what may help.
         what: String,
@@ -80,7 +80,7 @@ pub enum RegistryError {
     /// A hub that does not answer, refuses, or has something else.
     #[error("{reference}: {what}")]
     Hub {
-        /// Of what was asked for.
+        /// Reference that was requested.
         reference: String,
         /// Its message, and what may help.
         what: String,
@@ -88,7 +88,7 @@ pub enum RegistryError {
     /// The file system has no room for a model of the hub.
     #[error("model takes {needed}, and {} has {free} free; free some space, or set HF_HUB_CACHE to a folder on another disk", folder.display())]
     HubSpace {
-        /// Of the cache.
+        /// Folder of the cache.
         folder: PathBuf,
         /// Bytes that are missing, in words.
         needed: String,
@@ -98,7 +98,7 @@ pub enum RegistryError {
     /// None of the artifact's targets is requested.
     #[error("{reference} has no kernels for {wanted}, only for {found}")]
     Target {
-        /// Of the artifact.
+        /// Reference of the artifact.
         reference: String,
         /// Targets that were requested.
         wanted: String,
@@ -111,7 +111,7 @@ pub enum RegistryError {
     /// The file system has no room for the artifact.
     #[error("artifact takes {needed}, and {} has {free} free; free some space, or set XDG_DATA_HOME to a folder on another disk", folder.display())]
     Space {
-        /// Of the store.
+        /// Folder of the store.
         folder: PathBuf,
         /// Bytes of the artifact, in words.
         needed: String,

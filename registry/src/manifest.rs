@@ -10,13 +10,13 @@ use crate::signing::BUNDLE_TYPE;
 
 /// Media type of the manifest itself.
 pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
-/// What kind of artifact the manifest is of.
+/// Type of the artifact that the manifest describes.
 const MODEL_TYPE: &str = "application/vnd.cncf.model.manifest.v1+json";
-/// Of the configuration.
+/// Media type of the configuration.
 const CONFIG_TYPE: &str = "application/vnd.cncf.model.config.v1+json";
-/// Of a chunk of weights, as it is.
+/// Media type of a chunk of weights, not compressed.
 const WEIGHT_TYPE: &str = "application/vnd.cncf.model.weight.v1.raw";
-/// Of the head, a section, or kernels: what weights need besides.
+/// Media type of all other parts of the file: the head, a section or kernels.
 const WEIGHT_CONFIG_TYPE: &str = "application/vnd.cncf.model.weight.config.v1.raw";
 /// A layer's path; here the name of its part.
 const FILE_PATH: &str = "org.cncf.model.filepath";

@@ -3,11 +3,11 @@
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
-    /// Of the artifact: all layers that are fetched.
+    /// Bytes of all layers of the artifact that are sent or fetched.
     pub total_bytes: u64,
     /// Bytes that are where they belong: sent or fetched, or there before.
     pub done_bytes: u64,
-    /// Of these, bytes that came over the network or went there in this call.
+    /// The part of `done_bytes` that this call sent or received over the network.
     pub moved_bytes: u64,
 }
 

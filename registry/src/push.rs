@@ -69,9 +69,9 @@ impl PushOptions<'_> {
 /// What was pushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
-    /// Of the manifest: what a reference by digest names, `sha256:` and 64 digits.
+    /// Digest of the manifest, for references by digest: `sha256:` and 64 digits.
     pub digest: String,
-    /// Of the artifact.
+    /// Length of the artifact.
     pub total_bytes: u64,
     /// Bytes that the registry did not have.
     pub moved_bytes: u64,

@@ -44,7 +44,7 @@ pub struct Stored {
     pub id: String,
     /// The file.
     pub path: PathBuf,
-    /// Of the file.
+    /// Length of the file.
     pub bytes: u64,
     /// Targets that it has kernels for.
     pub targets: Vec<String>,
@@ -314,7 +314,7 @@ pub fn signature_of(path: &Path) -> PathBuf {
 /// copying them.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn copy_to(path: &Path, output: &Path) -> Result<(), RegistryError> {
     // A link stays one: what it leads to is replaced.
     let output = &output.canonicalize().unwrap_or(output.to_owned());

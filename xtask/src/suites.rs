@@ -13,7 +13,7 @@ use crate::run::{cargo, read, run};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Built {
     pub path: PathBuf,
-    /// Of the target: `e2e`, `unicorn_kernels`.
+    /// Name of the target: `e2e`, `unicorn_kernels`.
     pub name: String,
     /// `lib`, `bin`, `test`.
     pub kind: String,

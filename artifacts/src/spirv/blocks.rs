@@ -41,7 +41,7 @@ struct Block {
 #[derive(Clone, Copy)]
 struct Merge {
     label: u32,
-    /// Of a loop.
+    /// Label of a loop's continue target; `None`: a selection.
     continues: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ pub struct Construct {
     pub header: usize,
     /// Where its branches meet again.
     pub merge: usize,
-    /// Of a loop: where each pass but the last ends.
+    /// The loop's continue target, where each pass but the last ends; `None`: a selection.
     pub continues: Option<usize>,
 }
 

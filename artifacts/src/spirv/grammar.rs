@@ -1,6 +1,6 @@
 //! The instructions of the subset, with the kinds of their operands.
 
-/// Of a scalar, or of the lanes of a vector or matrix.
+/// Type of a scalar, or of the lanes of a vector or matrix, without its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Bool,

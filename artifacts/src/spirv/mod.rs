@@ -176,7 +176,7 @@ struct Reader<'l> {
 
 struct Entry {
     function: u32,
-    /// Of a workgroup.
+    /// Invocations of a workgroup; `None`: not declared yet.
     invocations: Option<u64>,
 }
 

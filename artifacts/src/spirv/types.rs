@@ -32,7 +32,7 @@ pub enum Id {
         returns: u32,
         parameters: Vec<u32>,
     },
-    /// Of a block.
+    /// The label of a block.
     Label,
     /// It belongs to a function that has ended.
     Gone,

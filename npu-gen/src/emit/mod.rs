@@ -24,9 +24,9 @@ pub use readable::readable;
 /// Which version of mlir-aie a text is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
-    /// Of summer 2024, with LLVM 19: `npu1_4col`, `aiex.runtime_sequence`.
+    /// Version of summer 2024, with LLVM 19: `npu1_4col`, `aiex.runtime_sequence`.
     Y2024,
-    /// Of spring 2026: `npu1`, `aie.runtime_sequence`, offsets in links.
+    /// Version of spring 2026: `npu1`, `aie.runtime_sequence`, offsets in links.
     Y2026,
 }
 

@@ -38,9 +38,9 @@ pub struct HubFile {
 /// What the content hashes to; its digits are the name of a blob in the cache, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileHash {
-    /// Of a large file.
+    /// SHA-256 of a large file.
     Sha256(String),
-    /// Of a small file, as git hashes it: with its length before it.
+    /// SHA-1 of a small file, as git computes it: with the file's length before its content.
     GitSha1(String),
 }
 

@@ -132,7 +132,7 @@ impl Hasher {
         }
     }
 
-    /// Of the first bytes, which are there.
+    /// Hasher of the first `len_bytes` of `content`, which were downloaded before.
     fn of(file: &HubFile, content: &mut File, len_bytes: u64) -> io::Result<Hasher> {
         let mut hasher = Hasher::new(file);
         content.seek(SeekFrom::Start(0))?;

@@ -18,7 +18,7 @@ pub struct HubReference {
     name: String,
     /// A branch, a tag or a commit.
     revision: Option<String>,
-    /// Of a file's name, where the repository has several models.
+    /// Part of a file's name, which selects one of several models in the repository.
     part: Option<String>,
 }
 

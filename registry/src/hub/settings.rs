@@ -19,8 +19,8 @@ pub struct HubSettings {
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
 impl HubSettings {
-    /// Of the environment: HF_ENDPOINT, HF_TOKEN or the file that `hf auth login` writes, HF_HOME and HF_HUB_CACHE, HF_HUB_OFFLINE; `None`
-    /// where no folder is named.
+    /// Settings from the environment: HF_ENDPOINT, HF_TOKEN or the file that `hf auth login` writes, HF_HOME and HF_HUB_CACHE,
+    /// HF_HUB_OFFLINE; `None` where no folder is named.
     pub fn of_user() -> Option<HubSettings> {
         HubSettings::of(|name| std::env::var(name).ok())
     }

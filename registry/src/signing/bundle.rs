@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Media type of a bundle, also as a layer of a manifest.
 pub const BUNDLE_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
-/// Of what is signed.
+/// Media type of the signed payload.
 const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 /// Larger than any that was written.
 pub const MAX_BUNDLE_BYTES: u64 = 1 << 20;

@@ -89,7 +89,7 @@ fn reached(metadata: &Value, checksums: &BTreeMap<(String, String), String>, pac
     ids.iter().map(of).collect()
 }
 
-/// Of the packages of Cargo.lock, by name and version.
+/// Checksums of the packages in Cargo.lock, by name and version.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let value = |package: &str, key: &str| {
         let line = package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""));

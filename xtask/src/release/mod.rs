@@ -48,13 +48,13 @@ pub struct Release {
     binaries: Binaries,
     man_pages: PathBuf,
     completions: PathBuf,
-    /// Of the repository.
+    /// Folder of the repository.
     root: PathBuf,
     out: PathBuf,
     /// Gzipped.
     notices: Vec<u8>,
     sbom: Vec<u8>,
-    /// Of the commit, in seconds.
+    /// Time of the commit, in seconds since 1970.
     epoch: String,
     target: String,
 }

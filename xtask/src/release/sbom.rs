@@ -9,10 +9,10 @@ use time::format_description::well_known::Rfc3339;
 use super::crates::Crate;
 use super::notices::text_of_unlisted;
 
-/// Of a release made at `epoch`, in seconds.
+/// SBOM of a release that is made at `epoch`, in seconds since 1970.
 ///
 /// # Errors
-/// When the time is no number.
+/// When the time is not a number.
 pub fn of(crates: &[Crate], version: &str, epoch: &str) -> Result<Vec<u8>> {
     let seconds: u64 = epoch.parse().with_context(|| format!("{epoch} is no time in seconds"))?;
     let components: Vec<Value> = crates.iter().map(component).collect();

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 /// Makes a folder that has nothing in it.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -19,23 +19,23 @@ pub fn empty(folder: &Path) -> Result<()> {
 /// Writes a file that every user can read, and the folders that it lies in.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, 0o644)
 }
 
-/// The same of a program.
+/// Writes a program, as [`write`] does, which every user can run.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn write_program(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, 0o755)
 }
 
-/// Copies a file, as [`write`] does.
+/// Copies a file to a path that is written as by [`write`].
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn copy(from: &Path, to: &Path) -> Result<PathBuf> {
     write(to, &read(from)?)?;
     Ok(to.to_owned())
@@ -44,7 +44,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<PathBuf> {
 /// Reads a file.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 /// Files of a folder, by name.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
