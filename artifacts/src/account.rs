@@ -1,5 +1,5 @@
-//! What a plan adds up to: bytes by tier, what a decode step reads of them, and how long that takes at the tiers' bandwidth
-//! (an estimate, from figures that the plan was given). Compiler and runtime show the same sums.
+//! Sums of a plan: bytes by tier, the bytes that a decode step reads, and the time of these reads at the tiers' bandwidth (an
+//! estimate, from the plan's figures). Compiler and runtime show the same sums.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::plan::{Plan, Tier};
 pub struct Account {
     /// Length of the sequence whose KV cache is counted.
     pub context_tokens: u32,
-    /// In the order of [`Tier`]: those that the machine has, and those that hold something.
+    /// Tiers that the machine has or that hold something, in the order of [`Tier`].
     pub tiers: Vec<TierAccount>,
 }
 
@@ -21,11 +21,11 @@ pub struct Account {
 pub struct TierAccount {
     /// Which memory.
     pub tier: Tier,
-    /// `None`: no limit is known.
+    /// Bytes that the plan may use; `None`: no limit is known.
     pub budget_bytes: Option<u64>,
-    /// `None`: unknown.
+    /// Bandwidth of reads; `None`: unknown.
     pub bytes_per_s: Option<u64>,
-    /// Slices, the gaps between weights included.
+    /// Bytes of slices, the gaps between weights included.
     pub weight_bytes: u64,
     /// KV cache of one sequence.
     pub kv_bytes: u64,
@@ -61,7 +61,7 @@ impl Account {
         self.tiers.iter().map(|tier| tier.bytes_read_per_token).sum()
     }
 
-    /// The floor of a decode step that reads every byte once, one tier after the other; `None` where the bandwidth of a
+    /// Shortest time of a decode step that reads every byte once, one tier after the other; `None` where the bandwidth of a
     /// tier that is read is unknown.
     pub fn estimated_seconds_per_token(&self) -> Option<f64> {
         let read = self.tiers.iter().filter(|tier| tier.bytes_read_per_token > 0);
@@ -69,12 +69,12 @@ impl Account {
         seconds.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
     }
 
-    /// Tokens a second that [`Account::estimated_seconds_per_token`] comes to.
+    /// Tokens a second, from [`Account::estimated_seconds_per_token`].
     pub fn estimated_tokens_per_s(&self) -> Option<f64> {
         self.estimated_seconds_per_token().map(|seconds| 1.0 / seconds)
     }
 
-    /// Tokens a second if everything that a step reads lay in `tier`; `None` where its bandwidth is unknown.
+    /// Tokens a second if everything that a step reads were in `tier`; `None` if its bandwidth is unknown.
     pub fn tokens_per_s_if_all_in(&self, tier: &TierAccount) -> Option<f64> {
         let read = self.bytes_read_per_token();
         tier.bytes_per_s.filter(|_| read > 0).map(|bytes_per_s| bytes_per_s as f64 / read as f64)
@@ -107,13 +107,13 @@ impl TierAccount {
         self.weight_bytes + self.kv_bytes + self.activation_bytes + self.buffer_bytes
     }
 
-    /// Time that a decode step takes to read what lies here; `None` where the bandwidth is unknown.
+    /// Seconds in which a decode step reads its bytes of this tier; `None` if the bandwidth is unknown.
     pub fn estimated_seconds_per_token(&self) -> Option<f64> {
         self.bytes_per_s.map(|bytes_per_s| self.bytes_read_per_token as f64 / bytes_per_s as f64)
     }
 }
 
-/// A line a tier with a bar, then the estimate with its figures; ends without a line break.
+/// One line with a bar for each tier, then the estimate with its figures; ends without a line break.
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for tier in &self.tiers {
@@ -174,7 +174,7 @@ fn gb_per_s(bytes_per_s: u64) -> String {
     format!("{} GB/s", bytes_per_s as f64 / 1e9)
 }
 
-/// Bytes in the unit that a person would choose: `1.50 GiB`.
+/// Bytes in a suitable unit: `1.50 GiB`.
 pub fn size(bytes: u64) -> String {
     let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.iter().find(|(_, unit)| bytes >= *unit) {

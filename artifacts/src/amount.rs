@@ -1,4 +1,4 @@
-//! Sizes, bandwidths and rates of arithmetic as people write them: `16 GiB`, `89.6 GB/s`, `8.9 TFLOP/s`.
+//! Sizes, bandwidths and rates of arithmetic as text: `16 GiB`, `89.6 GB/s`, `8.9 TFLOP/s`.
 
 /// Units of bytes; those of three letters are powers of 1024.
 const UNITS: [(&str, u64); 8] = [
@@ -25,7 +25,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(number_len);
     let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(expected)?;
     let amount = number.parse::<f64>().map_err(|_| expected())? * *scale as f64;
-    // At least a byte: a size of zero is a tier that is not there.
+    // At least a byte: a size of zero means a tier that does not exist.
     (1.0..=MAX_BYTES).contains(&amount).then_some(amount.round() as u64).ok_or_else(expected)
 }
 
@@ -44,7 +44,7 @@ pub fn at_least(bytes: u64) -> String {
     }
 }
 
-/// From this size on, [`rounded_down`] leaves whole quarters of a GiB.
+/// From this size on, [`rounded_down`] gives whole quarters of a GiB.
 const COARSE_FROM_BYTES: u64 = 4 << 30;
 const QUARTER_GIB: u64 = 256 << 20;
 
@@ -54,7 +54,7 @@ pub fn rounded_down(bytes: u64) -> u64 {
     bytes / step * step
 }
 
-/// The amount as one word that [`bytes`] reads back, exact for what [`rounded_down`] gives: `7.75GiB`, `1200MiB`.
+/// The amount as one word that [`bytes`] reads back, exact for results of [`rounded_down`]: `7.75GiB`, `1200MiB`.
 pub fn typed(bytes: u64) -> String {
     match bytes {
         whole if whole >= 1 << 30 && whole.is_multiple_of(QUARTER_GIB) => {

@@ -1,5 +1,5 @@
-//! `vram=8GiB,gtt=20GiB`: sizes of memory that a person gives. The compiler plans with them, the runtime keeps
-//! within them.
+//! Memory sizes that a user gives, such as `vram=8GiB,gtt=20GiB`. The compiler plans with them, the runtime does not exceed
+//! them.
 
 use std::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! The only bincode in the project: structured sections to bytes and back, with a limit on what a reader allocates.
+//! The only use of bincode in the project: structured sections to bytes and back, with a limit on a reader's allocations.
 
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// GPUs that take the same kernels. The runtime finds a device's class from what its driver reports; a device of no class takes
-/// the targets that are for any.
+/// GPUs that run the same kernels. The runtime derives a device's class from its driver's reports; a device without a class runs
+/// the targets that are for any class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceClass {
-    /// AMD with subgroups of 64 alone: GCN 3 to 5 and Vega (gfx8, gfx9).
+    /// AMD with only subgroups of 64: GCN 3 to 5 and Vega (gfx8, gfx9).
     Gcn,
     /// AMD with subgroups of 32 and packed dot products, without matrix units (gfx10.3).
     Rdna2,
@@ -28,7 +28,7 @@ pub enum DeviceClass {
     Mali,
     /// Mesa's software device, before Mesa 26.
     Llvmpipe,
-    /// Mesa's software device from Mesa 26 on, which loads once what all lanes load.
+    /// Mesa's software device from Mesa 26 on, which does a load that is the same in all lanes once.
     LlvmpipeMesa26,
 }
 

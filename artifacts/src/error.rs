@@ -1,4 +1,4 @@
-//! What is wrong with an artifact: what, expected, found, at which offset.
+//! Why an artifact is refused: what, expected, found, at which offset.
 
 /// Every reason why bytes are not an artifact of a version that this reader supports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

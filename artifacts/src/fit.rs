@@ -1,5 +1,5 @@
-//! Tiers for what a model needs: the one rule by which compiler, `replan` and `inspect` decide what lies where, and whether a
-//! machine has the memory. What a token reads most of, byte for byte, is placed first, in the fastest tier with enough room.
+//! Tiers for a model's memory: the one rule by which compiler, `replan` and `inspect` choose tiers and decide whether a machine
+//! has enough memory. Data that a token reads most often per byte is placed first, in the fastest tier with enough room.
 //!
 //! Addresses within slices never change here: slices move as a whole.
 
@@ -7,12 +7,12 @@ use crate::account::Account;
 use crate::plan::{BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, Tier, TierPlan};
 use crate::step;
 
-/// Something that lies in one tier as a whole.
+/// Something that is placed in one tier as a whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Item {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Which tiers it may lie in, and in which order they are tried.
+    /// The tiers where it may be placed, and the order in which they are tried.
     pub preference: Preference,
 }
 
@@ -21,18 +21,18 @@ pub struct Item {
 pub enum Preference {
     /// Fastest first.
     Fastest,
-    /// Slowest first, of those where a few rows of a table may be read: fast memory is for others.
+    /// Slowest first, of the tiers from which a few rows of a table may be read: fast memory is left to other items.
     SparseRows,
-    /// Slowest first, of those that the host reads, too.
+    /// Slowest first, of the tiers that the host also reads.
     HostVisible,
 }
 
 /// The tier of an item.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// Where it lies.
+    /// The chosen tier.
     pub tier: Tier,
-    /// The preferred tier, where that one is full.
+    /// The preferred tier, if it was full.
     pub full: Option<Tier>,
 }
 
@@ -41,7 +41,7 @@ pub struct Choice {
 pub enum Part {
     /// The arena and the logits.
     Activations,
-    /// All other buffers but an NPU's: the host reads or writes them.
+    /// All other buffers except an NPU's: the host reads or writes them.
     HostBuffers,
     /// A KV group, by its index.
     KvGroup(usize),
@@ -49,12 +49,12 @@ pub enum Part {
     Slice(usize),
 }
 
-/// The buffer that lies with the activations; all others are host buffers, or an NPU's.
+/// The buffer that shares the activations' tier; all others are host buffers, or an NPU's.
 pub const LOGITS: &str = "logits";
 /// The host buffer whose size depends on the context.
 pub const STEP: &str = "step";
 
-/// A weight of which a token reads less than this part is as fast in slow memory…
+/// A weight of which a token reads less than one part in this many is as fast in slow memory…
 const SPARSE_PART: u64 = 100;
 /// …if it is large enough to matter.
 const SPARSE_BYTES: u64 = 16 << 20;
@@ -66,7 +66,7 @@ impl Preference {
         if sparse { Preference::SparseRows } else { Preference::Fastest }
     }
 
-    /// Indices of the tiers that it allows, the best first.
+    /// Indices of the allowed tiers, the best first.
     fn order(self, tiers: &[(&TierPlan, u64)]) -> Vec<usize> {
         let all = 0..tiers.len();
         match self {
@@ -80,11 +80,11 @@ impl Preference {
     }
 }
 
-/// What follows a reason where a faster tier was full.
+/// Text after a reason if a faster tier was full.
 const NO_ROOM: &str = "; no room in ";
 
 impl Choice {
-    /// `reason`, and where a faster tier was full, that.
+    /// `reason`, followed by the name of a faster tier if it was full.
     pub fn explain(self, reason: &str) -> String {
         // An earlier plan may have found another tier full.
         let (reason, _) = reason.split_once(NO_ROOM).unwrap_or((reason, ""));
@@ -101,8 +101,8 @@ impl Choice {
 /// Bytes by which the slowest tier of the GPU is too small.
 pub fn fill(machine: &MachinePlan, items: &[Item]) -> Result<Vec<Choice>, u64> {
     choose(machine, items, 0).ok_or_else(|| {
-        // More room never makes a fit worse by much, so the least that is enough is searched by halves.
-        // A plan from outside may require more than a number holds.
+        // More memory never makes a fit much worse, so the least amount that is enough is found by bisection.
+        // The sum of an untrusted plan may overflow.
         let (mut short, mut enough) = (0, items.iter().fold(0u64, |sum, item| sum.saturating_add(item.bytes)));
         while enough - short > 1 {
             let middle = short + (enough - short) / 2;
@@ -115,7 +115,7 @@ pub fn fill(machine: &MachinePlan, items: &[Item]) -> Result<Vec<Choice>, u64> {
     })
 }
 
-/// `None` if something finds no room, even with `extra_bytes` more in the slowest tier.
+/// A tier for each item; `None` if one does not fit even with `extra_bytes` more in the slowest tier.
 fn choose(machine: &MachinePlan, items: &[Item], extra_bytes: u64) -> Option<Vec<Choice>> {
     let mut tiers: Vec<(&TierPlan, u64)> =
         machine.gpu_tiers().map(|tier| (tier, tier.budget_bytes.unwrap_or(u64::MAX))).collect();
@@ -126,7 +126,7 @@ fn choose(machine: &MachinePlan, items: &[Item], extra_bytes: u64) -> Option<Vec
     for item in items {
         let order = item.preference.order(&tiers);
         let at = *order.iter().find(|&&at| item.bytes <= tiers[at].1)?;
-        // An unlimited tier stays so.
+        // An unlimited tier stays unlimited.
         if tiers[at].0.budget_bytes.is_some() {
             tiers[at].1 -= item.bytes;
         }
@@ -137,12 +137,13 @@ fn choose(machine: &MachinePlan, items: &[Item], extra_bytes: u64) -> Option<Vec
     Some(choices)
 }
 
-/// Whether a buffer is an NPU's ([`crate::NpuSection::memory`]): it lies in system memory, whatever the GPU's tiers are.
+/// Whether a buffer is an NPU's ([`crate::NpuSection::memory`]), which is always in system memory.
 pub fn is_of_npu(buffer: &BufferPlan) -> bool {
     buffer.name.starts_with("NPU ")
 }
 
-/// Bytes by which system memory, in which GTT lies, too, is too small for what an NPU needs besides the GPU; 0 on a machine where no NPU reads it.
+/// Bytes by which system memory, of which GTT is a part, is too small for an NPU's memory in addition to the GPU's; 0 on a machine
+/// where no NPU reads it.
 pub fn npu_shortage(plan: &Plan) -> u64 {
     let system = plan.machine.tiers.iter().find(|tier| tier.tier == Tier::Host && tier.readers.contains(&Reader::Npu));
     let budget_bytes = system.and_then(|tier| tier.budget_bytes).filter(|_| plan.buffers.iter().any(is_of_npu));
@@ -201,8 +202,8 @@ pub fn step_buffer_bytes(page_tokens: impl IntoIterator<Item = u32>, context_tok
     4 * (step::TABLES_AT as u64 + pages.sum::<u64>())
 }
 
-/// Everything that needs memory of the GPU, in the order in which it is placed: as when a model is compiled, as far as slices allow, which may
-/// hold weights of all kinds.
+/// Everything that needs memory of the GPU, in the order in which it is placed: that of a compile, as far as slices, which may hold
+/// weights of all kinds, allow it.
 pub fn parts(plan: &Plan) -> Vec<(Part, Item)> {
     let mut read = vec![0u64; plan.slices.len()];
     for weight in &plan.weights {
@@ -238,7 +239,7 @@ pub fn parts(plan: &Plan) -> Vec<(Part, Item)> {
 
 /// The longest context below `too_long` that fits; 0 if none does.
 pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
-    // Need grows with the context, so the answer is where "fits" turns into "does not".
+    // The need grows with the context, so the answer is found by bisection.
     let mut longest = 0;
     while too_long - longest > 1 {
         let middle = longest + (too_long - longest) / 2;
@@ -251,7 +252,7 @@ pub fn longest_context(mut too_long: u32, fits: impl Fn(u32) -> bool) -> u32 {
     longest
 }
 
-/// K and V of a group, of one sequence of the planned context.
+/// Bytes of K and V of a group, for one sequence of the planned context.
 pub fn kv_bytes(plan: &Plan, group: &KvGroupPlan) -> u64 {
     group.bytes(group.pages_per_sequence(plan.planned_context_tokens, plan.planned_chunk_tokens))
 }

@@ -1,4 +1,4 @@
-//! The definition of MXFP4 as artifacts hold it: E2M1 codes, of which 32 share a scale.
+//! The definition of MXFP4 in artifacts: E2M1 codes, of which 32 share a scale.
 //!
 //! ```text
 //! weight = level(q) * scale             scale = 2^(e - 128), an f16; e is the E8M0 exponent of the OCP Microscaling formats, v1.0
@@ -7,8 +7,8 @@
 //! level(q)      0  1  2  3  4  6  8 12    -0 -1 -2 -3 -4 -6 -8 -12      twice E2M1's number
 //! ```
 //!
-//! Codes lie in a u32 as INT4's do ([`crate::int4::pack_int4`]). Levels are integers, so that packed dot products take them, and a level times a
-//! scale is an f16 wherever e is in 104..=140: no bit of such a weight is lost.
+//! Codes are packed in a u32 as INT4's are ([`crate::int4::pack_int4`]). Levels are integers, as packed dot products need them, and
+//! a level times a scale is an f16 if e is in 104..=140: no bit of such a weight is lost.
 
 use half::f16;
 
@@ -18,17 +18,17 @@ pub const FP4_GROUP: usize = 32;
 pub const FP4_MAX_LEVEL: i8 = 12;
 /// The smallest exponent whose scale is an f16, 2^-24.
 pub const FP4_MIN_EXPONENT: u8 = 104;
-/// The largest exponent of which every level's product with the scale is a finite f16.
+/// The largest exponent for which every level times the scale is a finite f16.
 pub const FP4_MAX_EXPONENT: u8 = 140;
 
-/// What code `q`, 0..=15, stands for, without its scale.
+/// Level of code `q`, 0..=15, without its scale.
 pub fn fp4_level(q: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
     let magnitude = MAGNITUDES[usize::from(q & 7)];
     if q & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// The code of the level nearest to `value`; at equal distances, of the smaller.
+/// The code of the level nearest to `value`; at equal distances, of the smaller level.
 pub fn fp4_nearest(value: f32) -> u8 {
     let distance = |q: u8| (f32::from(fp4_level(q)) - value.abs()).abs();
     let nearest = (1..8).fold(0, |best, q| if distance(q) < distance(best) { q } else { best });

@@ -1,7 +1,7 @@
-//! The hash that the artifact names content by, also of other things that must be identified or checked for damage.
+//! The hash by which the artifact identifies content; also for other data that must be identified or checked for damage.
 //!
-//! BLAKE3 is a tree over chunks of 1 KiB, so that a device can hash weights where they lie and the host needs only join
-//! what comes back:
+//! BLAKE3 is a tree over chunks of 1 KiB, so that a device can hash weights in its memory and the host only joins the
+//! results:
 //!
 //! ```text
 //! section   │ 64 KiB │ 64 KiB │ 64 KiB │ rest │     a subtree each, hashed on the device (`kernels::checksum`)
@@ -12,9 +12,9 @@
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
-/// What one subtree covers; the last one of a section may be shorter.
+/// Bytes of one subtree; the last one of a section may be shorter.
 pub const SUBTREE_BYTES: u64 = 64 << 10;
-/// What BLAKE3 hashes as one leaf.
+/// Bytes of one leaf of BLAKE3.
 pub const CHUNK_BYTES: u64 = 1 << 10;
 
 /// Which bytes of a section a device is to hash.
@@ -29,7 +29,7 @@ pub struct HashedRange {
 }
 
 impl HashedRange {
-    /// As the kernel reads it.
+    /// The words that the kernel reads.
     pub fn to_words(self) -> [u32; 4] {
         [self.first_chunk, self.len_bytes, u32::from(self.is_root), 0]
     }
@@ -40,7 +40,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// What a device gives for a section: the values of its subtrees, or its hash if it has only one.
+/// A device's result for a section: the values of its subtrees, or its hash if it has only one.
 pub fn subtrees(section: &[u8]) -> Vec<ChainingValue> {
     if section.len() as u64 <= SUBTREE_BYTES {
         return vec![hash(section)];
@@ -52,7 +52,7 @@ pub fn subtrees(section: &[u8]) -> Vec<ChainingValue> {
 /// several threads.
 ///
 /// # Panics
-/// If `offset_bytes` is no multiple of [`SUBTREE_BYTES`].
+/// If `offset_bytes` is not a multiple of [`SUBTREE_BYTES`].
 pub fn subtrees_at(offset_bytes: u64, chunk: &[u8]) -> Vec<ChainingValue> {
     assert!(offset_bytes.is_multiple_of(SUBTREE_BYTES), "a chunk of whole subtrees begins at {offset_bytes}");
     let parts = chunk.chunks(SUBTREE_BYTES as usize).zip((offset_bytes..).step_by(SUBTREE_BYTES as usize));
@@ -65,7 +65,7 @@ pub fn subtrees_at(offset_bytes: u64, chunk: &[u8]) -> Vec<ChainingValue> {
     parts.map(value).collect()
 }
 
-/// The hash of a section from its subtrees' values in order; that of a single one is the hash already.
+/// The hash of a section from its subtrees' values in order; the value of a single one is already the hash.
 pub fn join(mut values: Vec<ChainingValue>) -> [u8; 32] {
     while values.len() > 2 {
         let join = |pair: &[ChainingValue]| match pair {
@@ -82,7 +82,7 @@ pub fn join(mut values: Vec<ChainingValue>) -> [u8; 32] {
     }
 }
 
-/// Feeds bytes to a hasher: [`on_this_thread`], or what a caller with a pool of threads passes in, such as blake3's `update_rayon`.
+/// Adds bytes to a hasher: [`on_this_thread`], or the function of a caller with a thread pool, such as blake3's `update_rayon`.
 pub type Update = fn(&mut blake3::Hasher, &[u8]);
 
 /// [`Update`] on the calling thread.
@@ -90,7 +90,7 @@ pub fn on_this_thread(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(bytes);
 }
 
-/// BLAKE3 of `parts`, each with its length, so that no two lists of parts are hashed alike.
+/// BLAKE3 of `parts`, each with its length, so that different lists of parts have different hashes.
 pub fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     for part in parts {

@@ -24,30 +24,30 @@ pub const SECTION_ALIGN: u64 = 64 << 10;
 pub const MAX_SLICE_BYTES: u64 = 1 << 30;
 /// More than any artifact has; bounds the work that a malformed header causes.
 pub const MAX_SECTIONS: u32 = 1 << 16;
-/// Header and section table take no more than this.
+/// Largest size of header and section table, in bytes.
 pub const MAX_HEAD_BYTES: usize = HEADER_BYTES + MAX_SECTIONS as usize * ENTRY_BYTES;
 
-/// What a section holds. Kinds that a reader does not support are skipped.
+/// Content of a section. Kinds that a reader does not support are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum SectionKind {
-    /// What the model is: [`crate::Meta`].
+    /// Description of the model: [`crate::Meta`].
     Metadata = 1,
-    /// Where everything lies: [`crate::Plan`].
+    /// Place of every byte: [`crate::Plan`].
     Plan = 2,
-    /// What runs: [`crate::Kernels`].
+    /// Kernels and programs: [`crate::Kernels`].
     Kernels = 3,
-    /// [`crate::TokenizerSection`].
+    /// Tokenizer: [`crate::TokenizerSection`].
     Tokenizer = 4,
     /// A slice of packed weights.
     Weights = 5,
-    /// What an NPU computes: [`crate::NpuSection`]. Since 8.1, and only where there is one.
+    /// Programs of an NPU: [`crate::NpuSection`]. Since 8.1, and only for models with an NPU.
     Npu = 6,
     /// A slice of weights as NPU programs read them. Since 8.1.
     NpuWeights = 7,
     /// Steps in which an NPU takes part: [`crate::NpuSteps`], one a target. Since 8.2, and only beside an NPU section.
     NpuSteps = 8,
-    /// Programs that write hidden rows, a list of them for each target. Since 8.3, and only where there are some.
+    /// Programs that write hidden rows, a list of them for each target. Since 8.3, and only if there are any.
     HiddenPrograms = 9,
     /// The model's license: [`crate::LicenseSection`]. Since 8.4, and only where the model names one.
     License = 10,
@@ -86,11 +86,11 @@ pub struct Section {
     pub kind: u32,
     /// Slice number of a weight section or of one of NPU weights; 0 for the others.
     pub index: u32,
-    /// In the file, a multiple of [`SECTION_ALIGN`].
+    /// Offset in the file, a multiple of [`SECTION_ALIGN`].
     pub offset_bytes: u64,
-    /// Without the zeros behind it.
+    /// Length, without the zeros behind it.
     pub len_bytes: u64,
-    /// BLAKE3 of its bytes.
+    /// BLAKE3 hash of its bytes.
     pub hash: [u8; 32],
 }
 
@@ -129,7 +129,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<Vec<Section>, ParseError> {
 /// The same for a file of `found_len_bytes`, of which `bytes` are the first: all, or at least [`MAX_HEAD_BYTES`].
 ///
 /// # Errors
-/// As [`decode_header`].
+/// Errors of [`decode_header`].
 pub fn decode_header_of(bytes: &[u8], found_len_bytes: u64) -> Result<Vec<Section>, ParseError> {
     let found_magic = &bytes[..bytes.len().min(MAGIC.len())];
     if found_magic != MAGIC {

@@ -1,4 +1,4 @@
-//! The definition of our quantised numbers: INT4 and INT8, one group at a time.
+//! The definition of the quantised numbers INT4 and INT8, one group at a time.
 //!
 //! A *group* is 32, 64 or 128 consecutive weights of one row that share one scale. Everything here is about single
 //! groups; `kernels::layout` defines where groups lie in a tensor.
@@ -10,14 +10,14 @@
 //!                                          ┌────────┬───────────────────────┐
 //!                                          │  zero  │  scale as f16 >> 3    │
 //!                                          └────────┴───────────────────────┘
-//!        A scale is never negative, so f16's sign bit is free; the zero point replaces three bits of mantissa. What is
-//!        left (5 exponent bits, 7 of mantissa) is within 0.4 % of any scale, far below a 4-bit step.
+//!        A scale is never negative, so f16's sign bit is free; the zero point replaces three bits of mantissa. The
+//!        remaining bits (5 of exponent, 7 of mantissa) are within 0.4 % of any scale, far below a 4-bit step.
 //!
 //!        wide params, one u32 a group       31                  16 15                    0
 //!                                          ┌──────────────────────┬───────────────────────┐
 //!                                          │         zero         │     scale as f16      │
 //!                                          └──────────────────────┴───────────────────────┘
-//!        For weights that a model's own files have as INT4, with scales of more bits than the other has.
+//!        For weights that a model's own files have as INT4, with scales that do not fit the other format.
 //!
 //!        eight nibbles a u32                byte b of word w holds weights 8w+b (low nibble) and 8w+b+4 (high nibble), so that
 //!                                           `word & 0x0f0f0f0f` and `word >> 4 & 0x0f0f0f0f` are four consecutive codes each
@@ -39,7 +39,7 @@ pub const INT8_GROUP: usize = 32;
 pub const INT4_PER_WORD: usize = 8;
 /// Bits of f16's mantissa that the zero point replaces in an INT4 scale.
 pub const SCALE_SHIFT: u32 = 3;
-/// Position of the zero point in a group's parameters.
+/// Bit position of the zero point in a group's parameters.
 pub const ZERO_SHIFT: u32 = 12;
 
 /// Scale and zero point of one INT4 group, as stored.
@@ -67,7 +67,7 @@ impl Int4Params {
         (self.0 >> ZERO_SHIFT) as u8
     }
 
-    /// The weight that code `q` stands for.
+    /// The weight of code `q`.
     pub fn decode(self, q: u8) -> f32 {
         (f32::from(q) - f32::from(self.zero())) * self.scale()
     }
@@ -94,13 +94,13 @@ impl WideInt4Params {
         (self.0 >> 16) as u8
     }
 
-    /// The weight that code `q` stands for.
+    /// The weight of code `q`.
     pub fn decode(self, q: u8) -> f32 {
         (f32::from(q) - f32::from(self.zero())) * self.scale()
     }
 }
 
-/// Packs codes (0..=15), eight a word, as drawn above. `codes.len()` is `8 * words.len()`.
+/// Packs codes (0..=15), eight a word, in the order above. `codes.len()` is `8 * words.len()`.
 pub fn pack_int4(codes: &[u8], words: &mut [u32]) {
     assert_eq!(codes.len(), words.len() * INT4_PER_WORD);
     for (word, eight) in words.iter_mut().zip(codes.chunks_exact(INT4_PER_WORD)) {

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::device_class::DeviceClass;
 use crate::modules::ModuleSet;
 
-/// What a workgroup of [`TargetKernels::bandwidth_probe`] reads at a time.
+/// Bytes that a workgroup of [`TargetKernels::bandwidth_probe`] reads at a time.
 pub const READ_BLOCK_BYTES: u64 = 16 << 10;
 
-/// All that runs on a device, for each kind of device.
+/// Kernels and programs of each kind of device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kernels {
-    /// The more particular first: the first that fits a device runs on it.
+    /// Targets, the more specific first: a device runs the first one that fits it.
     pub targets: Vec<TargetKernels>,
 }
 
@@ -31,7 +31,7 @@ impl Kernels {
         (rest, hidden)
     }
 
-    /// The inverse of [`Kernels::split_hidden`], where those programs were the last of their targets.
+    /// The inverse of [`Kernels::split_hidden`] if those programs were the last of their targets.
     pub(crate) fn join_hidden(&mut self, hidden: Vec<Vec<Program>>) {
         for (target, programs) in self.targets.iter_mut().zip(hidden) {
             target.programs.extend(programs);
@@ -39,27 +39,27 @@ impl Kernels {
     }
 }
 
-/// Everything that runs on one kind of device.
+/// Kernels and programs of one kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetKernels {
-    /// As `--target` takes it.
+    /// Name of the target for `--target`.
     pub name: String,
     /// Which devices it is for.
     pub matches: TargetMatch,
     /// SPIR-V, each content once. Entry point `main`.
     pub modules: ModuleSet,
-    /// Kernels that programs name by their place here.
+    /// Kernels, which programs name by their index.
     pub pipelines: Vec<Pipeline>,
     /// Lists of dispatches, by size and purpose of a step.
     pub programs: Vec<Program>,
-    /// Index into `pipelines` of the one that hashes weights where they lie: bound to a range of weights, a
-    /// [`crate::hash::HashedRange`] and 32 bytes for each of the range's subtrees, a workgroup each.
+    /// Index into `pipelines` of the kernel that hashes weights in place: bound to a range of weights, a
+    /// [`crate::hash::HashedRange`] and 32 bytes for each of the range's subtrees; one workgroup computes one subtree.
     pub checksum: Option<u32>,
-    /// Index into `pipelines` of the one that reads a buffer once, by which bandwidth is measured: bound to whole blocks of
-    /// [`READ_BLOCK_BYTES`] and a word for each workgroup, of which there may be any number.
+    /// Index into `pipelines` of the kernel that reads a buffer once to measure bandwidth: bound to whole blocks of
+    /// [`READ_BLOCK_BYTES`] and a word for each workgroup; it runs with any number of workgroups.
     pub bandwidth_probe: Option<u32>,
-    /// Index into `pipelines` of the one that counts the elements of a cooperative matrix that the device's lanes do not hold where this
-    /// target's kernels have them: bound to one word, of one workgroup. The target is for devices where that is 0.
+    /// Index into `pipelines` of the kernel that counts the elements of a cooperative matrix that the device's lanes hold elsewhere
+    /// than this target's kernels assume: bound to one word, one workgroup. The target is for devices where the count is 0.
     pub fragments: Option<u32>,
 }
 
@@ -85,26 +85,26 @@ pub struct TargetMatch {
     pub classes: Vec<DeviceClass>,
     /// Subgroup size that the kernels were made for; 0: they use none.
     pub subgroup_size: u32,
-    /// Workgroup memory that kernels use at most.
+    /// Most bytes of workgroup memory that a kernel uses.
     pub shared_memory_bytes: u32,
-    /// Invocations of a workgroup at most.
+    /// Most invocations of a workgroup.
     pub workgroup_invocations: u32,
     /// Kernels use packed dot products of int8.
     pub integer_dot_product: bool,
     /// Kernels add to 64-bit integers in buffers by atomics.
     pub int64_atomics: bool,
-    /// Writes of a dispatch become visible to later ones without barriers, also through those between them: the Vulkan memory model
-    /// with chains of availability and visibility.
+    /// Writes of a dispatch become visible to later dispatches without barriers, also transitively: the Vulkan memory model with
+    /// chains of availability and visibility.
     pub memory_model_chains: bool,
-    /// Kernels use cooperative matrices of f16 with f32 sums, of this number of rows and columns, and what comes with them: the
-    /// Vulkan memory model and arithmetic in f16. 0: none.
+    /// Kernels use cooperative matrices of f16 with f32 sums, of this number of rows and columns, and with them the Vulkan
+    /// memory model and arithmetic in f16. 0: none.
     pub matrix_side: u32,
 }
 
 /// One kernel of a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pipeline {
-    /// For people and profiles.
+    /// Name for people and profiles.
     pub name: String,
     /// Number of a module of the target.
     pub module: u32,
@@ -114,11 +114,11 @@ pub struct Pipeline {
     pub alternatives: Vec<Alternative>,
 }
 
-/// A module that can replace a pipeline's own: it reads and writes the same, to the last bits of sums, in
-/// workgroups of its own ([`Dispatch::alternatives`]).
+/// A module that can replace a pipeline's own: it reads and writes the same, except for the last bits of sums, with its own
+/// number of workgroups ([`Dispatch::alternatives`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {
-    /// For people and profiles.
+    /// Name for people and profiles.
     pub name: String,
     /// Number of a module of the target.
     pub module: u32,
@@ -127,7 +127,7 @@ pub struct Alternative {
 /// One step of the model over at most `rows` token rows, recorded once and run many times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// Token rows at most.
+    /// Most token rows.
     pub rows: u32,
     /// Which rows get logits.
     pub logits: LogitsRows,
@@ -135,14 +135,14 @@ pub struct Program {
     pub samples: bool,
     /// Each row is the newest token of a sequence of its own.
     pub batch: bool,
-    /// Cached tokens of a sequence from which on this runs instead of the program that is otherwise the same; 0: from the first.
+    /// Number of cached tokens of a sequence from which on this runs instead of the program that is otherwise equal; 0: always.
     pub from_tokens: u32,
-    /// In order.
+    /// Dispatches in order.
     pub dispatches: Vec<Dispatch>,
 }
 
 impl Program {
-    /// Elements between the hidden rows that it writes; `None`: it writes none, or no whole rows.
+    /// Elements between the hidden rows that it writes; `None`: it writes none, or parts of rows.
     pub fn hidden_stride(&self) -> Option<u32> {
         let row_bytes = 4 * u64::from(self.rows);
         let bindings = || self.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
@@ -162,8 +162,8 @@ pub enum LogitsRows {
     One,
     /// Every row.
     All,
-    /// No row; instead of logits, the buffer gets what the head would multiply: the hidden row of every row, after the final norm,
-    /// f32. The rows of the program divide the bytes of the binding. Such programs have a section of their own.
+    /// No row; instead of logits, the buffer gets the head's input: the hidden row of every row, after the final norm, f32. The
+    /// binding's length is a multiple of the program's rows. Such programs have a section of their own.
     Hidden,
 }
 
@@ -172,24 +172,24 @@ pub enum LogitsRows {
 pub struct Dispatch {
     /// Index into [`TargetKernels::pipelines`].
     pub pipeline: u32,
-    /// Along x, y and z.
+    /// Workgroups along x, y and z.
     pub workgroups: [u32; 3],
     /// The same for each of the pipeline's alternatives, in order.
     pub alternatives: Vec<[u32; 3]>,
-    /// One a binding of the pipeline, in order.
+    /// A range for each binding of the pipeline, in order.
     pub bindings: Vec<Binding>,
     /// How it waits for those before it.
     pub order: Order,
-    /// For people: layer and role.
+    /// Layer and role, for people.
     pub label: String,
     /// Weight bytes that this dispatch reads.
     pub weight_bytes: u64,
 }
 
-/// What keeps a dispatch behind those whose results it needs.
+/// How a dispatch is ordered after those whose results it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// It touches nothing that a dispatch since the last barrier wrote, and overwrites nothing that one read.
+    /// It neither accesses a range that a dispatch since the last barrier wrote, nor overwrites one that such a dispatch read.
     Free,
     /// A barrier comes before it.
     Barrier,
@@ -202,7 +202,7 @@ pub enum Order {
 pub struct Binding {
     /// Which buffer.
     pub buffer: BufferRef,
-    /// Within the buffer. 0 with `len_bytes` 0 means all of it.
+    /// Offset in the buffer. 0 with `len_bytes` 0 means the whole buffer.
     pub offset_bytes: u64,
     /// Length of the range; 0 at offset 0: the whole buffer.
     pub len_bytes: u64,
@@ -227,7 +227,7 @@ pub enum BufferRef {
         /// Layer within the group.
         layer: u32,
     },
-    /// Values of one layer, likewise.
+    /// Values of one layer of a KV group, in the same form.
     Values {
         /// Index into the plan's KV groups.
         group: u32,

@@ -5,16 +5,17 @@
 //!  64 ├───────────────┤ section table, 64 bytes an entry: kind, index, offset, length, BLAKE3
 //!     ├───────────────┤ 64 KiB aligned sections, in the order of the table:
 //!     │ weights 0..n  │   at most 1 GiB each, in exactly the bytes, order and alignment that the GPU reads
-//!     │ metadata      │   Meta: what the model is, who made the file, what quantising cost
+//!     │ metadata      │   Meta: the model's description, the file's origin, the errors of quantisation
 //!     │ plan          │   Plan: where every byte is placed, and why
 //!     │ kernels       │   Kernels: SPIR-V of each target, compressed, and its dispatch lists
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
-//!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights lie behind those of the GPU
+//!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights follow those of the GPU
 //!     └───────────────┘
 //! ```
 //!
-//! This crate covers bytes, sections, number formats, plan records, what fits a machine's memory, and the structure of SPIR-V. It does
-//! not depend on what a tensor means, on model families, on Vulkan or on what a kernel computes. `FORMAT.md` gives the same byte by byte.
+//! This crate covers bytes, sections, number formats, plan records, the fit to a machine's memory, and the structure of SPIR-V. It
+//! does not depend on the meaning of a tensor, on model families, on Vulkan or on what a kernel computes. `FORMAT.md` describes the
+//! same byte by byte.
 //!
 //! Writer and reader are a pair: `write` asserts what `view` and `validate` check.
 

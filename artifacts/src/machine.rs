@@ -1,5 +1,5 @@
-//! [`Machine`]: what is known of a machine's memory. Presets are files in `artifacts/machines`, and users write their own; a
-//! [`Budget`] overrides sizes. The compiler plans for one, `inspect` compares an artifact with all presets.
+//! [`Machine`]: sizes and bandwidths of a machine's memory. Presets are files in `artifacts/machines`, and users write their own; a
+//! [`Budget`] replaces sizes. The compiler plans for one machine, `inspect` compares an artifact with all presets.
 
 mod file;
 
@@ -9,33 +9,33 @@ use std::path::{Path, PathBuf};
 use crate::budget::Budget;
 use crate::plan::{MachinePlan, Reader, Tier, TierPlan};
 
-/// A machine's tiers of memory, as its file gives them.
+/// A machine's tiers of memory, from its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// The file's, without its ending.
+    /// Name of the file without its extension.
     pub name: String,
-    /// Its first line for people.
+    /// Description in one line.
     pub about: String,
-    /// Each once, in the order of [`Tier`]; VRAM, GTT and host are always there.
+    /// Each tier once, in the order of [`Tier`]; VRAM, GTT and host are always present.
     pub tiers: Vec<MachineTier>,
-    /// Peak arithmetic of its GPU, multiply-adds counted as two; `None`: unknown.
+    /// Peak operations per second of its GPU, multiply-adds counted as two; `None`: unknown.
     pub flop_per_s: Option<u64>,
 }
 
 /// One tier of a machine's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineTier {
-    /// Which one.
+    /// Which tier.
     pub tier: Tier,
-    /// `None`: unlimited.
+    /// Size of the memory; `None`: unlimited.
     pub size_bytes: Option<u64>,
-    /// Left to others, of `size_bytes`.
+    /// The part of `size_bytes` that is left to other programs.
     pub kept_free_bytes: u64,
-    /// `None`: unknown.
+    /// Bandwidth of reads; `None`: unknown.
     pub bytes_per_s: Option<u64>,
-    /// The processors that read it.
+    /// The processors that read it in place.
     pub readers: Vec<Reader>,
-    /// Rows of a table may lie here although a faster tier has room.
+    /// Whether rows of a table may be placed here although a faster tier has room.
     pub sparse_rows: bool,
     /// Where size and bandwidth come from.
     pub source: String,
@@ -47,7 +47,7 @@ pub enum MachineError {
     /// There is neither a preset nor a file of this name.
     #[error("machine {name} is unknown, expected a file or one of {presets}")]
     Unknown {
-        /// As it was given.
+        /// The name that was given.
         name: String,
         /// Names of all presets, separated by commas.
         presets: String,
@@ -60,7 +60,7 @@ pub enum MachineError {
         /// The system's message.
         source: io::Error,
     },
-    /// The file is not as `artifacts/machines/README.md` requires.
+    /// The file does not follow `artifacts/machines/README.md`.
     #[error("{}: {what}", path.display())]
     Malformed {
         /// The file.
@@ -95,7 +95,7 @@ impl Machine {
     /// The preset called `name`, or the machine that the file of this path describes.
     ///
     /// # Errors
-    /// When there is neither, and when the file is not as `artifacts/machines/README.md` requires.
+    /// When there is neither, and when the file does not follow `artifacts/machines/README.md`.
     pub fn named(name: &str) -> Result<Machine, MachineError> {
         if let Some((name, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
             return file::parse(Path::new(name), text.as_bytes());
@@ -109,7 +109,7 @@ impl Machine {
         file::parse(path, &bytes)
     }
 
-    /// Nothing is known: nothing is refused or estimated.
+    /// An unknown machine, for which nothing is refused or estimated.
     pub fn generic() -> Machine {
         Machine::named("generic").expect("a preset")
     }
@@ -119,7 +119,7 @@ impl Machine {
         PRESETS.iter().map(|(name, _)| *name)
     }
 
-    /// The plan's record of it, with the sizes that `budget` gives in place of its own.
+    /// The plan's record of the machine, with the sizes of `budget` in place of its own.
     ///
     /// # Errors
     /// When `budget` names a tier that the machine lacks.

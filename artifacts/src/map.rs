@@ -18,16 +18,16 @@ pub struct MappedFile {
     map: memmap2::Mmap,
 }
 
-/// No system has smaller pages.
+/// The smallest page size of any system.
 const PAGE_BYTES: usize = 4 << 10;
-/// What is hashed between two releases.
+/// Bytes that are hashed between two releases.
 const HASHED_BYTES: usize = 64 << 20;
 
 impl MappedFile {
     /// Maps `path`. An artifact must not be cut while it is mapped; the operating system ends the reader if it is.
     ///
     /// # Errors
-    /// When it is no regular file, or cannot be opened or mapped.
+    /// When it is not a regular file, or cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<MappedFile> {
         let file = open_regular(path)?;
         // SAFETY: the map is private to this value and only handed out as shared bytes; artifacts are replaced by
@@ -68,7 +68,7 @@ impl MappedFile {
                 }
                 Ok(())
             }
-            // A page behind the file's end; reading it would end the process.
+            // A page after the file's end; reading it would end the process.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(io::ErrorKind::UnexpectedEof.into()),
             result => result,
         }
@@ -77,12 +77,12 @@ impl MappedFile {
     /// Advises the system that this process does not need its cached copy of `range` again. Pages that a process has mapped stay.
     pub fn release_cache(&self, range: Range<u64>) {
         let (offset, len) = (range.start as libc::off_t, (range.end - range.start) as libc::off_t);
-        // SAFETY: advice on an open file; it takes no pointer, and at worst the pages are read again.
+        // SAFETY: advice on an open file; it has no pointer argument, and at worst the pages are read again.
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
     }
 
-    /// Whether most pages of `range` are in the system's cache, as far as it reports: it may hide that from a process that could not write the file,
-    /// and calls all of them cached then.
+    /// Whether most pages of `range` are in the system's cache, as far as it reports: for a process that may not write the file, it
+    /// may report all of them as cached.
     pub fn is_cached(&self, range: Range<usize>) -> bool {
         let Range { start, end } = range;
         assert!(start <= end && end <= self.map.len(), "{range:?} of a map of {} bytes", self.map.len());
@@ -90,13 +90,13 @@ impl MappedFile {
         let first = start / page_bytes * page_bytes;
         let mut pages = vec![0u8; (end - first).div_ceil(page_bytes)];
         let address = self.map[first..].as_ptr().cast_mut().cast();
-        // SAFETY: a range of the map from the begin of a page on, and a byte for each of its pages.
+        // SAFETY: the range is inside the map and begins at a page, and `pages` has a byte for each of its pages.
         let succeeded = unsafe { libc::mincore(address, end - first, pages.as_mut_ptr()) } == 0;
         let cached = pages.iter().filter(|&page| page & 1 == 1).count();
         !succeeded || 2 * cached > pages.len()
     }
 
-    /// The same file, opened for reads that go past the system's cache. Addresses, offsets and lengths must be multiples of
+    /// The same file, opened for reads that bypass the system's cache. Addresses, offsets and lengths must be multiples of
     /// 4096 bytes.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl MappedFile {
         }
     }
 
-    /// As it was opened.
+    /// Path by which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -128,14 +128,14 @@ impl MappedFile {
     }
 }
 
-/// From now on a read behind the end of a mapped file that was cut reaches the handlers of SIGBUS that are installed after this, and
-/// no other: the standard library's, which looks for stack overflows, would end the process.
+/// From now on a read after the end of a mapped file that was cut reaches only the handlers of SIGBUS that are installed after this
+/// call: the standard library's, which detects stack overflows, would end the process.
 pub fn release_sigbus() {
-    // SAFETY: the default action of a signal runs no code of ours, and Linux reports stack overflows as SIGSEGV.
+    // SAFETY: the default action of a signal runs no code of this program, and Linux reports stack overflows as SIGSEGV.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 
-/// Opens a file for reading, but no pipe, socket, device or folder.
+/// Opens a regular file for reading; pipes, sockets, devices and folders are refused.
 ///
 /// # Errors
 /// When it is something else, or cannot be opened.
@@ -150,7 +150,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Size of a page of memory on this system.
 fn page_bytes() -> usize {
-    // SAFETY: it takes and gives a number.
+    // SAFETY: argument and result are numbers.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(page_bytes).unwrap_or(PAGE_BYTES)
 }

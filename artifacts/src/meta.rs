@@ -1,23 +1,23 @@
-//! The metadata section: what the model is, who made the file, what quantising cost. People read it through
-//! `inspect`; execution needs only [`ModelMeta`].
+//! The metadata section: the model's description, the file's origin, the errors of quantisation. `inspect` shows it;
+//! execution needs only [`ModelMeta`].
 
 use serde::{Deserialize, Serialize};
 
 /// The metadata section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
-    /// What execution needs.
+    /// The model's numbers that execution needs.
     pub model: ModelMeta,
     /// How the file was made.
     pub provenance: Provenance,
-    /// One a source tensor.
+    /// One record for each source tensor.
     pub tensors: Vec<TensorReport>,
 }
 
-/// What execution needs of the model, in tokens and elements.
+/// The model's numbers that execution needs, in tokens and elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelMeta {
-    /// For people: the source folder's name.
+    /// Name of the source folder, for people.
     pub name: String,
     /// The source's name for its family, for people.
     pub architecture: String,
@@ -29,7 +29,7 @@ pub struct ModelMeta {
     pub n_layers: u32,
     /// Longest context that the model was made for, in tokens.
     pub max_positions: u32,
-    /// LongRoPE: sequences longer than this take the second set of rotary frequencies.
+    /// LongRoPE: sequences longer than this use the second set of rotary frequencies.
     pub long_rope_above_tokens: Option<u32>,
     /// Weights of the source, counted once where they are tied.
     pub parameters: u64,
@@ -40,7 +40,7 @@ pub struct ModelMeta {
 }
 
 impl ModelMeta {
-    /// Which of LongRoPE's frequencies a sequence of `len_tokens` takes.
+    /// Index of LongRoPE's frequencies for a sequence of `len_tokens`.
     pub fn rope_variant(&self, len_tokens: u32) -> u32 {
         u32::from(self.long_rope_above_tokens.is_some_and(|above| len_tokens > above))
     }
@@ -59,7 +59,7 @@ pub struct Provenance {
     pub config: Vec<u8>,
 }
 
-/// What one source tensor became.
+/// Format and error of one source tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorReport {
     /// Name in the source.
@@ -68,9 +68,9 @@ pub struct TensorReport {
     pub rows: u64,
     /// Input features.
     pub cols: u64,
-    /// `int4/32`, `int8`, `f16`, `f32`.
+    /// Format: `int4/32`, `int8`, `f16` or `f32`.
     pub format: String,
-    /// Scales and zero points included.
+    /// Packed bytes, scales and zero points included.
     pub bits_per_weight: f32,
     /// ‖w − ŵ‖ / ‖w‖ over the tensor.
     pub relative_error: f32,

@@ -1,12 +1,12 @@
-//! SPIR-V of one target: compressed, and beside each module what it needs of a device, so that no reader has to look into it.
+//! SPIR-V of one target: compressed, with a record of each module's needs, so that readers need not parse the module.
 //!
 //! ```text
 //! records   │ 0 │ 1 │ 2 │ … │ n │ n+1 │ … │ m │        words, hash and needs, one a module
 //! frames    │ zstd: modules 0..=n │ zstd: n+1..=m │     the compiler's choices · their alternatives
 //! ```
 //!
-//! Kernels of a target resemble each other, so a frame holds many of them and is a sixth of their size. A start without tuning
-//! unpacks the first frame only.
+//! Kernels of a target are similar, so a frame holds many of them and is a sixth of their size. A start without tuning unpacks
+//! only the first frame.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -19,7 +19,7 @@ use crate::header::hex;
 
 /// Largest frame that a reader unpacks, in bytes of SPIR-V.
 pub const MAX_FRAME_BYTES: u64 = 64 << 20;
-/// Largest window of a frame, in bytes: what a reader keeps besides the result.
+/// Largest window of a frame, in bytes, which a reader allocates in addition to the result.
 pub const MAX_WINDOW_BYTES: u64 = 8 << 20;
 /// Most bytes that zstd decodes at a time.
 const MAX_BLOCK_BYTES: usize = 128 << 10;
@@ -29,33 +29,33 @@ const SPIRV_HEADER_WORDS: u64 = 5;
 /// The SPIR-V modules of a target. A module's number is its place in `records`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleSet {
-    /// One a module.
+    /// One record for each module.
     pub records: Vec<ModuleRecord>,
     /// The modules' words, in the order of `records`.
     pub frames: Vec<ModuleFrame>,
 }
 
-/// What is known of a module without unpacking it.
+/// Facts about a module that are known without unpacking it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleRecord {
     /// Length of the SPIR-V, in words of 4 bytes.
     pub words: u32,
     /// BLAKE3 of the SPIR-V, little-endian.
     pub hash: [u8; 32],
-    /// What it needs of a device.
+    /// Its requirements of a device.
     pub needs: ModuleNeeds,
 }
 
 /// Consecutive modules as one zstd frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleFrame {
-    /// How many modules it holds.
+    /// Number of modules.
     pub modules: u32,
     /// Their words, little-endian, one module after the other, compressed.
     pub zstd: Vec<u8>,
 }
 
-/// What a module needs of a device, in Vulkan's terms.
+/// A module's requirements of a device, in Vulkan's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ModuleNeeds {
     /// Size of the subgroups that it was made for; 0: it uses none.
@@ -70,7 +70,7 @@ pub struct ModuleNeeds {
     pub int16: bool,
     /// Integers of 64 bits (`shaderInt64`).
     pub int64: bool,
-    /// Atomics on them in buffers (`shaderBufferInt64Atomics`).
+    /// Atomics on 64-bit integers in buffers (`shaderBufferInt64Atomics`).
     pub int64_atomics: bool,
     /// Packed dot products of int8 (`shaderIntegerDotProduct`).
     pub integer_dot_product: bool,
@@ -144,12 +144,12 @@ impl ModuleSet {
     /// Every module.
     ///
     /// # Errors
-    /// As [`ModuleSet::unpack`].
+    /// Errors of [`ModuleSet::unpack`].
     pub fn unpack_all(&self) -> Result<Vec<Vec<u32>>, ParseError> {
         self.unpack(0..self.records.len() as u32)
     }
 
-    /// Checks that frames hold as many modules as there are records, of a size that [`ModuleSet::unpack`] accepts.
+    /// Checks that frames hold one module for each record, and that [`ModuleSet::unpack`] accepts their size.
     pub(crate) fn validate(&self) -> Result<(), ParseError> {
         let in_frames: u64 = self.frames.iter().map(|frame| u64::from(frame.modules)).sum();
         if in_frames != self.records.len() as u64 {
@@ -214,7 +214,7 @@ impl ModuleFrame {
     }
 }
 
-/// The window that a zstd frame requires, in bytes (RFC 8878, 3.1.1.1); `None`: this is no such frame.
+/// The window that a zstd frame requires, in bytes (RFC 8878, 3.1.1.1); `None`: this is not such a frame.
 fn window_bytes(frame: &[u8]) -> Option<u64> {
     const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let [descriptor, rest @ ..] = frame.strip_prefix(&MAGIC)? else { return None };
@@ -249,18 +249,18 @@ mod write {
     pub struct Module {
         /// SPIR-V, entry point `main`.
         pub words: Vec<u32>,
-        /// What it needs of a device.
+        /// Its requirements of a device.
         pub needs: ModuleNeeds,
     }
 
-    /// A SmolLM2 for all targets has 5.4 MB of SPIR-V by level 3, and less than 5 MB by this one.
+    /// SmolLM2 for all targets has 5.4 MB of SPIR-V at level 3, and less than 5 MB at this level.
     const LEVEL: i32 = 9;
 
     impl ModuleSet {
-        /// Stores `groups` of modules, each that is not empty as one frame; modules are numbered through.
+        /// Stores each group of modules that is not empty as one frame; numbers of modules continue over all groups.
         ///
         /// # Errors
-        /// When zstd has not enough memory.
+        /// When memory for zstd is exhausted.
         pub fn pack<'a>(groups: impl IntoIterator<Item = &'a [Module]>) -> io::Result<ModuleSet> {
             let mut set = ModuleSet::default();
             for modules in groups.into_iter().filter(|modules| !modules.is_empty()) {
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Blocks that repeat one byte: a few bytes stand for gigabytes.
+    /// Blocks that repeat one byte: a few bytes decode to gigabytes.
     #[test]
     fn a_frame_that_unpacks_to_far_more_is_not_unpacked() {
         let repeated = [[0b010, 0, 0b1_0000, 0].as_slice(); 100_000].concat();

@@ -1,11 +1,11 @@
-//! NPU programs: the records of the NPU section and of the NPU's steps, and the check of what it says.
+//! NPU programs: the records of the NPU section and of the NPU's steps, and their check.
 //!
 //! ```text
-//! NpuSection ─ check ─► instruction ─► shims (registers) ─► transfers, all inside of the buffers of their command
+//! NpuSection ─ check ─► instruction ─► shims (registers) ─► transfers, all inside the buffers of their command
 //! ```
 //!
-//! A program is a matrix product of fixed size; a product is a matrix of the model with the program that multiplies by it and the place of its
-//! weights in a section of NPU weights. The check covers what a stream may write, not what its program computes.
+//! A program is a matrix product of fixed size; a product is a matrix of the model with the program that multiplies by it and the
+//! place of its weights in a section of NPU weights. The check covers what a stream may write, not what its program computes.
 
 mod check;
 pub mod instruction;
@@ -25,14 +25,14 @@ pub use tile::{Direction, FIRST_CORE_ROW, Tile, TileKind};
 
 pub(crate) use check::{check, check_steps};
 
-/// What an NPU computes for the model, and why.
+/// The products that an NPU computes for the model, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuSection {
     /// The device that the programs are for: `npu1` is XDNA1.
     pub device: String,
-    /// What was decided of each kind of work, in the order of a step.
+    /// The decision for each kind of work, in the order of a step.
     pub decisions: Vec<NpuDecision>,
-    /// Each shape once.
+    /// Programs, each shape once.
     pub programs: Vec<NpuProgram>,
     /// Matrices that a program multiplies by, by slice and offset.
     pub products: Vec<NpuProduct>,
@@ -43,11 +43,11 @@ pub struct NpuSection {
     pub steps: Vec<NpuSteps>,
 }
 
-/// Length of the heap of an NPU of Phoenix and Hawk Point, in which instruction streams and control images lie, and the alignment of its mapping.
+/// Length, and alignment of the mapping, of the heap for instruction streams and control images on Phoenix and Hawk Point.
 pub const HEAP_BYTES: u64 = 64 << 20;
 
 impl NpuSection {
-    /// What the NPU needs of system memory beside what the GPU needs: name, bytes and purpose of each buffer; nothing without a product.
+    /// System memory that the NPU needs in addition to the GPU's: name, bytes and purpose of each buffer; empty without a product.
     pub fn memory(&self) -> Vec<(&'static str, u64, &'static str)> {
         if self.products.is_empty() {
             return Vec::new();
@@ -64,17 +64,17 @@ impl NpuSection {
     }
 }
 
-/// Programs of a target that replace its own where an NPU is used.
+/// Programs of a target that replace the target's own where an NPU is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuSteps {
-    /// Their dispatches, and the kernels of these alone. Name and requirements are those of the target.
+    /// Their dispatches, and only the kernels of these. Name and requirements are those of the target.
     pub kernels: TargetKernels,
-    /// One list a program, in order.
+    /// One list of commands for each program, in order.
     pub commands: Vec<Vec<NpuCommand>>,
 }
 
-/// A product that the NPU computes between two dispatches. A dispatch before it leaves the activations in the arena, as the NPU program reads
-/// them, and one behind it reads the outputs there.
+/// A product that the NPU computes between two dispatches. A dispatch before it writes the activations to the arena in the NPU
+/// program's layout, and one after it reads the outputs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NpuCommand {
     /// Index of the dispatch before which it runs: not the first, and each later than the one before.
@@ -90,13 +90,13 @@ pub struct NpuCommand {
 /// Whether the NPU does a kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuDecision {
-    /// Such as `qkv` or `ffn`.
+    /// Name of the work, such as `qkv` or `ffn`.
     pub work: String,
     /// Whether its products have programs.
     pub on_npu: bool,
     /// Whether the user decided, and not the estimate.
     pub overruled: bool,
-    /// With the figures, which are estimates.
+    /// The reason, with figures, which are estimates.
     pub reason: String,
 }
 
@@ -107,24 +107,24 @@ pub struct NpuProgram {
     pub name: String,
     /// Padded shape.
     pub shape: NpuShape,
-    /// Activation that multiplies gate and up, in small letters; `None`: sums are only scaled.
+    /// Activation that combines gate and up, in small letters; `None`: sums are only scaled.
     pub activation: Option<String>,
     /// Buffers of the host in the order of the command.
     pub arguments: Vec<NpuArgument>,
-    /// What the firmware does for one command.
+    /// The firmware's instructions for one command.
     pub instructions: Vec<u8>,
-    /// The image that configures the array (PDI); empty: it was not made.
+    /// The image that configures the array (PDI); empty if it was not made.
     pub control: Vec<u8>,
     /// Use of the fullest tile of each kind.
     pub uses: Vec<NpuTileUse>,
-    /// What it would cost.
+    /// Estimated cost.
     pub estimate: NpuEstimate,
 }
 
 /// The shape of a program, with its padding, and a core's share. `kernels/src/npu/tile.rs` draws the layouts that follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NpuShape {
-    /// Rows of activations.
+    /// Rows of the activations.
     pub rows: u32,
     /// Columns of weights; gate and up together.
     pub cols: u32,
@@ -136,40 +136,40 @@ pub struct NpuShape {
     pub core_rows: u32,
     /// Columns of a core's tile.
     pub core_cols: u32,
-    /// Values of k that a core takes at a time.
+    /// Values of k that a core processes at a time.
     pub core_depth: u32,
 }
 
 /// A buffer of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NpuArgument {
-    /// What it holds.
+    /// Content of the buffer.
     pub name: String,
-    /// Its length.
+    /// Length of the buffer.
     pub bytes: u64,
 }
 
-/// Use of the fullest tile of a kind, and what such a tile has.
+/// Resources of the fullest tile of a kind: used, and available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NpuTileUse {
-    /// Such as `core tile`.
+    /// Kind of the tile, such as `core tile`.
     pub tile: String,
-    /// Bytes of data memory: used, there.
+    /// Bytes of data memory: used, available.
     pub memory_bytes: [u32; 2],
-    /// DMA channels: used into the tile, used out of it, there in each direction.
+    /// DMA channels: used into the tile, used out of it, available in each direction.
     pub channels: [u32; 3],
-    /// DMA descriptors: used, there.
+    /// DMA descriptors: used, available.
     pub descriptors: [u32; 2],
-    /// Locks: used, there.
+    /// Locks: used, available.
     pub locks: [u32; 2],
 }
 
-/// What a program would cost: from a model of the array, not measured.
+/// Estimated cost of a program, from a model of the array, not measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NpuEstimate {
     /// Clock cycles of the array.
     pub cycles: u64,
-    /// Clock rates that the array has at most and, of its usual ones, at least.
+    /// Highest clock rate of the array and the lowest of its usual ones.
     pub clock_hz: [u64; 2],
     /// Share of the matrix units' slots that do a product of the model.
     pub busy: f32,
@@ -189,7 +189,7 @@ impl NpuEstimate {
 pub struct NpuProduct {
     /// Names of the source tensors, joined.
     pub name: String,
-    /// `None`: of no layer.
+    /// Index of the layer; `None`: outside the layers.
     pub layer: Option<u32>,
     /// Index into [`NpuSection::programs`].
     pub program: u32,
@@ -199,9 +199,9 @@ pub struct NpuProduct {
     pub depth: u32,
     /// Index of the section of NPU weights.
     pub slice: u32,
-    /// Within the section, a multiple of [`crate::plan::BUFFER_ALIGN`].
+    /// Offset in the section, a multiple of [`crate::plan::BUFFER_ALIGN`].
     pub offset_bytes: u64,
-    /// As the program's argument of this name has.
+    /// Length in bytes, equal to the program's argument.
     pub len_bytes: u64,
 }
 

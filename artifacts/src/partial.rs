@@ -1,8 +1,8 @@
-//! A file that is being written. Where the file system can, it has no name until it is whole, so that of a process that is
-//! killed nothing is left; elsewhere it has a temporary one.
+//! A file that is being written. Where the file system supports it, it has no name until it is whole, so that a killed process
+//! leaves no file; elsewhere it has a temporary name.
 //!
 //! ```text
-//! unnamed ── written, flushed ──► .unicorn-….partial ──► its own name, in place of what had it
+//! unnamed ── written, flushed ──► .unicorn-….partial ──► its own name, in place of an older file
 //!                               (link)               (rename)
 //! ```
 
@@ -16,28 +16,28 @@ use rustix::fs::{AtFlags, CWD, linkat};
 use tempfile::NamedTempFile;
 
 /// A file, private to this user, that may become `path` by [`into_place`]. Its own path is the temporary name that it has or
-/// will have for a moment. Dropped, it leaves nothing.
+/// will have for a moment. If it is dropped, it is removed.
 ///
 /// # Errors
-/// Where no file can be made in the folder of `path`.
+/// When no file can be made in the folder of `path`.
 pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = folder_of(path);
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".unicorn-").suffix(".partial");
     let unnamed = || builder.make_in(folder, |_| unnamed_in(folder));
-    // Some file systems make files without a name and then cannot give them one: an empty one shows that before the work begins.
+    // Some file systems make files without a name and then cannot give them one: tried with an empty file before the work begins.
     match unnamed().and_then(|trial| give_name(&trial)) {
         Ok(()) => unnamed(),
         Err(_) => builder.tempfile_in(folder),
     }
 }
 
-/// The folder that a file of this path lies in.
+/// The folder of a file of this path.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where the file can be opened again, named or not.
+/// Path by which the file can be opened again, named or not.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -101,7 +101,7 @@ mod tests {
         let mut file = beside(&path).unwrap();
         file.write_all(b"later").unwrap();
         assert_eq!(std::fs::read(readable_at(&file).unwrap()).unwrap(), b"later");
-        // Both kinds of file are right; which one it is depends on the file system of the temporary folder.
+        // Both kinds of file are correct; the file system of the temporary folder decides which one it is.
         assert_eq!(names(folder.path()).len(), if has_name(&file).unwrap() { 2 } else { 1 });
         into_place(file, &path).unwrap();
         assert_eq!((names(folder.path()), std::fs::read(&path).unwrap()), (vec!["whole".into()], b"later".to_vec()));

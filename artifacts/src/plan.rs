@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Every activation, weight and buffer begins on a multiple of this; no device requires more than 256 bytes.
 pub const BUFFER_ALIGN: u64 = 256;
-/// Largest range that one shader binding may see: Vulkan's guaranteed minimum of maxStorageBufferRange.
+/// Largest range of one shader binding: Vulkan's guaranteed minimum of maxStorageBufferRange.
 pub const MAX_BINDING_BYTES: u64 = 128 << 20;
-/// Most layers of a model: of a KV group, too.
+/// Most layers of a model, and of a KV group.
 pub const MAX_LAYERS: u64 = 10_000;
 
 /// A kind of memory, fastest to reach first.
@@ -22,7 +22,7 @@ pub enum Tier {
     Vram,
     /// Host memory that the GPU reads in place.
     Gtt,
-    /// Host memory that only the CPU touches.
+    /// Host memory that only the CPU accesses.
     Host,
 }
 
@@ -47,27 +47,27 @@ impl fmt::Display for Tier {
 /// The plan section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What the plan was made for.
+    /// The machine that the plan is for.
     pub machine: MachinePlan,
-    /// One a weight section, in the order of their index.
+    /// One slice for each weight section, in the order of their index.
     pub slices: Vec<SlicePlan>,
     /// Every packed weight, in the order of its slice.
     pub weights: Vec<WeightPlan>,
-    /// Layers by shape of their KV cache.
+    /// Layers grouped by shape of their KV cache.
     pub kv_groups: Vec<KvGroupPlan>,
-    /// Activations of all programs in one arena of `arena_bytes`; ranges whose dispatches do not overlap may.
+    /// Activations of all programs in one arena of `arena_bytes`; two that are never alive at the same time may overlap.
     pub activations: Vec<ActivationPlan>,
     /// Length of the arena.
     pub arena_bytes: u64,
-    /// Where the arena lies.
+    /// Tier of the arena.
     pub arena_tier: Tier,
     /// f32 logits, `logits_rows * logits_stride` elements; read back by the host on request.
     pub logits_rows: u32,
     /// Elements between rows of logits.
     pub logits_stride: u32,
-    /// What the runtime makes besides: step, logits, read-back and staging buffers.
+    /// Other buffers that the runtime makes: step, logits, read-back and staging buffers.
     pub buffers: Vec<BufferPlan>,
-    /// Context the sizes shown to people are worked out for, in tokens.
+    /// Context, in tokens, for which sizes are shown to people.
     pub planned_context_tokens: u32,
     /// Most tokens that one step of such a sequence appends.
     pub planned_chunk_tokens: u32,
@@ -87,13 +87,13 @@ pub struct MachinePlan {
 pub struct TierPlan {
     /// Which memory.
     pub tier: Tier,
-    /// What the plan may use; `None`: no limit is known.
+    /// Bytes that the plan may use; `None`: no limit is known.
     pub budget_bytes: Option<u64>,
     /// Bandwidth of reads; `None`: unknown, nothing is estimated.
     pub bytes_per_s: Option<u64>,
     /// The processors that read it in place.
     pub readers: Vec<Reader>,
-    /// Whether tables of which a token reads a few rows may lie here.
+    /// Whether tables of which a token reads a few rows may be placed here.
     pub sparse_rows: bool,
     /// Where budget and bandwidth come from, for people.
     pub source: String,
@@ -112,7 +112,7 @@ pub enum Reader {
 }
 
 impl MachinePlan {
-    /// The tiers that kernels on the GPU can be bound to, the one to fill first in front.
+    /// The tiers that the GPU's kernels can access, in the order in which they are filled.
     pub fn gpu_tiers(&self) -> impl DoubleEndedIterator<Item = &TierPlan> {
         self.tiers.iter().filter(|tier| tier.readers.contains(&Reader::Gpu))
     }
@@ -123,7 +123,7 @@ impl MachinePlan {
 pub struct SlicePlan {
     /// Length, the gaps between weights included.
     pub bytes: u64,
-    /// Where it is resident.
+    /// Tier where it is resident.
     pub tier: Tier,
 }
 
@@ -134,15 +134,15 @@ pub struct WeightPlan {
     pub name: String,
     /// Index into [`Plan::slices`].
     pub slice: u32,
-    /// Within the slice, a multiple of [`BUFFER_ALIGN`].
+    /// Offset in the slice, a multiple of [`BUFFER_ALIGN`].
     pub offset_bytes: u64,
     /// Packed length.
     pub len_bytes: u64,
-    /// `None`: of no layer, such as the embedding.
+    /// Index of the layer; `None`: outside the layers, such as the embedding.
     pub layer: Option<u32>,
-    /// Bytes of it that one decode step reads: all of a matrix, one row of an embedding.
+    /// Bytes that one decode step reads: all of a matrix, one row of an embedding.
     pub bytes_read_per_token: u64,
-    /// Why it lies there, for people.
+    /// Why it is placed there, for people.
     pub reason: String,
 }
 
@@ -152,7 +152,7 @@ pub const STATE_PAGE_TOKENS: u32 = u32::MAX;
 /// Layers whose KV cache, or recurrent state, has the same shape and lifetime, and so shares one block table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvGroupPlan {
-    /// Layers keep this many tokens, the newest included; `None`: all.
+    /// Tokens of which layers keep K and V, the newest included; `None`: all.
     pub window_tokens: Option<u32>,
     /// Layers that share the block table.
     pub n_layers: u32,
@@ -160,14 +160,14 @@ pub struct KvGroupPlan {
     pub page_tokens: u32,
     /// Bytes of K in one page of one layer, which V takes as well; of recurrent state, bytes of each half of a page.
     pub page_bytes: u64,
-    /// Where the pool lies.
+    /// Tier of the pool.
     pub tier: Tier,
-    /// Why it lies there, for people.
+    /// Why it is placed there, for people.
     pub reason: String,
 }
 
 impl KvGroupPlan {
-    /// Whether each step changes all of a page, which so fits the sequence's last token alone.
+    /// Whether each step changes all of a page, so that the page is valid only at the sequence's last token.
     pub fn is_state(&self) -> bool {
         self.page_tokens == STATE_PAGE_TOKENS
     }
@@ -182,12 +182,12 @@ impl KvGroupPlan {
         }
     }
 
-    /// K and V of all layers for `pages` pages.
+    /// Bytes of K and V of all layers for `pages` pages.
     pub fn bytes(&self, pages: u32) -> u64 {
         2 * self.page_bytes * u64::from(self.n_layers) * u64::from(pages)
     }
 
-    /// K and V that one decode step reads at the end of a sequence of `context_tokens`.
+    /// Bytes of K and V that one decode step reads at the end of a sequence of `context_tokens`.
     pub fn bytes_read_per_token(&self, context_tokens: u32) -> u64 {
         if self.is_state() {
             return self.bytes(1);
@@ -197,26 +197,26 @@ impl KvGroupPlan {
     }
 }
 
-/// A buffer of the runtime's own, for the account. Like every slice, every KV pool and the arena, it is a Vulkan buffer by
-/// itself and so begins at offset 0.
+/// A buffer of the runtime, for the account. Like every slice, every KV pool and the arena, it is a Vulkan buffer of its own
+/// and so begins at offset 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BufferPlan {
-    /// What it is.
+    /// Name of the buffer.
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// Where it lies.
+    /// Tier of the buffer.
     pub tier: Tier,
-    /// What it is for.
+    /// Purpose of the buffer, for people.
     pub reason: String,
 }
 
-/// One activation in the arena and the dispatches (of the program it was worked out for) between which its value is needed.
+/// One activation in the arena and the dispatches, of one program, between which its value is needed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActivationPlan {
-    /// The value, by its graph name.
+    /// Name of the value in the graph.
     pub name: String,
-    /// In the arena.
+    /// Offset in the arena.
     pub offset_bytes: u64,
     /// Its length.
     pub len_bytes: u64,

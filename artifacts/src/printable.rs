@@ -1,4 +1,4 @@
-//! Text from files, as it may be printed: a name must not move the cursor, ring or begin another line.
+//! Text from files in a form that is safe to print: a name must not move the cursor, ring the bell or begin another line.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// The same for text of several lines, whose line breaks stay.
+/// The same for text of several lines, whose line breaks are not changed.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -1,10 +1,9 @@
-//! Other small sections for the same weights: a copy of the artifact in which some sections, their entries in the table and the
+//! New small sections for the same weights: a copy of the artifact in which some sections, their entries in the table and the
 //! places of the small sections behind them are new.
 //!
-//! The copy takes its name when it is whole, so that a crash leaves the old file and a reader that has mapped
-//! the old one keeps it; overwriting in place would lose the old file in a crash and change what a
-//! reader has mapped. Weights are handed from file to
-//! file by the kernel, which shares their blocks instead of copying them where the file system can (Btrfs, XFS).
+//! The copy gets its name when it is whole, so that a crash leaves the old file and a reader that has mapped the old one keeps
+//! it; overwriting in place would lose the old file in a crash and change the bytes that a reader has mapped. The system copies
+//! weights from file to file, and shares their blocks instead where the file system can (Btrfs, XFS).
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -24,27 +23,27 @@ use crate::write::{into_place, new_file_permissions};
 /// signal ends the process.
 ///
 /// # Errors
-/// Where `path` is no artifact, where the new plan does not go with its other sections, and when there is no room for the
-/// copy. The old artifact is then as it was.
+/// When `path` is not an artifact, when the new plan does not match its other sections, and when the disk has no space for the
+/// copy. The old artifact is then unchanged.
 pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::Result<u64> {
     replace(path, path, &[(SectionKind::Plan, codec::encode(plan))], &[], begun)
 }
 
-/// Kernels, and what changes with them.
+/// Kernels, and the sections that change with them.
 #[derive(Clone, Copy)]
 pub struct NewKernels<'a> {
-    /// Names the targets.
+    /// Metadata, which names the targets.
     pub meta: &'a Meta,
-    /// With the arena that the programs need.
+    /// Plan with the arena that the programs need.
     pub plan: &'a Plan,
     /// The kernels of all targets.
     pub kernels: &'a Kernels,
-    /// With the steps of all targets; `None`: as before.
+    /// NPU section with the steps of all targets; `None`: as before.
     pub npu: Option<&'a NpuSection>,
 }
 
-/// Writes the artifact at `path` to `output`, which may be the same file, with new kernels and what changes with them, and without
-/// sections of the kinds `removed`. Returns its length; `begun` as in [`replace_plan`].
+/// Writes the artifact at `path` to `output`, which may be the same file, with new kernels and the sections that change with
+/// them, and without sections of the kinds `removed`. Returns its length in bytes; `begun` as in [`replace_plan`].
 ///
 /// # Errors
 /// Errors of [`replace_plan`]. The file at `output` is then unchanged.
@@ -81,7 +80,7 @@ fn replace(
     removed: &[SectionKind],
     begun: impl FnOnce(&Path),
 ) -> io::Result<u64> {
-    // A link stays one: what it points to is replaced.
+    // A link is kept: the file that it points to is replaced.
     let path = &path.canonicalize()?;
     let output = &output.canonicalize().unwrap_or(output.to_owned());
     let old = MappedFile::open(path)?;
@@ -96,7 +95,7 @@ fn replace(
     let mut file = partial::beside(output)?;
     begun(file.path());
     let mut source = old.file();
-    // Before the first section lies the table, which is written when the file is whole and may be shorter than the old one: zeros.
+    // Zeros in place of the table before the first section, which is written at the end and may be shorter than the old one.
     source.seek(SeekFrom::Start(begin_bytes))?;
     file.as_file_mut().write_all(&vec![0; begin_bytes as usize])?;
     let copied = io::copy(&mut source.take(kept_bytes - begin_bytes), file.as_file_mut())?;
@@ -117,7 +116,7 @@ fn replace(
             section.hash = *blake3::hash(body).as_bytes();
         }
     }
-    // What an earlier version has no section of comes last.
+    // Sections that the old file does not have are appended.
     let begin_bytes = sections.first().map_or(0, |section| section.offset_bytes);
     for (kind, body) in new {
         let is_there = sections.iter().any(|section| section.kind == *kind as u32);

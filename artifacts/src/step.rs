@@ -1,5 +1,5 @@
-//! What the host writes before each step, and what the step writes back. Defined once: the struct that the CPU fills and
-//! the WGSL that kernels read come from the same lines.
+//! The inputs that the host writes before each step, and the outputs of the step. Defined once: the struct that the CPU
+//! fills and the WGSL that kernels read are generated from the same lines.
 //!
 //! ```text
 //! step buffer   ┌────────────┬────────────────┬─────────────────────────┬─────────────────────────────┬──────────────┐
@@ -13,9 +13,9 @@
 //!               └────────────────────────┴────────────────────────┴───┴────────────────────────┘
 //! ```
 //!
-//! A sampler that *feeds* writes its token into the row of its own number, one position on, and counts its samples: the same
-//! program can then run again before the host has seen the token. The host reads the tokens of some steps while those behind
-//! them are in flight, up to `KEPT_SAMPLES` in all.
+//! A sampler that *feeds* writes its token to the row of its own number, at the next position, and counts its samples: the same
+//! program can then run again before the host has read the token. The host reads the tokens of some steps while later ones are in
+//! flight, up to `KEPT_SAMPLES` in all.
 
 use std::fmt::Write;
 
@@ -27,13 +27,13 @@ pub const MAX_SAMPLERS: usize = 64;
 pub const MAX_HISTORY: usize = 256;
 /// Sampled tokens of one sampler that are kept: a ring.
 pub const KEPT_SAMPLES: usize = 8;
-/// Outputs of as many steps.
+/// Outputs of `KEPT_SAMPLES` steps.
 pub const MAX_OUTPUTS: usize = KEPT_SAMPLES * MAX_SAMPLERS;
 
-// Where the number of samples overflows, the ring continues as always.
+// The ring also continues when the number of samples overflows.
 const _: () = assert!(KEPT_SAMPLES.is_power_of_two());
 
-/// Declares a struct of 32-bit words together with the WGSL text that declares the same.
+/// Declares a struct of 32-bit words together with its WGSL declaration.
 macro_rules! gpu_words {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $kind:ident,)* }) => {
         $(#[$meta])*
@@ -53,7 +53,7 @@ macro_rules! gpu_words {
                 wgsl_struct(stringify!($name), Self::FIELDS)
             }
 
-            /// Field by field in order, as the GPU reads them.
+            /// The words of the fields in order, as the GPU reads them.
             pub fn to_words(&self) -> [u32; Self::WORDS] {
                 [$(self.$field.to_word(),)*]
             }
@@ -68,7 +68,7 @@ gpu_words! {
         n_rows: u32,
         /// The row that `LogitsRows::One` programs give logits for.
         logits_row: u32,
-        /// Sequences longer than this take LongRoPE's long frequencies.
+        /// Sequences longer than this use LongRoPE's long frequencies.
         long_rope_above: u32,
         /// Block table entries of one sequence slot.
         table_stride: u32,
@@ -86,9 +86,9 @@ gpu_words! {
 gpu_words! {
     /// One token of a step.
     pub struct Row {
-        /// Number in the vocabulary.
+        /// Id of the token.
         token: u32,
-        /// 0 for the first token of its sequence.
+        /// Position in the sequence, from 0.
         position: u32,
         /// Sequence slot: which block table.
         sequence: u32,
@@ -128,13 +128,13 @@ gpu_words! {
 }
 
 gpu_words! {
-    /// What a sampling program writes.
+    /// The output of a sampling program.
     pub struct Output {
         /// The sampled token.
         token: u32,
         /// Logit of the sampled token, after penalties and before temperature.
         logit: f32,
-        /// Tokens that top-k, top-p and min-p left to sample from.
+        /// Number of tokens that remain after top-k, top-p and min-p.
         candidates: u32,
         /// 1: a dispatch gave up waiting for the one before it, and the token is meaningless.
         stalled: u32,
@@ -142,11 +142,11 @@ gpu_words! {
 }
 
 gpu_words! {
-    /// Push constants of a dispatch: what its kernel waits for, and what waits for it, if counters replace barriers.
+    /// Push constants of a dispatch where counters replace barriers: the dispatch that it waits for, and whether one waits for it.
     pub struct CounterWait {
-        /// Workgroups of the dispatch before that are waited for; 0: there was a barrier.
+        /// Workgroups of the dispatch before, for which it waits; 0: there was a barrier.
         waits_for: u32,
-        /// Workgroups of this one.
+        /// Workgroups of this dispatch.
         workgroups: u32,
         /// 1: no dispatch waits for this one.
         ends: u32,

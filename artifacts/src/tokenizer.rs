@@ -1,4 +1,4 @@
-//! The tokenizer section: text in, ids out, and when to stop.
+//! The tokenizer section: from text to ids, and the tokens that end a text.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub struct TokenizerSection {
     pub chat_template: Option<String>,
     /// Text of the token that begins a sequence.
     pub bos_token: Option<String>,
-    /// Text of the token that ends one.
+    /// Text of the token that ends a sequence.
     pub eos_token: Option<String>,
     /// Whether a plain prompt is preceded by `bos_id`.
     pub add_bos: bool,

@@ -1,4 +1,4 @@
-//! The plan against the sections: every range inside, aligned, and no two that are alive together overlapping.
+//! Checks the plan against the sections: every range is inside, aligned, and overlaps no other that is alive at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,20 @@ use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
-/// Bounds on what sums of a plan's numbers can come to, so that readers may add them up without a check: K and V of one
-/// page over the layers of a group, groups, and bytes of a buffer or of the weights that a dispatch reads.
+/// Bounds on a plan's numbers, so that readers may add them without a check: K and V of one page over the layers of a group,
+/// groups, and bytes of a buffer or of the weights that a dispatch reads.
 const MAX_GROUP_PAGE_BYTES: u64 = 512 << 20;
 const MAX_KV_GROUPS: u64 = 16;
 const MAX_BUFFERS: u64 = 64;
 const MAX_READ_BYTES: u64 = 1 << 40;
-/// More workgroups than any dispatch has: a device takes a fraction of a second to start them.
+/// More workgroups than any dispatch has; a device starts them in a fraction of a second.
 const MAX_WORKGROUPS: u64 = 1 << 24;
 /// Kernels read and write whole words.
 const WORD_BYTES: u64 = 4;
-/// A bound on what tuning can cost a reader.
+/// Bounds the work of tuning.
 const MAX_ALTERNATIVES: u64 = 16;
 
-/// The structured sections against each other, and against the bytes of the weight sections, `slice_lens`.
+/// Checks the structured sections against each other and against the lengths of the weight sections, `slice_lens`.
 pub(crate) fn validate(
     meta: &Meta,
     plan: &Plan,
@@ -136,7 +136,7 @@ fn validate_activations(plan: &Plan) -> Result<(), ParseError> {
     validate_lives(&plan.activations, plan.arena_bytes)
 }
 
-/// In the order of their first use, each against its neighbours among those that are alive then.
+/// Checks activations in the order of their first use, each against its neighbours among those that are alive then.
 fn validate_lives(activations: &[ActivationPlan], arena_bytes: u64) -> Result<(), ParseError> {
     let mut in_order: Vec<&ActivationPlan> = activations.iter().collect();
     in_order.sort_by_key(|one| one.first_use);
@@ -157,7 +157,7 @@ fn validate_lives(activations: &[ActivationPlan], arena_bytes: u64) -> Result<()
         )?;
         let end = range_end(&one.name, one.offset_bytes, one.len_bytes, arena_bytes)?;
         let before = alive.range(..=one.offset_bytes).next_back().map(|(_, other)| *other);
-        // What is alive was range-checked in its own turn, so this sum does not overflow.
+        // The ranges of live activations were checked before, so this sum does not overflow.
         let reaches_it = |other: &&ActivationPlan| other.offset_bytes + other.len_bytes > one.offset_bytes;
         let behind = || alive.range(one.offset_bytes..end).next().map(|(_, other)| *other);
         if let Some(other) = before.filter(reaches_it).or_else(behind) {
@@ -173,7 +173,7 @@ fn validate_lives(activations: &[ActivationPlan], arena_bytes: u64) -> Result<()
     Ok(())
 }
 
-/// Whatever a program for long sequences gives, another gives for those of any length.
+/// Checks that each program for long sequences has an equivalent for sequences of any length.
 fn validate_depths(programs: &[Program]) -> Result<(), ParseError> {
     let kind = |program: &Program| (program.rows, program.logits as u8, program.samples, program.batch);
     let (of_any, long_context): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.from_tokens == 0);
@@ -215,7 +215,7 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
         for workgroups in dispatch.alternatives.iter().chain([&dispatch.workgroups]) {
             let what = format!("workgroups of dispatch {}", dispatch.label);
             workgroups.iter().try_for_each(|&count| in_range(&what, u64::from(count), 1, 65_535))?;
-            // Three factors below 2^16. Every workgroup writes a word at least.
+            // Three factors below 2^16. Every workgroup writes at least one word.
             let all = workgroups.iter().map(|&count| u64::from(count)).product();
             in_range(&format!("{what}, all together,"), all, 1, MAX_WORKGROUPS.min(written_words))?;
         }
@@ -223,7 +223,7 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
     Ok(())
 }
 
-/// A program of hidden rows samples nothing, and writes whole rows.
+/// Checks that a program of hidden rows samples nothing and writes whole rows.
 fn validate_hidden(hidden_size: u64, program: &Program) -> Result<(), ParseError> {
     equal("sampling of a program of hidden rows", false, program.samples)?;
     in_range("hidden size", hidden_size, 1, 1 << 24)?;
@@ -295,7 +295,7 @@ fn whole_words(what: &str, bytes: u64) -> Result<(), ParseError> {
     Err(ParseError::invalid(what, format!("a multiple of {WORD_BYTES} bytes"), bytes))
 }
 
-/// Checks alignment and that the range lies below `limit`; returns its end.
+/// Checks alignment and that the range ends at most at `limit`; returns its end.
 fn range_end(what: &str, offset: u64, len: u64, limit: u64) -> Result<u64, ParseError> {
     if !offset.is_multiple_of(BUFFER_ALIGN) {
         return Err(ParseError::invalid(format!("offset of {what}"), format!("a multiple of {BUFFER_ALIGN}"), offset));
@@ -364,7 +364,7 @@ mod tests {
                 reason: String::new(),
             };
             let all: Vec<ActivationPlan> = lives.into_iter().map(activation).collect();
-            // Each with each.
+            // Each pair.
             let meet = |one: &ActivationPlan, other: &ActivationPlan| {
                 let at_a_time = one.first_use <= other.last_use && other.first_use <= one.last_use;
                 let end = |one: &ActivationPlan| one.offset_bytes + one.len_bytes;

@@ -1,4 +1,4 @@
-//! The reader: bytes to checked, borrowed parts. Everything read from a file is checked once, here, and trusted after.
+//! The reader: from bytes to checked, borrowed parts. Everything read from a file is checked once, here, and then trusted.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -45,7 +45,7 @@ pub struct ArtifactView<'a> {
 /// One weight section, not yet hashed.
 #[derive(Clone, Copy)]
 pub struct WeightSection<'a> {
-    /// Empty where the view was read, not parsed.
+    /// Bytes of the section; empty if the view was read, not parsed.
     pub bytes: &'a [u8],
     /// Offset of the section's first byte in the file.
     pub offset_bytes: u64,
@@ -60,12 +60,12 @@ pub enum ReadError {
     /// The file could not be read.
     #[error(transparent)]
     File(#[from] io::Error),
-    /// Its bytes are no artifact of this version.
+    /// Its bytes are not an artifact of this version.
     #[error(transparent)]
     Artifact(#[from] ParseError),
 }
 
-/// What is read and hashed at a time: whole subtrees.
+/// Bytes that are read and hashed at a time: whole subtrees.
 const CHUNK_BYTES: u64 = 8 << 20;
 
 impl<'a> ArtifactView<'a> {
@@ -83,11 +83,11 @@ impl<'a> ArtifactView<'a> {
         ArtifactView::assemble(&sections, body, |section| section_bytes(bytes, section))
     }
 
-    /// The same from a file of which nothing is mapped: all but the weights is read into memory of this process. A map of a
-    /// file that is cut meanwhile ends the process that reads it; this gives an error.
+    /// The same from a file that is not mapped: everything except the weights is read into memory of this process. If the file is
+    /// cut meanwhile, this returns an error, where reading a map would end the process.
     ///
     /// # Errors
-    /// As [`ArtifactView::parse`], and when the file cannot be read.
+    /// Errors of [`ArtifactView::parse`], and when the file cannot be read.
     pub fn read(file: &File) -> Result<ArtifactView<'static>, ReadError> {
         let len_bytes = file.metadata()?.len();
         let head = read_at(file, 0, len_bytes.min(MAX_HEAD_BYTES as u64))?;
@@ -151,7 +151,7 @@ impl<'a> ArtifactView<'a> {
 }
 
 impl<'a> WeightSection<'a> {
-    /// Hashes the bytes, on the calling thread, and compares.
+    /// Hashes the bytes on the calling thread and compares the hash.
     ///
     /// # Errors
     /// [`ParseError::Hash`] with both hashes if a bit changed since the file was written.
@@ -167,17 +167,17 @@ impl<'a> WeightSection<'a> {
         compare_hash("weights", self.offset_bytes, &self.hash, &found)
     }
 
-    /// The same for the bytes as they are in `file`, which are read.
+    /// The same for the section's bytes in `file`, which are read.
     ///
     /// # Errors
-    /// As [`WeightSection::verify`], and when the file cannot be read.
+    /// Errors of [`WeightSection::verify`], and when the file cannot be read.
     pub fn verify_in(&self, file: &File) -> Result<(), ReadError> {
         let chunks = (0..self.chunks()).map(|chunk| self.hash_chunk(file, chunk));
         let values = chunks.collect::<io::Result<Vec<_>>>()?.concat();
         Ok(self.compare(join(values))?)
     }
 
-    /// Chunks in which the section is read and hashed, see [`WeightSection::hash_chunk`].
+    /// Number of chunks in which the section is read and hashed, see [`WeightSection::hash_chunk`].
     pub fn chunks(&self) -> usize {
         self.len_bytes.div_ceil(CHUNK_BYTES) as usize
     }
@@ -207,15 +207,15 @@ impl<'a> WeightSection<'a> {
     }
 }
 
-/// Whether the file at `path` begins as an artifact does: then it is not to be overwritten with something else.
+/// Whether the file at `path` begins as an artifact does; such a file must not be overwritten with something else.
 pub fn is_artifact(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     read.is_ok() && start == MAGIC
 }
 
-/// Checks that all between the sections, and behind the last one, is zero: no bit of a file can change unseen. `read` is
-/// requested at most [`SECTION_ALIGN`] bytes at a time.
+/// Checks that all bytes between the sections, and after the last one, are zero, so that every changed bit is detected. `read` is
+/// called for at most [`SECTION_ALIGN`] bytes at a time.
 fn check_gaps<'s, E: From<ParseError>>(
     sections: &[Section],
     len_bytes: u64,
@@ -238,7 +238,7 @@ fn check_gaps<'s, E: From<ParseError>>(
     Ok(())
 }
 
-/// The kernels section, with the programs that write hidden rows, where there is a section of them.
+/// The kernels section, with the programs that write hidden rows, if the file has a section of them.
 fn kernels<'s, E: From<ParseError>>(
     body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
     sections: &[Section],
@@ -253,7 +253,7 @@ fn kernels<'s, E: From<ParseError>>(
     Ok(kernels)
 }
 
-/// The NPU section with its steps, where there are such sections.
+/// The NPU section with its steps, if the file has them.
 fn npu_section<'s, E: From<ParseError>>(
     body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
     sections: &[Section],
@@ -326,7 +326,7 @@ fn weight_sections<'a>(
     Ok(weights)
 }
 
-/// Bytes of a file, into memory whose size the file declares: that there is none left for it is an error like any other.
+/// Reads bytes of a file into memory whose size the file declares; when memory is exhausted, this returns an error.
 fn read_at(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len_bytes as usize)?;
@@ -335,7 +335,7 @@ fn read_at(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<Vec<u8>
     Ok(bytes)
 }
 
-/// `decode_header` has checked that the range lies in the file.
+/// `decode_header` has checked that the range is inside the file.
 pub(crate) fn section_bytes<'a>(bytes: &'a [u8], section: &Section) -> &'a [u8] {
     &bytes[section.offset_bytes as usize..(section.offset_bytes + section.len_bytes) as usize]
 }

@@ -1,5 +1,5 @@
-//! The writer: mirror of `view`. Weights stream through it, one packed tensor at a time; nothing appears under the
-//! artifact's own name before the last byte is on disk.
+//! The writer, the inverse of `view`. Weights are streamed, one packed tensor at a time; the artifact gets its name
+//! when its last byte is on disk.
 
 use std::fs::Permissions;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -20,11 +20,11 @@ use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
 use crate::view::ArtifactView;
 
-/// Writes one artifact beside its final name and renames it into place. Dropped unfinished, it leaves nothing; where the file
-/// system can, neither does a process that is killed.
+/// Writes one artifact beside its final name and renames it into place. Dropped unfinished, it leaves no file; where the file
+/// system supports it, a killed process leaves none either.
 ///
-/// Weight sections come first, in the file as in time: their lengths are known from the plan, while what the small
-/// sections say (quantisation errors) is known only afterwards. Header and table have a reserved place before them all.
+/// Weight sections are first in the file and are written first: their lengths are known from the plan, while the content of the
+/// small sections (quantisation errors) is known only afterwards. Header and table have a reserved place before all sections.
 pub struct ArtifactWriter {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -41,7 +41,7 @@ impl ArtifactWriter {
     /// `path` and removes it again.
     ///
     /// # Errors
-    /// Those of [`ArtifactWriter::create`].
+    /// Errors of [`ArtifactWriter::create`].
     pub fn check(path: &Path) -> io::Result<()> {
         replacement_of(path).map(drop)
     }
@@ -52,14 +52,14 @@ impl ArtifactWriter {
     /// Errors of the file system.
     pub fn free_bytes(path: &Path) -> io::Result<Option<u64>> {
         let found = rustix::fs::statvfs(partial::folder_of(path))?;
-        // File systems without a size of their own, such as some of user space, report zeros.
+        // File systems without a size of their own, such as some in user space, report zeros.
         Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
     }
 
     /// Begins an artifact of `n_slices` weight sections, those of NPU weights included, that will be named `path`.
     ///
     /// # Errors
-    /// When no file can be made, or when `path` is something else than a file: a rename would replace a device or a pipe.
+    /// When no file can be made, or when `path` is not a regular file: a rename would replace a device or a pipe.
     pub fn create(path: &Path, n_slices: usize) -> io::Result<ArtifactWriter> {
         let file = replacement_of(path)?;
         let mut writer = ArtifactWriter {
@@ -77,7 +77,7 @@ impl ArtifactWriter {
         Ok(writer)
     }
 
-    /// Hashes weights by `update`, on the caller's threads, instead of on this one.
+    /// Hashes weights by `update`, for example on the caller's thread pool, instead of on this thread.
     #[must_use]
     pub fn hash_by(self, update: Update) -> ArtifactWriter {
         ArtifactWriter { update, ..self }
@@ -88,7 +88,7 @@ impl ArtifactWriter {
         &self.path
     }
 
-    /// Where the half-written file is, or will be for a moment, to be removed when a signal ends the process.
+    /// Path that the half-written file has, or will have for a moment; to be removed when a signal ends the process.
     pub fn partial_path(&self) -> &Path {
         self.file.get_ref().path()
     }
@@ -146,8 +146,8 @@ impl ArtifactWriter {
         Ok(())
     }
 
-    /// Writes the structured sections, the header and the table, flushes to disk, and renames into place. What was
-    /// written is parsed again first: we assert just before writing what the reader checks just after.
+    /// Writes the structured sections, the header and the table, flushes to disk, and renames into place. Before the rename,
+    /// the file is parsed as a reader parses it.
     pub fn finish(
         mut self,
         meta: &Meta,
@@ -224,13 +224,13 @@ impl ArtifactWriter {
 /// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, and the license, for which the table has room.
 const STRUCTURED_SECTIONS: usize = 8;
 
-/// Permissions of a file that this user makes: those that the umask leaves.
+/// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {
     Permissions::from_mode(0o666 & !partial::umask())
 }
 
-/// Writes a small file beside an artifact, such as its plan as text, under its own name only when it is whole. A link
-/// stays one: what it leads to is replaced.
+/// Writes a small file beside an artifact, such as its plan as text; it gets its name when it is whole. A link is kept:
+/// the file that it points to is replaced.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = path.canonicalize().unwrap_or(path.to_owned());
     let mut file = partial::beside(&path)?;

@@ -1,5 +1,5 @@
-//! Other kernels with the same result, from which `unicorn-run tune` chooses on the user's device: of targets whose own numbers
-//! were not measured (`Target::is_measured`), so of kernels that such targets have.
+//! Other kernels with the same result, from which `unicorn-run tune` chooses on the user's device. Only targets whose own numbers
+//! were not measured (`Target::is_measured`) have them, so there are none of kernels that only measured targets use.
 //!
 //! ```text
 //! KernelSpec ─┬─ matmul      lanes, rows and tokens a lane, loads in flight
@@ -51,9 +51,8 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     found
 }
 
-/// Every program of a target for a model of `max_positions` positions, and behind the compiler's choice of one, if alternatives are
-/// wanted, the same by another list of kernels: of the step that decodes, norms that are folded into matmuls come by themselves,
-/// and the reverse.
+/// Every program of a target for a model of `max_positions` positions. With `alternatives`, each program that decodes is followed
+/// by the same with another list of kernels: norms that are folded into matmuls become dispatches, or the reverse.
 pub(crate) fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
     for kind in PROGRAMS {

@@ -1,4 +1,4 @@
-//! Text forms of what a compile works out: for people, and for golden file tests.
+//! Text forms of the results of a compile's stages: for people, and for golden file tests.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::outputs::write_text;
 use crate::pipeline_name::pipeline_name;
 
-/// A text form of what a compile works out.
+/// A text form of one result of a compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
@@ -68,7 +68,7 @@ impl Form {
     }
 }
 
-/// One line a placed thing: what, tier, buffer and offset in it, bytes, name, reason.
+/// One line for each placed object: kind, tier, buffer and offset in it, bytes, name, reason.
 pub fn plan_text(plan: &Plan) -> String {
     let mut text = String::new();
     let mut line = |parts: std::fmt::Arguments| writeln!(text, "{parts}").expect("writing to a String");
@@ -146,7 +146,7 @@ fn kernels_text(planned: &Planned) -> String {
     text
 }
 
-/// `|` behind a barrier, `>` where its workgroups wait by themselves for those of the dispatch before.
+/// `|` after a barrier, `>` where workgroups wait for those of the dispatch before by counters.
 fn order_mark(order: Order) -> char {
     match order {
         Order::Free => ' ',

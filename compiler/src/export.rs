@@ -1,6 +1,6 @@
-//! [`export`]: a Hugging Face folder with exactly the weights that the GPU will decode, so that anyone can check
-//! us with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again; those of a product that an NPU computes in
-//! prefill are the NPU's.
+//! [`export`]: a Hugging Face folder with exactly the weights that the GPU will decode, so that anyone can check the artifact
+//! with `transformers`. Weights are decoded from the artifact's own bytes, not quantised again; those of a product that an NPU
+//! computes in prefill are the NPU's.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::{CompileOptions, NPU_ROTATION};
 /// moved, so that it never holds a part of a model.
 ///
 /// # Errors
-/// When the model or the artifact does not read back, the folder cannot be written, or is the model's own.
+/// When the model or the artifact cannot be read, and when the folder cannot be written or is the model's own.
 pub fn export(
     model: &Path,
     artifact: &Path,
@@ -45,7 +45,7 @@ pub fn export(
     let exported = write_folder(&checkpoint, artifact, options, folder, progress);
     progress.partial(None);
     exported?;
-    // The folder is there: too late to cancel.
+    // The folder is complete: too late to cancel.
     let _ = progress.advance(1);
     Ok(())
 }
@@ -86,7 +86,7 @@ fn npu_weights_are_rotated(view: &ArtifactView) -> std::result::Result<(), Strin
     Err(format!("rotation of its NPU weights is {found}, expected {ROTATED}; compile the model again"))
 }
 
-/// A temporary folder on the same disk, which vanishes with the value.
+/// A temporary folder on the same disk, which is removed when the value is dropped.
 fn folder_beside(folder: &Path) -> io::Result<TempDir> {
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent)?;
@@ -113,8 +113,8 @@ struct Packed<'a> {
     shapes: &'a BTreeMap<String, Vec<usize>>,
 }
 
-/// One exported tensor: canonical tensors below one another, or their rows as the folder mixes them, decoded when the writer requires
-/// its bytes.
+/// One exported tensor: canonical tensors one below another, or their rows in the folder's order, decoded when the writer
+/// requests its bytes.
 struct Exported<'a> {
     packed: &'a Packed<'a>,
     config: &'a ModelConfig,
@@ -256,7 +256,7 @@ impl Packed<'_> {
 
     fn matrix(&self, id: fuse::MatrixId, part: &graph::MatrixRef, expert: usize) -> Vec<f32> {
         let matrix = &self.graph.matrices[id.0];
-        // Of a stack, the rows of one expert lie together.
+        // In a stack, the rows of one expert are contiguous.
         let own_rows = if matrix.experts.is_some() {
             expert * matrix.expert_rows()..(expert + 1) * matrix.expert_rows()
         } else {
@@ -287,7 +287,7 @@ impl Packed<'_> {
     }
 }
 
-/// The expert whose tensor this is: 0 of a matrix that is no stack.
+/// Index of the expert whose tensor this is; 0 if the matrix is not a stack.
 fn expert_of(part: &graph::MatrixRef, tensor: &str) -> Option<usize> {
     let Some(experts) = part.experts else { return (part.tensor == tensor).then_some(0) };
     let (before, behind) = part.tensor.split_once('*')?;

@@ -15,7 +15,7 @@ impl WeightsOption {
     /// Every format, the smallest first.
     pub const ALL: [WeightsOption; 3] = [WeightsOption::Int4, WeightsOption::Int8, WeightsOption::F16];
 
-    /// `int4`, `int8` or `f16`.
+    /// Name of the option: `int4`, `int8` or `f16`.
     pub fn name(self) -> &'static str {
         match self {
             WeightsOption::Int4 => "int4",
@@ -25,9 +25,9 @@ impl WeightsOption {
     }
 }
 
-/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and what recurrent state changes by are one step finer
-/// than the rest, INT8 under INT4 and f16 under INT8: a table row is one token's only description, the head's errors reach the logits with
-/// nothing after them to even them out, and those of state add up.
+/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and the gates of recurrent state are one step finer
+/// than the rest, INT8 with INT4 and f16 with INT8: a table row is a token's only description, no later layer compensates the
+/// head's errors, and errors of state add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
     /// Format of the matrices inside layers.

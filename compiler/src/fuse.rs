@@ -1,4 +1,4 @@
-//! [`FusedGraph`]: the same model in as few operations as our kernels allow. Each fused operation is one kernel.
+//! [`FusedGraph`]: the same model in as few operations as the kernels allow. Each fused operation is one kernel.
 //!
 //! What is merged, in the order of a layer: residual sum, post norm and norm into one `norm` (which a step of one row does
 //! inside the next matmul); q, k and v into one matmul with their biases; QK norm, RoPE, query scale and cache writes
@@ -36,7 +36,7 @@ pub struct Matrix {
     pub parts: Vec<MatrixRef>,
     /// Tiles of 8 rows alternate between the two parts (gate and up).
     pub(crate) interleaved: bool,
-    /// One of each part for each expert, padded to whole tiles: all of an expert's rows, then those of the next.
+    /// Number of experts. Each has one matrix of each part, padded to whole tiles; all rows of an expert, then those of the next.
     pub(crate) experts: Option<usize>,
     /// It chooses experts: a small error may choose another.
     pub(crate) is_router: bool,
@@ -77,7 +77,7 @@ pub struct FusedGraph {
 }
 
 impl FusedGraph {
-    /// The matrices of gate and up whose products are taken at once, of rows that come from a norm.
+    /// The matrices of gate and up that one matmul applies to rows that come from a norm.
     pub(crate) fn products_of_normed_rows(&self) -> impl Iterator<Item = MatrixId> {
         let norms = self.nodes.iter().filter_map(|node| match &node.op {
             FusedOp::Norm(step) => step.weight.map(|_| step.out),
@@ -91,7 +91,7 @@ impl FusedGraph {
     }
 }
 
-/// Merges what our kernels can do in one dispatch.
+/// Merges operations that one kernel can compute in one dispatch.
 pub fn fuse(graph: &ModelGraph) -> FusedGraph {
     let mut fuser = Fuser::new(graph);
     for index in 0..graph.nodes.len() {
@@ -119,9 +119,9 @@ struct Fuser<'a> {
     done: Vec<bool>,
     /// Queries that their heads step has multiplied by attention's scale.
     scaled: BTreeSet<ValueId>,
-    /// What matmuls read in the place of a sum that no norm stands before.
+    /// The values that matmuls read in place of a sum without a norm.
     copies: BTreeMap<ValueId, ValueId>,
-    /// Those of `out`, by the tensors that they are made of.
+    /// The matrices of `out`, by the names of their tensors.
     matrix_of: BTreeMap<String, MatrixId>,
     out: FusedGraph,
 }
@@ -158,7 +158,7 @@ impl<'a> Fuser<'a> {
             }
             Op::ExpertMatMul { input, .. } => self.expert_gate_up(input),
             Op::Add { .. } => self.add_norm(index),
-            // A post norm waits for the sum that takes it.
+            // A post norm becomes part of the sum that reads it.
             Op::Norm { out, .. } => self.is_post_norm(out),
             _ => false,
         };
@@ -198,7 +198,7 @@ impl<'a> Fuser<'a> {
         true
     }
 
-    /// The same of the experts.
+    /// The same for experts.
     fn expert_gate_up(&mut self, input: ValueId) -> bool {
         let of_experts = |&consumer: &usize| match &self.graph.nodes[consumer].op {
             Op::ExpertMatMul { matrix, bias, routes, out, .. } => {
@@ -227,9 +227,9 @@ impl<'a> Fuser<'a> {
         true
     }
 
-    /// q, k and v of one input and all that happens to their heads: one matmul and one heads step.
+    /// q, k and v of one input and all work on their heads: one matmul and one heads step.
     fn qkv(&mut self, index: usize, input: ValueId) -> bool {
-        // Attention's gate may read the input, too.
+        // Attention's gate may also read the input.
         let with_chains = |&node: &usize| {
             let tail = self.linear_tail(node)?;
             let chains = self.head_chains(&tail)?;
@@ -296,7 +296,7 @@ impl<'a> Fuser<'a> {
     fn add_norm(&mut self, index: usize) -> bool {
         let node = &self.graph.nodes[index];
         let Op::Add { left, right, out: mut sum } = node.op else { return false };
-        // A layer's factor is taken where the post norm's weights are.
+        // A layer's factor is stored behind the post norm's weights.
         let scale = match self.sole_consumer(sum) {
             Some((scale, Op::Scale { factor, out, .. })) if self.is_post_norm(right) => {
                 sum = *out;
@@ -305,7 +305,7 @@ impl<'a> Fuser<'a> {
             _ => None,
         };
         let norm = self.consumers[sum.0].iter().find_map(|&consumer| match &self.graph.nodes[consumer].op {
-            // One that waits for a sum itself reads this one as it is.
+            // A norm that itself becomes part of a sum reads this one unchanged.
             Op::Norm { weight, out, .. } if !self.is_post_norm(*out) => Some((consumer, weight.clone(), *out)),
             _ => None,
         });
@@ -371,12 +371,12 @@ impl<'a> Fuser<'a> {
         Some(tail)
     }
 
-    /// What is made of one projection: of keys that are values, too, keys and then values.
+    /// The results of one projection; where keys are also the values, keys and then values.
     fn head_chains(&self, tail: &LinearTail) -> Option<Vec<HeadChain>> {
         self.consumers[tail.value.0].iter().map(|&first| self.head_chain(tail, first)).collect()
     }
 
-    /// Norm, RoPE and the end (cache or attention) of one projection, of which node `first` is the begin.
+    /// Norm, RoPE and the destination (cache or attention) of one projection, beginning at node `first`.
     fn head_chain(&self, tail: &LinearTail, first: usize) -> Option<HeadChain> {
         let layer = self.graph.nodes[first].layer?;
         let mut chain = HeadChain {
@@ -426,7 +426,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// The node as it is.
+    /// The node, not merged.
     fn keep(&mut self, index: usize) {
         let Node { layer, op } = &self.graph.nodes[index];
         let layer = *layer;

@@ -1,4 +1,4 @@
-//! [`ModelGraph`]: the model as plain operations, one thing each. What fusion starts from, and the oracle that it is compared with.
+//! [`ModelGraph`]: the model as plain operations. The input of fusion, and the oracle that its result is compared with.
 //!
 //! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
 //! weights by canonical tensor name. No format, tile or address is known here.
@@ -44,7 +44,7 @@ pub struct MatrixRef {
     pub(crate) experts: Option<usize>,
 }
 
-/// A vector of f32 by canonical tensor name, of which `scale * (element + offset)` is meant.
+/// A vector of f32 by canonical tensor name, with the values `scale * (element + offset)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct VectorRef {
     pub(crate) tensor: String,
@@ -110,11 +110,11 @@ pub(crate) enum Op {
         input: ValueId,
         part: CachePart,
     },
-    /// Each head's query against the layer's cached keys, `scale` times their product, softmax, and the values so weighed.
+    /// For each head: `scale` times the products of query and cached keys, softmax, and the sum of the values with these weights.
     Attention {
         query: ValueId,
         scale: f32,
-        /// What queries are multiplied by besides, by their position.
+        /// Another factor of queries, which grows with their position.
         growth: Option<Growth>,
         /// A logit of each head that takes its share of the softmax and has no value.
         sinks: Option<VectorRef>,
@@ -131,7 +131,7 @@ pub(crate) enum Op {
         activation: Activation,
         out: ValueId,
     },
-    /// Times the only element of a vector.
+    /// Multiplication by the only element of a vector.
     Scale {
         input: ValueId,
         factor: VectorRef,
@@ -160,7 +160,7 @@ pub(crate) enum Op {
         bias: Option<VectorRef>,
         out: ValueId,
     },
-    /// The rows of a row's experts, weighed.
+    /// Weighted sum of the rows of a row's experts.
     ExpertSum {
         input: ValueId,
         routes: ValueId,
@@ -279,7 +279,7 @@ impl Builder<'_> {
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
 
-    /// A gated delta net in the place of attention.
+    /// A gated delta net in place of attention.
     fn delta_block(&mut self, stream: ValueId) -> ValueId {
         let (config, hidden) = (self.config, self.config.hidden_size);
         let delta = config.delta.expect("recurrent layers have their sizes");
@@ -311,7 +311,7 @@ impl Builder<'_> {
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
 
-    /// A short convolution between two gates in the place of attention.
+    /// A short convolution between two gates in place of attention.
     fn conv_block(&mut self, stream: ValueId) -> ValueId {
         let hidden = self.config.hidden_size;
         let (form, taps) = (ConvForm::Gated, self.plain_vector("conv.conv.weight"));
@@ -382,7 +382,7 @@ impl Builder<'_> {
         self.push("routes", routes_width(chosen), |out| Op::Route { input: logits, chosen, normalized, scale, out })
     }
 
-    /// A mixture of experts, and the expert that every row is given to besides, if there is one.
+    /// A mixture of experts and, if there is one, the shared expert that every row is given to.
     fn experts(&mut self, input: ValueId, routes: ValueId, experts: &ExpertsConfig) -> ValueId {
         let hidden = self.config.hidden_size;
         let ExpertsConfig { count, chosen, intermediate_size: inner, .. } = *experts;
@@ -505,7 +505,7 @@ impl Builder<'_> {
 }
 
 impl MatrixRef {
-    /// The tensor of one expert; of a matrix that is no stack, its own.
+    /// The tensor of one expert; the matrix's own if it is not a stack.
     pub(crate) fn tensor_of(&self, expert: usize) -> Cow<'_, str> {
         match self.experts {
             Some(_) => self.tensor.replace('*', &expert.to_string()).into(),
@@ -520,7 +520,7 @@ impl MatrixRef {
 }
 
 impl VectorRef {
-    /// The tensor of one expert; of a vector that is no stack's, its own.
+    /// The tensor of one expert; the vector's own if it does not belong to a stack.
     pub(crate) fn tensor_of(&self, expert: usize) -> String {
         self.tensor.replace('*', &expert.to_string())
     }

@@ -58,8 +58,8 @@ impl Importance {
         self.columns.get(tensor).map(Vec::as_slice)
     }
 
-    /// What no product of this gate and its up is greater than, if their input comes from a norm: by Cauchy and Schwarz, for such a
-    /// row is as long as the root of its width, channels weighed, and activations are no greater than what they are of.
+    /// Upper bound of the products of this gate and its up if their input comes from a norm, by the Cauchy-Schwarz inequality: such
+    /// a row has the length √width, weighted by channel, and an activation is at most its input.
     pub fn product_bound(&self, gate: &str) -> Option<f64> {
         self.product_bounds.get(gate).copied()
     }
@@ -71,13 +71,13 @@ const ZIPF_OFFSET: f64 = 50.0;
 const ATTENDED_TOKENS: f64 = 4.0;
 /// Lower bound of a column's mean square, as a share of the mean, because a channel that is estimated as zero may still carry values.
 const MIN_SHARE: f64 = 1e-3;
-/// Power that estimates are taken to, between 0 (all columns alike) and 1 (as if they were measured).
+/// Exponent of the estimates, between 0 (all columns are equal) and 1 (as if they were measured).
 const IMPORTANCE_EXPONENT: f64 = 0.75;
 /// Rows that one task reads, and tasks between which pages are released.
 const BLOCK_ROWS: usize = 256;
 const BLOCKS_AT_A_TIME: usize = 16;
 
-/// One for each channel of an activation.
+/// The moments of each channel of an activation.
 type Moments = Vec<Moment>;
 
 #[derive(Clone, Copy, Default)]
@@ -98,11 +98,11 @@ impl Moment {
     }
 }
 
-/// What a row of gate and one of up have to do with each other.
+/// Sums over the channels of a row of gate and a row of up.
 #[derive(Clone, Copy, Default)]
 struct Products {
     covariance: f64,
-    /// Sums of squares, channels weighed as by the norm in front.
+    /// Sum of the row's squares, channels weighted as by the norm before.
     gate_square: f64,
     up_square: f64,
 }
@@ -112,7 +112,7 @@ struct Walk<'a> {
     graph: &'a ModelGraph,
     checkpoint: &'a Checkpoint,
     moments: BTreeMap<ValueId, Moments>,
-    /// What the layer's attention takes means of.
+    /// The values over which the layer's attention takes means.
     values: Option<ValueId>,
     importance: Importance,
 }
@@ -192,7 +192,7 @@ impl Walk<'_> {
         normed.collect()
     }
 
-    /// Inputs of one channel are alike and independent, and so are its gates.
+    /// The inputs of one channel are independent and have one distribution, and so do its gates.
     fn short_conv(&self, input: ValueId, taps: &VectorRef, form: ConvForm) -> Moments {
         let (inputs, taps) = (&self.moments[&input], self.vector(taps).collect::<Vec<f64>>());
         let channels = inputs.len() / form.input_width(1);
@@ -216,7 +216,7 @@ impl Walk<'_> {
         (0..channels).map(channel).collect()
     }
 
-    /// As attention: a mean of values, which stand behind queries and keys.
+    /// A mean of values, as in attention. In the input, they follow queries and keys.
     fn delta_rule(&self, input: ValueId, out: ValueId) -> Moments {
         let (inputs, width) = (&self.moments[&input], self.graph.values[out.0].width);
         let values = inputs[inputs.len() - width..].iter();
@@ -240,7 +240,7 @@ impl Walk<'_> {
         normed.collect()
     }
 
-    /// Notes what drives the matrix, and what comes out of it.
+    /// Records the importance of the matrix's columns and returns the moments of its output.
     fn matmul(&mut self, input: ValueId, matrix: &MatrixRef) -> Moments {
         let input = &self.moments[&input];
         if let Some(columns) = column_importance(input) {
@@ -249,8 +249,8 @@ impl Walk<'_> {
         by_row([self.tensor(matrix)], |[row]| product(row, input))
     }
 
-    /// The same of a stack: the moments of one expert after the other. Experts with the same input have equal moments; the output of each is the
-    /// input of its own next matrix.
+    /// The same for a stack: the moments of one expert after the other. Experts share the input of their first matrix; the output
+    /// of each is the input of its own next matrix.
     fn expert_matmul(&mut self, input: ValueId, matrix: &MatrixRef, bias: Option<&VectorRef>) -> Moments {
         let all = &self.moments[&input];
         let mut products = Vec::new();
@@ -269,7 +269,7 @@ impl Walk<'_> {
         products
     }
 
-    /// As if each expert were chosen as often as any other, and those of a row weighed alike.
+    /// Assumes that each expert is chosen equally often and that those of a row have equal weights.
     fn expert_sum(&self, input: ValueId, out: ValueId) -> Moments {
         let (all, width) = (&self.moments[&input], self.graph.values[out.0].width);
         let chosen = self.graph.values[input.0].rows_per_token as f64;
@@ -283,7 +283,7 @@ impl Walk<'_> {
         (0..width).map(channel).collect()
     }
 
-    /// A mean of values that are alike and independent, for each query head of its key-value head.
+    /// For each query head, a mean over the values of its KV head, which are independent and have one distribution.
     fn attention(&self, head_dim: usize) -> Moments {
         let n_heads = self.checkpoint.config.n_heads;
         let values = &self.moments[&self.values.expect("attention follows its cache writes")];
@@ -422,7 +422,7 @@ fn activated(gate: Moment, up: Moment, covariance: f64, activation: Activation) 
     Moment { mean, variance: (mean_square / mass - mean * mean).max(0.0) }
 }
 
-/// `of_row` for each row of tensors of one shape, in order.
+/// Calls `of_row` for each row of tensors of one shape; results are in order.
 fn by_row<const N: usize, T: Send>(tensors: [&Tensor; N], of_row: impl Fn([&[f32]; N]) -> T + Sync) -> Vec<T> {
     let cols = tensors[0].cols;
     let of_block = |rows: Range<usize>, values: [&[f32]; N]| {
@@ -431,7 +431,7 @@ fn by_row<const N: usize, T: Send>(tensors: [&Tensor; N], of_row: impl Fn([&[f32
     by_block(tensors, of_block).into_iter().flatten().collect()
 }
 
-/// `of_block` for every [`BLOCK_ROWS`] rows of tensors of one shape, in order, on all cores.
+/// Calls `of_block` for every [`BLOCK_ROWS`] rows of tensors of one shape, on all cores; results are in order.
 fn by_block<const N: usize, T: Send>(
     tensors: [&Tensor; N],
     of_block: impl Fn(Range<usize>, [&[f32]; N]) -> T + Sync,
@@ -523,7 +523,7 @@ mod tests {
         Importance::estimate(&graph::build(&checkpoint.config), checkpoint, || Ok(())).unwrap()
     }
 
-    /// Runs tokens through the graph, each attending to all of them alike, and adds up squares of the matrices' inputs.
+    /// Runs tokens through the graph, each attending to all of them equally, and adds up squares of the matrices' inputs.
     fn run(checkpoint: &Checkpoint, tokens: [usize; 4], squares: &mut BTreeMap<String, Vec<f64>>) {
         let config: &ModelConfig = &checkpoint.config;
         let read = |name: &str| {

@@ -17,13 +17,13 @@ use crate::select::{SelectedKernel, Selection, TargetSelection};
 /// Compiles every kernel of `selection`. `programs` are those of each target as `place` bound them; they are stored as they are.
 ///
 /// # Errors
-/// When a kernel is more than a target can do.
+/// When a kernel needs more than a target has.
 pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dyn Progress) -> Result<Kernels> {
     let mut targets = Vec::new();
     let mut compiled: Vec<(&Target, BTreeMap<&KernelSpec, Module>)> = Vec::new();
     for (selected, programs) in selection.targets.iter().zip(programs) {
         let target = &selected.target;
-        // Targets that differ in their tiles, or in what they lack, have most kernels in common.
+        // Targets that differ in their tiles, or in missing features, have most kernels in common.
         let alike = compiled.iter().position(|(other, _)| target.emits_like(other));
         let alike = alike.unwrap_or_else(|| {
             compiled.push((target, BTreeMap::new()));

@@ -11,8 +11,8 @@
 //! # Ok::<(), unicorn_compiler::CompileError>(())
 //! ```
 //!
-//! [`compile`] does everything; [`plan`] stops before any weight is read; [`replan`] gives the bytes of an artifact other places;
-//! [`retarget`] gives it kernels for more devices; [`reproduce`] makes its parts again and compares them; [`export`] writes the
+//! [`compile`] does everything; [`plan`] stops before any weight is read; [`replan`] gives an artifact a new memory plan;
+//! [`retarget`] adds kernels for more devices; [`reproduce`] makes its parts again and compares them; [`export`] writes the
 //! weights as the GPU will decode them. All of them block until they are done, use all cores by rayon's global pool, and may be called
 //! from several threads at once, for different outputs. No Vulkan call is made and no device is needed.
 //!
@@ -44,7 +44,7 @@ mod report;
 mod reproduce;
 mod retarget;
 
-// The stages, in order. Public for the project's own tests, which look between them; they may change with every version.
+// The stages, in order. Public for the project's own tests, which check their results; they may change with every version.
 #[doc(hidden)]
 pub mod import;
 
@@ -161,8 +161,8 @@ pub struct Planned {
 /// Blocks until the artifact is on disk; `progress` is called on this thread.
 ///
 /// # Errors
-/// See [`CompileError`]. `output` is then as it was, and nothing half-written is left. An `output` that would replace the
-/// model itself is refused before anything is read, and one that its disk has no room for before any weight is.
+/// See [`CompileError`]. `output` is then unchanged, and nothing half-written is left. An `output` that would replace the
+/// model itself is refused before anything is read, and one that does not fit its disk before any weight is read.
 pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
     outputs::check_artifact(source, output)?;
     let mut stages = Stages::new(progress);
@@ -185,7 +185,7 @@ pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress
 /// Plans the model at `source`: everything but SPIR-V and weight bytes, of which none is read.
 ///
 /// # Errors
-/// See [`CompileError`]; a model that the machine has no room for is one.
+/// See [`CompileError`]; among them, a model that does not fit the machine.
 pub fn plan(source: Source, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Planned> {
     plan_stages(source, options, &mut Stages::new(progress))
 }
@@ -237,7 +237,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
             context_tokens,
         })
     };
-    // The GPU alone: what it leaves is free for the NPU.
+    // The GPU alone: the memory that it leaves is free for the NPU.
     let mut placement = place(None)?;
     let (mut npu, mut npu_selection) = (None, None);
     if let Some(requested) = &options.npu {
@@ -261,7 +261,7 @@ impl Planned {
     /// SPIR-V of every kernel, and the programs that run them. Blocks for seconds.
     ///
     /// # Errors
-    /// When a kernel is more than a target can do, and when `progress` cancels.
+    /// When a kernel needs more than a target has, and when `progress` cancels.
     pub fn kernels(&self, progress: &mut dyn Progress) -> Result<Kernels> {
         Stages::new(progress).kernels(&self.selection, &self.placement)
     }
@@ -333,7 +333,7 @@ impl<'a> Stages<'a> {
         Ok(Some(NpuSection { steps, ..npu.section.clone() }))
     }
 
-    /// What INT4's search weighs errors by; nothing for other formats and for random weights.
+    /// Weights of the errors in INT4's search; empty for other formats and for random weights.
     fn importance(&mut self, source: Source, planned: &Planned, options: &CompileOptions) -> Result<Importance> {
         if options.policy.weights != WeightsOption::Int4 || !matches!(source, Source::Model(_)) {
             return Ok(Importance::default());
@@ -398,13 +398,13 @@ impl<'a> Stages<'a> {
         });
         self.progress.partial(None);
         artifact.bytes = finished?;
-        // The artifact is there: too late to cancel.
+        // The artifact is complete: too late to cancel.
         let _ = self.end(1);
         Ok(())
     }
 }
 
-/// The context that was requested, or a usual one, of a model made for `model` tokens.
+/// The requested context or a usual one, in tokens, of a model made for `model` tokens.
 fn planned_context(asked_tokens: Option<u32>, model: usize) -> Result<u32> {
     let model = u32::try_from(model).unwrap_or(u32::MAX);
     match asked_tokens {
@@ -422,7 +422,7 @@ fn hash_on_all_cores(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update_rayon(bytes);
 }
 
-/// Writes every weight to its planned place; `fill` hands over the bytes of one.
+/// Writes every weight to its planned place; `fill` supplies the bytes of one.
 fn write_weights(
     writer: &mut ArtifactWriter,
     weights: &PackedWeights,
@@ -479,7 +479,7 @@ fn write_npu_weights(
     Ok(())
 }
 
-/// Context that is planned for unless one is requested or the model's own is shorter.
+/// Default context in tokens, unless the model's own is shorter.
 const PLANNED_CONTEXT_TOKENS: u32 = 8192;
 
 fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pack::Errors) -> Meta {
@@ -548,8 +548,8 @@ fn target_names(options: &CompileOptions) -> String {
     targets.iter().map(|target| target.name).collect::<Vec<_>>().join(",")
 }
 
-/// What a model is called by its path: the folder's name, or the file's without its ending and its number among several. A snapshot in the
-/// Hugging Face Hub's cache, `models--OWNER--NAME/snapshots/COMMIT`, has the repository's name.
+/// A model's name from its path: the folder's name, or the file's without its extension and its number among several. A snapshot in
+/// the Hugging Face Hub's cache, `models--OWNER--NAME/snapshots/COMMIT`, has the repository's name.
 pub fn model_name(path: &Path) -> String {
     if let Some(name) = repository_name(path) {
         return name;

@@ -76,14 +76,14 @@ impl NpuPlan {
 }
 
 impl NpuOptions {
-    /// These with some of them changed, such as `|npu| npu.columns = 2`.
+    /// These options with some of them changed, such as `|npu| npu.columns = 2`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut NpuOptions)) -> NpuOptions {
         change(&mut self);
         self
     }
 
-    /// Whether programs can be made so.
+    /// Checks that programs can be made with these options.
     ///
     /// # Errors
     /// [`CompileError::Option`], naming the field.
@@ -99,8 +99,8 @@ impl NpuOptions {
     }
 }
 
-/// Decides what the NPU does in prefill, and makes the programs. Which memory is left is a question of `plan`, the GPU's; `None`: it is not
-/// looked at.
+/// Decides what the NPU does in prefill, and makes the programs. `plan`, the GPU's, gives the memory that is left; `None`: memory
+/// is not considered.
 ///
 /// # Errors
 /// [`CompileError::Option`] for options that no program can be made with, and for requested work whose weights do not fit.
@@ -282,7 +282,8 @@ fn figures(cost: &Cost) -> String {
     )
 }
 
-/// What the NPU does in no plan: decode, by the figures, unless it was requested, and attention, for which there is no program.
+/// Work that no plan gives to the NPU: attention, for which there is no program, and decode, by the figures, unless it was
+/// requested.
 fn never(plan: Option<&Plan>) -> [NpuDecision; 2] {
     let bytes = plan.map_or(0, |plan| plan.weights.iter().map(|weight| weight.bytes_read_per_token).sum());
     let of = |bytes_per_s: f64| format!("{:.1} ms at {:.0} GB/s", 1e3 * bytes as f64 / bytes_per_s, bytes_per_s / 1e9);
@@ -342,7 +343,7 @@ fn assemble(
     NpuPlan { section, explanations, matrices }
 }
 
-/// `6144x4096`, or `28672x4096-silu`.
+/// A shape such as `6144x4096`, or `28672x4096-silu`.
 fn program_name(problem: &Problem) -> String {
     let Problem { cols, depth, epilogue, .. } = problem;
     match activation_of(*epilogue) {

@@ -37,13 +37,13 @@ pub struct CompileOptions {
     pub alternatives: bool,
     /// Text forms to write beside the artifact: none.
     pub emit: Vec<Form>,
-    /// Whose memory the plan is made for: a machine of which nothing is known, and which nothing is refused for.
+    /// The machine whose memory the plan is for: an unknown one, for which nothing is refused.
     pub machine: MachinePlan,
     /// LoRA adapters that are merged into the weights, in order: none.
     pub adapters: Vec<Adapter>,
-    /// Sequence, in tokens, that there must be room for; `None`: 8192, or as many as the model was made for.
+    /// Tokens of the sequence that must fit; `None`: 8192, or the model's own context if that is shorter.
     pub context_tokens: Option<u32>,
-    /// What an NPU of XDNA1 does, whose programs the artifact then holds; `None`: it has none.
+    /// Work of an XDNA1 NPU, whose programs the artifact then holds; `None`: it has none.
     pub npu: Option<NpuOptions>,
 }
 
@@ -68,7 +68,7 @@ impl Default for CompileOptions {
 const GROUPS: [u32; 3] = [32, 64, 128];
 
 impl CompileOptions {
-    /// Whether a compile can be made so.
+    /// Checks that a compile can be made with these options.
     ///
     /// # Errors
     /// [`CompileError::Option`], naming the field.

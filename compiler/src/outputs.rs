@@ -1,5 +1,5 @@
-//! What a compile may write to, checked before it begins: minutes of work should not end at a folder that is not there, and
-//! no output may replace the model that it is made from.
+//! Checks of a compile's outputs before it begins: minutes of work should not end at a missing folder, and no output may replace
+//! the model that it is made from.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::import::is_read_for_license;
 /// Checks that an artifact can be written to `output`, without leaving anything there.
 ///
 /// # Errors
-/// When no file can be made in its folder, when something else than a file has its name, and the errors of [`check_replaced`].
+/// When no file can be made in its folder, when its name belongs to something other than a file; errors of [`check_replaced`].
 pub fn check_artifact(source: Source, output: &Path) -> Result<()> {
     check_replaced(source, output)?;
     ArtifactWriter::check(output).map_err(|source| CompileError::Unwritable { path: output.into(), source })
@@ -93,7 +93,7 @@ fn in_the_way(what: &str, output: &Path, model: &Path) -> CompileError {
     CompileError::malformed(output, same)
 }
 
-/// The real folder of `path` with its own name: where a rename to `path` puts a file.
+/// The real folder of `path` with the name in `path`: where a rename to `path` puts a file.
 fn place(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?))

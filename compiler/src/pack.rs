@@ -20,10 +20,10 @@ use crate::weights::{PackedSource, PackedWeight, SourceRow, product_factor};
 /// Packed bytes that are in memory at a time.
 pub const CHUNK_BYTES: usize = 16 << 20;
 
-/// Error of each source tensor, summed over the rows packed so far; of experts together, by the name of their stack.
+/// Error of each source tensor, summed over the rows packed so far; experts are summed together, by the name of their stack.
 pub type Errors = BTreeMap<String, ErrorSum>;
 
-/// Packs one weight, handing its bytes to `sink` in order.
+/// Packs one weight and passes its bytes to `sink` in order.
 ///
 /// # Errors
 /// A weight that is not finite, naming tensor, row and column; and whatever `sink` returns.

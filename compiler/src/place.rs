@@ -35,7 +35,7 @@ pub(crate) struct PlaceRequest<'a> {
     pub(crate) graph: &'a FusedGraph,
     pub(crate) config: &'a ModelConfig,
     pub(crate) weights: &'a PackedWeights,
-    /// That `weights` were packed by.
+    /// The formats in which `weights` are packed.
     pub(crate) policy: FormatPolicy,
     pub(crate) kv: KvFormat,
     /// All dispatches of all programs.
@@ -43,7 +43,7 @@ pub(crate) struct PlaceRequest<'a> {
     /// The same for steps in which an NPU computes products, and what it computes.
     pub(crate) npu: Option<(&'a Selection, &'a NpuSection)>,
     pub(crate) machine: &'a MachinePlan,
-    /// Sequence that there must be room for.
+    /// Tokens of the sequence that must fit.
     pub(crate) context_tokens: u32,
 }
 

@@ -18,7 +18,7 @@ pub struct Prediction {
     pub artifact_bytes: u64,
     /// The part of `artifact_bytes` that kernels and dispatches take.
     pub kernels_bytes: u64,
-    /// Free space where it will lie; `None`: the file system does not report it.
+    /// Free space in bytes where it will be stored; `None`: the file system does not report it.
     pub free_bytes: Option<u64>,
     /// Whether the model came with a tokenizer; without one, it runs on token ids alone.
     pub has_tokenizer: bool,
@@ -40,7 +40,7 @@ impl Prediction {
         }
     }
 
-    /// Refuses an artifact that could not be read again, or that the disk of `output` has no room for.
+    /// Refuses an artifact that could not be read again, or that does not fit the disk of `output`.
     pub(crate) fn check(&self, output: &Path) -> Result<()> {
         if self.kernels_bytes > MAX_SECTION_BYTES as u64 {
             let (found, most) = (size(self.kernels_bytes), size(MAX_SECTION_BYTES as u64));

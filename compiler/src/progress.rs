@@ -69,14 +69,14 @@ pub trait Progress {
         ControlFlow::Continue(())
     }
 
-    /// The current stage is further by `amount`: bytes in [`Stage::Weights`], items of its own elsewhere.
+    /// The current stage has advanced by `amount`: bytes in [`Stage::Weights`], items of the stage elsewhere.
     fn advance(&mut self, amount: u64) -> ControlFlow<()> {
         let _ = amount;
         ControlFlow::Continue(())
     }
 
-    /// Where a half-written file or folder lies, for a signal handler that ends the process; `None` once it has its final name or
-    /// is gone. A compile that returns removes it by itself.
+    /// Path of a half-written file or folder, for a signal handler that ends the process; `None` once it has its final name or
+    /// is removed. A compile that returns removes it itself.
     fn partial(&mut self, path: Option<&Path>) {
         let _ = path;
     }

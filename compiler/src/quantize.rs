@@ -1,7 +1,7 @@
 //! Weights to INT4, INT8 and MXFP4 codes, one row at a time.
 //!
-//! Nothing is known here but the weights and, where the caller has it, each column's importance. How the search
-//! was chosen, with figures, is described in `docs/quantization.md`.
+//! The inputs are the weights and, where the caller has it, each column's importance. How the search was chosen, with
+//! figures, is described in `docs/quantization.md`.
 //!
 //! INT4's loop is compiled for AVX2 as well, and everything inside it with it (`inline(always)`). The results are the same bits: no
 //! sum changes its order, and no multiplication is contracted with an addition. INT8's is slower so (103 instead of 165 M weights/s).
@@ -76,7 +76,7 @@ pub fn quantize_int8_row(row: &[f32], codes: &mut [i8], scales: &mut [f16]) -> R
     Ok(sum)
 }
 
-/// Quantises one row to MXFP4; what was MXFP4 keeps every bit.
+/// Quantises one row to MXFP4. Weights from a source in MXFP4 keep every bit.
 ///
 /// ```text
 /// row      (cols)              cols a multiple of FP4_GROUP
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn int4(row: &[f32], column_weight: Option<&[f32]>, group: usize) -> Result<Int4Row, usize> {
-        // Junk, to see that everything is written.
+        // Other values, to check that everything is written.
         let (mut codes, mut params) = (vec![0xaa; row.len()], vec![Int4Params(0xaaaa); row.len() / group]);
         let sum = quantize_int4_row(row, column_weight, group, &mut codes, &mut params)?;
         Ok(Int4Row { codes, params, sum })
@@ -264,7 +264,7 @@ mod tests {
 
         #[test]
         fn int4_finds_codes_again(codes in prop::collection::vec(0u8..16, 32), zero in 0u8..16, exponent in -12i32..4) {
-            // A group that uses both ends of its window is its own best quantisation.
+            // If a group uses both ends of its window, its own codes are its best quantisation.
             let mut codes = codes;
             (codes[3], codes[17]) = (0, 15);
             let params = Int4Params::new(1.5 * 2f32.powi(exponent), zero);

@@ -1,4 +1,4 @@
-//! [`replan`]: other places for the bytes of an artifact, whose weights stay as they are.
+//! [`replan`]: a new memory plan for an artifact, whose weights do not change.
 
 use std::path::Path;
 
@@ -21,17 +21,18 @@ pub struct ReplanOptions {
     pub machine: Option<Machine>,
     /// Sizes that replace the machine's.
     pub budget: Budget,
-    /// Sequence, in tokens, that there must be room for; `None`: as before.
+    /// Tokens of the sequence that must fit; `None`: as before.
     pub context_tokens: Option<u32>,
-    /// Leaves out the NPU's programs, steps and weights: the GPU computes everything. Kernels are made again, without the model's files.
+    /// Removes the NPU's programs, steps and weights: the GPU computes everything. Kernels are made again, for which the model's
+    /// files are not needed.
     pub no_npu: bool,
 }
 
 /// Makes another plan for the artifact at `path` and replaces its plan section, and with `no_npu` all that concerns an NPU.
 ///
 /// # Errors
-/// When it is no artifact, when the machine has no room for it, and when the file cannot be written. The artifact is then
-/// as it was.
+/// When it is not an artifact, when it does not fit the machine, and when the file cannot be written. The artifact is then
+/// unchanged.
 pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress) -> Result<Account> {
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
     let view = ArtifactView::parse(file.bytes())

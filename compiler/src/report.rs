@@ -1,4 +1,4 @@
-//! What a compile did, in figures that were measured in it.
+//! The report of a compile, with figures that were measured in it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -15,11 +15,11 @@ use crate::progress::Stage;
 use crate::quantize::ErrorSum;
 use crate::{Planned, Written};
 
-/// What a compile made, measured in it. `Display` gives it for people, serde as one object.
+/// The results of a compile, measured in it. `Display` formats them for people, serde as one object.
 #[derive(Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Name of the model: of its folder, or of its file without the ending.
+    /// Name of the model: its folder's, or its file's without the extension.
     pub name: String,
     /// As the model names it.
     pub architecture: String,
@@ -43,9 +43,9 @@ pub struct Report {
     pub weight_bytes_per_token: u64,
     /// sqrt(Σ error² / Σ weight²) over all quantised tensors.
     pub relative_error: f64,
-    /// Where it all will lie.
+    /// Where every byte is placed.
     pub account: Account,
-    /// The machines that are known by name, and whether the artifact with its planned context fits there.
+    /// The machines that are known by name, and whether the artifact with its planned context fits each.
     pub machines: Vec<MachineFit>,
     /// Kinds of devices that there are kernels for.
     pub targets: Vec<String>,
@@ -53,15 +53,15 @@ pub struct Report {
     pub has_tokenizer: bool,
     /// Whether it came with a chat template.
     pub has_chat_template: bool,
-    /// What was decided of the NPU; empty: there is none.
+    /// What was decided about the NPU; empty: there is none.
     pub npu: Vec<NpuDecision>,
     /// Why each NPU program's tiles have their sizes, for people.
     pub npu_programs: Vec<String>,
-    /// Bytes of weights in the NPU's layout, besides those that the GPU reads.
+    /// Bytes of weights in the NPU's layout, in addition to those that the GPU reads.
     pub npu_weight_bytes: u64,
     /// How long each stage took, in order.
     pub seconds: Vec<(Stage, f64)>,
-    /// One a source tensor, in the order of names.
+    /// One report for each source tensor, in the order of names.
     pub tensors: Vec<TensorFigures>,
 }
 
@@ -69,7 +69,7 @@ pub struct Report {
 #[derive(Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct MachineFit {
-    /// As machines are named for a plan.
+    /// Name of the machine, as for a plan.
     pub machine: String,
     /// Whether its memory is enough.
     pub fits: bool,
@@ -77,7 +77,7 @@ pub struct MachineFit {
     pub estimated_tokens_per_s: Option<f64>,
 }
 
-/// What became of one source tensor.
+/// The format and error of one packed source tensor.
 #[derive(Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct TensorFigures {
@@ -85,7 +85,7 @@ pub struct TensorFigures {
     pub name: String,
     /// Number format that it is packed in.
     pub format: String,
-    /// With scales and zero points.
+    /// Bytes, with scales and zero points.
     pub bits_per_weight: f32,
     /// sqrt(Σ error² / Σ weight²)
     pub relative_error: f32,
@@ -148,7 +148,7 @@ pub struct PlanReport<'a> {
     pub account: Account,
     /// A floor from the machine's bandwidths, not a measurement.
     pub estimated_tokens_per_s: Option<f64>,
-    /// What was decided of the NPU; empty: there is none.
+    /// What was decided about the NPU; empty: there is none.
     pub npu: &'a [NpuDecision],
     /// Where every byte would be placed.
     pub plan: &'a Plan,
@@ -170,7 +170,7 @@ impl PlanReport<'_> {
         }
     }
 
-    /// The whole as one JSON object, with a newline behind it.
+    /// The report as one JSON object, followed by a newline.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report is plain data") + "\n"
     }
@@ -196,7 +196,7 @@ impl TensorFigures {
     }
 }
 
-/// Nine lines: what the artifact is, its size, what a token reads, where it fits; with an NPU, what was decided of it.
+/// Nine lines: what the artifact is, its size, what a token reads, where it fits; with an NPU, what was decided about it.
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millions = self.parameters as f64 / 1e6;
@@ -230,7 +230,7 @@ impl Display for Report {
     }
 }
 
-/// `ffn on the NPU: …`
+/// A decision, such as `ffn on the NPU: …`.
 pub(crate) fn decided(decision: &NpuDecision) -> String {
     let where_to = if decision.on_npu { "NPU" } else { "GPU" };
     format!("{} on the {where_to}: {}", decision.work, decision.reason)
@@ -248,7 +248,7 @@ impl Report {
         matrices.chain([self.account.to_string(), stages.join(", ")]).collect::<Vec<_>>().join("\n")
     }
 
-    /// `phoenix-16gb, phoenix-32gb (at most 300 tokens/s); nvidia (…)`: machines of one estimate together.
+    /// Machines grouped by estimate: `phoenix-16gb, phoenix-32gb (at most 300 tokens/s); nvidia (…)`.
     fn fits(&self) -> String {
         let fitting: Vec<&MachineFit> = self.machines.iter().filter(|fit| fit.fits).collect();
         if fitting.is_empty() {
@@ -290,7 +290,7 @@ fn machines(plan: &Plan) -> Vec<MachineFit> {
 
 const VECTOR_FORMAT: &str = "f32";
 
-/// One report a source tensor, in the order of names.
+/// One report for each source tensor, in the order of names.
 pub fn tensor_reports(
     checkpoint: &Checkpoint,
     graph: &FusedGraph,

@@ -1,5 +1,5 @@
-//! [`reproduce`]: makes the parts of an artifact again and compares them with what it holds, so that nothing in it has to be
-//! trusted. Hashes cannot do that: a changed kernel can be given a new hash.
+//! [`reproduce`]: makes the parts of an artifact again and compares them with its content, so that nothing in it has to be
+//! trusted. Hashes are not enough: who changes a kernel can also change its hash.
 //!
 //! ```text
 //! config, options of the metadata ──► plan ──► kernels     compared with the sections: needs no weights
@@ -25,7 +25,7 @@ use crate::retarget::{compiled_for, options_of, recorded};
 use crate::weights::PackedWeight;
 use crate::{Design, Planned, Source, Stages, design, meta, pack, synthesize};
 
-/// What was made again and found to be the same.
+/// Parts that were made again and found equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Reproduced {
@@ -44,8 +44,8 @@ pub struct Reproduced {
 /// nothing.
 ///
 /// # Errors
-/// [`CompileError::Differs`] names the first part that is not as this compiler makes it; the others are as of a compile, and for a
-/// file that is no artifact.
+/// [`CompileError::Differs`] names the first part that differs from what this compiler makes; other errors are those of a compile,
+/// and of a file that is not an artifact.
 pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) -> Result<Reproduced> {
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
     let malformed = |what: String| CompileError::Malformed { path: path.to_owned(), what };
@@ -307,11 +307,11 @@ impl Artifact<'_> {
     ) -> Result<()> {
         let found = &self.view.meta;
         let mut expected = meta(source, planned, options, errors);
-        // The name of a folder or file, which may have changed, and a version that the differences above explain.
+        // The name of a folder or file, which may have changed, and a version, whose differences were reported above.
         expected.model.name.clone_from(&found.model.name);
         expected.model.synthetic = found.model.synthetic;
         expected.provenance.compiler_version.clone_from(&found.provenance.compiler_version);
-        // The plan names the machine and the context of now; these are those of the compile.
+        // The plan has the current machine and context; these are those of the compile.
         for (option, value) in &mut expected.provenance.options {
             if let Some(found) =
                 recorded(self.view, option).filter(|_| ["machine", "context"].contains(&option.as_str()))

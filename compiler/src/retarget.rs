@@ -1,4 +1,4 @@
-//! [`retarget`]: kernels for more targets in an artifact, whose weights stay as they are.
+//! [`retarget`]: kernels for more targets in an artifact, whose weights do not change.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -24,9 +24,9 @@ use crate::{CompileOptions, Design, NPU_ROTATION, Stages, design, target_names};
 /// The targets of an artifact that [`retarget`] wrote.
 #[derive(Clone, Debug, Serialize)]
 pub struct Retargeted {
-    /// All of them, in the order in which a device chooses.
+    /// All targets, in the order in which a device chooses.
     pub targets: Vec<&'static str>,
-    /// Those that it had not before.
+    /// The targets that were added.
     pub added: Vec<&'static str>,
     /// Length of the artifact.
     pub artifact_bytes: u64,
@@ -35,12 +35,12 @@ pub struct Retargeted {
 const OTHER_WEIGHTS: &str =
     "its weights have a layout that this version of the compiler does not use; compile the model again";
 
-/// Makes kernels for `targets` besides those that the artifact at `path` has, and writes it to `output`, which may be the same
-/// file. It is then as if it had been compiled for all of them, by this version of the compiler.
+/// Adds kernels for `targets` to those of the artifact at `path`, and writes it to `output`, which may be the same file. The
+/// result is the same as a compile for all of them by this version of the compiler.
 ///
 /// # Errors
-/// When it is no artifact, when its weights have a layout that this version of the compiler does not use, and when the file cannot be
-/// written. What was at `output` is then as it was.
+/// When it is not an artifact, when its weights have a layout that this version of the compiler does not use, and when the file
+/// cannot be written. The file at `output` is then unchanged.
 pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut dyn Progress) -> Result<Retargeted> {
     let malformed = |what: String| CompileError::malformed(path, what);
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
@@ -62,7 +62,7 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
     let replaced = replace_kernels(path, output, new, &[], |partial| progress.partial(Some(partial)));
     progress.partial(None);
     let artifact_bytes = replaced.map_err(CompileError::io(output))?;
-    // The artifact is there: too late to cancel.
+    // The artifact is complete: too late to cancel.
     let _ = progress.advance(1);
     let names: Vec<&str> = options.targets_in_order().iter().map(|target| target.name).collect();
     let is_new = |name: &&&str| view.kernels.targets.iter().all(|before| before.name != **name);
@@ -72,7 +72,7 @@ pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut d
 /// The NPU section as this version makes it, with the decisions of the compile.
 ///
 /// # Errors
-/// When its weights are not those that the artifact has.
+/// When its weights differ from the artifact's.
 fn same_npu_weights(path: &Path, view: &ArtifactView, made: NpuSection) -> Result<NpuSection> {
     let none = "its metadata names an NPU, and it has no section for one; compile the model again";
     let found = view.npu.as_ref().ok_or_else(|| CompileError::malformed(path, none))?;
@@ -87,14 +87,14 @@ fn same_npu_weights(path: &Path, view: &ArtifactView, made: NpuSection) -> Resul
     Ok(NpuSection { decisions: found.decisions.clone(), ..made })
 }
 
-/// What an artifact without NPU programs has in place of one's that has them.
+/// The parts of an artifact that differ without NPU programs.
 pub(crate) struct WithoutNpu {
     pub meta: Meta,
     pub plan: Plan,
     pub kernels: Kernels,
 }
 
-/// What a compile without `--npu` would have written beside the weights of the artifact at `path`.
+/// The parts other than weights that a compile without `--npu` would have written for the artifact at `path`.
 ///
 /// # Errors
 /// Errors of [`retarget`].
@@ -111,7 +111,7 @@ pub(crate) fn without_npu(path: &Path, view: &ArtifactView, progress: &mut dyn P
     Ok(WithoutNpu { meta, plan, kernels })
 }
 
-/// What the artifact was compiled with, and `targets` besides.
+/// The options that the artifact was compiled with, with `targets` added.
 pub(crate) fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result::Result<CompileOptions, String> {
     let value = |name: &str| {
         recorded(view, name).ok_or_else(|| format!("it does not record with which option {name} it was compiled"))
@@ -150,7 +150,7 @@ pub(crate) fn options_of(view: &ArtifactView, targets: &[Target]) -> std::result
     })
 }
 
-/// What the NPU was given; `None`: nothing, and the artifact has no NPU section.
+/// The work that the NPU was given; `None`: the artifact has no NPU section.
 fn npu_of(view: &ArtifactView) -> std::result::Result<Option<NpuOptions>, String> {
     if recorded(view, "npu").is_none() {
         return Ok(None);
@@ -175,10 +175,10 @@ pub(crate) fn compiled_for(view: &ArtifactView) -> Option<MachinePlan> {
     Machine::named(recorded(view, "machine")?).ok()?.plan(&Budget::default()).ok()
 }
 
-/// The model planned with new targets such that its weights lie where they lie in the artifact; `None`: they would not.
+/// A plan for new targets in which every weight has its place in the artifact; `None`: there is none.
 ///
 /// Which weights share a slice depends on the machine that the artifact was compiled for. `replan` may have moved the slices to
-/// another one's memory since: then the plan is made for the first and its slices are moved again.
+/// another machine's memory since: then the plan is made for the first machine and its slices are moved again.
 fn same_weights(
     view: &ArtifactView,
     config: &ModelConfig,
@@ -215,7 +215,7 @@ fn lies_like(plan: &Plan, other: &Plan) -> bool {
 
 fn meta(before: &Meta, config: &ModelConfig, options: &CompileOptions) -> Meta {
     let mut meta = before.clone();
-    // As this version records it, whichever did before.
+    // As this version records it, whatever version recorded it before.
     meta.provenance.config = config.encode();
     meta.provenance.compiler_version = env!("CARGO_PKG_VERSION").into();
     for (name, value) in &mut meta.provenance.options {

@@ -46,7 +46,7 @@ pub struct ProgramKind {
     pub(crate) logits: LogitsRows,
     /// Each row is the newest token of a sequence of its own, and a token is sampled for each.
     pub(crate) batch: bool,
-    /// Cached tokens from which on it replaces the one that is otherwise the same.
+    /// Number of cached tokens from which on it replaces the program that is otherwise equal.
     pub(crate) from_tokens: usize,
 }
 
@@ -103,9 +103,9 @@ pub struct KernelDispatch {
     /// Its name in profiles: the layer and what it computes.
     pub label: String,
     pub(crate) weight_bytes: u64,
-    /// Works on another part of the same matrix as the step before, and so writes elsewhere in the same output.
+    /// Works on another part of the same matrix as the dispatch before, and so writes elsewhere in the same output.
     pub(crate) is_next_part: bool,
-    /// Its workgroups wait by themselves for those of the step before, see `unicorn_kernels::counter_sync`.
+    /// Its workgroups wait for those of the dispatch before by counters, see `unicorn_kernels::counter_sync`.
     pub(crate) is_counted: bool,
 }
 
@@ -131,9 +131,9 @@ pub enum Operand {
     },
     /// Those of the whole program.
     SyncCounterSlots,
-    /// What the splits of an attention or of a GEMM leave, to be put together: `len` f32 elements.
+    /// Partial results of the splits of an attention or of a GEMM, to be combined: `len` f32 elements.
     Partials {
-        /// The value that they are put together to.
+        /// The value to which they are combined.
         of: ValueId,
         /// f32 elements.
         len: usize,
@@ -175,7 +175,7 @@ pub enum Operand {
     },
     /// f32 logits, a row for each row that the program gives logits of.
     Logits,
-    /// So many f32 elements at the start of the logits: the rows that the head would read.
+    /// This many f32 elements at the start of the logits: the rows that the head would read.
     Hidden {
         /// f32 elements.
         len: usize,
@@ -185,7 +185,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// Whether it lies in the arena for as long as it is used.
+    /// Whether it is stored in the arena while it is used.
     pub fn is_activation(self) -> bool {
         matches!(
             self,
@@ -200,7 +200,7 @@ impl Operand {
     }
 }
 
-/// Layers of one window, or with recurrent state, and so of one block table.
+/// Layers that share a block table: those with the same window, or those with recurrent state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
     pub(crate) window: Option<usize>,
@@ -209,7 +209,7 @@ pub(crate) struct KvGroup {
     pub(crate) layers: Vec<usize>,
 }
 
-/// Layers grouped by what they keep, in order of first appearance.
+/// Layers grouped by window or recurrent state, in order of first appearance.
 pub(crate) fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for (index, layer) in config.layers.iter().enumerate() {
@@ -226,7 +226,7 @@ pub(crate) fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
 }
 
 impl KvGroup {
-    /// Bytes of K, and again of V, of one page, or of the halves of one of state.
+    /// Bytes of K in one page, which V takes as well; of recurrent state, bytes of each half of a page.
     pub(crate) fn page_bytes(&self, config: &ModelConfig, format: KvFormat) -> u64 {
         // Layers of a group have the same heads.
         let bytes = match self.is_recurrent {
@@ -277,7 +277,7 @@ pub struct SelectOptions {
     pub fold: bool,
     /// Number format of the KV cache: f16.
     pub kv: KvFormat,
-    /// There is room for what alternatives leave behind, such as more splits: yes.
+    /// Buffers have room for the partial results of alternatives, such as more splits: yes.
     pub alternatives: bool,
 }
 
@@ -328,7 +328,7 @@ fn select(
     selector.dispatches
 }
 
-/// Nodes that reach the cache or, where a program has logits, those.
+/// Nodes on which the cache or, in programs with logits, the logits depend.
 fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
     let mut wanted = vec![false; graph.values.len()];
     match kind.logits {
@@ -348,7 +348,7 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
     live
 }
 
-/// What the head multiplies: the stream after the final norm.
+/// Input of the head: the stream after the final norm.
 fn head_input(graph: &FusedGraph) -> ValueId {
     let of_head = |node: &FusedNode| match node.op {
         FusedOp::MatMul { input, matrix, .. } if graph.matrices[matrix.0].is_head => Some(input),
@@ -487,7 +487,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Whether a value is what this program is for, and nothing in it reads that.
+    /// Whether a value is the head's input in a program whose result it is: no dispatch reads it.
     fn is_result(&self, id: ValueId) -> bool {
         self.kind.logits == LogitsRows::Hidden && id == head_input(self.graph)
     }
@@ -539,7 +539,7 @@ impl Selector<'_> {
         self.dispatches.last_mut().expect("a part was pushed").is_next_part = part > 0;
     }
 
-    /// What a node is to a person: its kernel, or the matrix it multiplies by.
+    /// A node's name for people: its kernel, or the matrix that it multiplies by.
     fn role_name(&self, node: &FusedNode) -> String {
         match &node.op {
             FusedOp::MatMul { matrix, .. } | FusedOp::ExpertMatMul { matrix, .. } => {

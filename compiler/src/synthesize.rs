@@ -1,4 +1,4 @@
-//! Random weights of a model's exact shape, straight in packed form: what a benchmark needs where no checkpoint is at hand.
+//! Random weights of a model's exact shape, made in packed form: for benchmarks where no checkpoint is available.
 //! The same config gives the same bytes.
 
 use half::f16;
@@ -18,7 +18,7 @@ const GAIN: f32 = 0.6;
 /// Standard deviation of a uniform number on -1..1.
 const UNIFORM_DEVIATION: f32 = 0.577;
 
-/// Fills one packed weight, handing its bytes to `sink` in order. Norm weights are 1, biases too.
+/// Fills one packed weight and passes its bytes to `sink` in order. Norm weights and biases are 1.
 pub fn synthesize(
     weight: &PackedWeight,
     config: &ModelConfig,
@@ -52,7 +52,7 @@ pub fn synthesize(
     }
 }
 
-/// One row of a tensor, unpacked: what is packed for an NPU.
+/// One row of a tensor, unpacked, to be packed for an NPU.
 pub fn row(tensor: &str, row: usize, values: &mut [f32]) {
     let seed = tensor.bytes().fold(row as u64, |seed, byte| mixed(seed ^ u64::from(byte)));
     let scale = GAIN / (values.len() as f32).sqrt() / UNIFORM_DEVIATION;
@@ -61,7 +61,7 @@ pub fn row(tensor: &str, row: usize, values: &mut [f32]) {
     }
 }
 
-/// On -1..1.
+/// Uniform on -1..1.
 fn uniform(counter: u64) -> f32 {
     (mixed(counter) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }

@@ -1,8 +1,8 @@
 //! [`VerifiedGraph`]: a fused graph in which every value is made once before it is read, with the width its reader expects, and
 //! every attention has the scale and the rotary embedding that the config gives its layer.
 //!
-//! A graph that fails is a mistake of ours, so checks are assertions; each names the operation that failed. Later stages take
-//! only what passed them.
+//! A graph that fails is an error of this compiler, so checks are assertions; each names the operation that failed. Later stages
+//! take only checked graphs.
 
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
@@ -106,7 +106,7 @@ impl FusedGraph {
         match &node.op {
             FusedOp::Embed { table, out, .. } => self.check_width("table", self.matrices[table.0].cols(), *out),
             FusedOp::Norm(step) => {
-                // Norms are of the stream, or of a whole query or key.
+                // A norm's input is the stream, or a whole query or key.
                 let width = if step.residual.is_some() { config.hidden_size } else { self.width(step.input) };
                 let all = [Some(step.input), step.residual, step.sum, Some(step.out)];
                 for value in all.into_iter().flatten() {
@@ -253,7 +253,7 @@ impl FusedGraph {
         })
     }
 
-    /// What the heads steps that make a query do to it, the last first.
+    /// The parts of heads steps that make a query, the last step first.
     fn query_parts(&self, query: ValueId, edges: &Edges) -> Vec<HeadsPart> {
         let heads_step = |value: ValueId| match &self.nodes[edges.producer[value.0]?].op {
             FusedOp::Heads(step) => Some(step),

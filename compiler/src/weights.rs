@@ -17,11 +17,11 @@ impl FormatPolicy {
     /// The format of one matrix of a model.
     pub(crate) fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
         let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
-        // MXFP4 loses nothing by being smaller than what was asked for.
+        // MXFP4 loses nothing, although it is smaller than the requested format.
         let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
         let is_finer = matrix.is_table || matrix.is_head || matrix.is_state_gate;
         match (self.weights, kept) {
-            // Small, and a wrong choice is not evened out by anything.
+            // Small, and nothing after it compensates for a wrong choice.
             _ if matrix.is_router => WeightFormat::F16,
             (_, Some(kept)) => kept,
             (WeightsOption::Int4, None) if is_finer => WeightFormat::Int8,
@@ -40,7 +40,7 @@ fn kept_format(matrix: &Matrix, config: &ModelConfig) -> Option<WeightFormat> {
     let kept: Vec<&KeptCodes> = found.iter().copied().flatten().collect();
     let group = kept.iter().map(|kept| kept.group).min()?;
     if kept.iter().any(|kept| kept.codes == Codes::Fp4) {
-        // Beside others, INT4 has less of an error than their MXFP4.
+        // Together with other parts, INT4 has a smaller error than their MXFP4 would have.
         return found
             .iter()
             .all(|found| found.is_some_and(|kept| kept.codes == Codes::Fp4))
@@ -57,7 +57,7 @@ pub struct PackedId(pub usize);
 /// One range of a weight section, bound as one buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedWeight {
-    /// As in the graph; `[i/n]` follows where a matrix is cut into `n` ranges of rows.
+    /// Name in the graph, followed by `[i/n]` where a matrix is cut into `n` ranges of rows.
     pub name: String,
     pub(crate) source: PackedSource,
     pub(crate) layer: Option<usize>,
@@ -65,7 +65,7 @@ pub struct PackedWeight {
     pub len_bytes: u64,
     /// Bytes that one decode step reads of it.
     pub(crate) bytes_read_per_token: u64,
-    /// Its place in the order in which fast memory is given out.
+    /// Position in the order in which fast memory is assigned.
     pub precedence: Precedence,
     pub(crate) reason: String,
 }
@@ -96,7 +96,7 @@ pub(crate) enum PackedSource {
         layout: WeightLayout,
     },
     Vector(VectorId),
-    /// What products of this gate and up are divided by as f16, four times.
+    /// Divisor of this gate's and up's products as f16, four times.
     ProductFactor(MatrixId),
     Rope(usize),
 }
@@ -105,7 +105,7 @@ pub(crate) enum PackedSource {
 pub struct PackedWeights {
     /// By [`PackedId`].
     pub list: Vec<PackedWeight>,
-    /// Matmuls may read their activations as integers: beside INT4's error theirs is small.
+    /// Matmuls may read their activations as integers, whose error is small compared with INT4's.
     pub(crate) integer_activations: bool,
     matrices: Vec<Vec<PackedId>>,
     vectors: Vec<PackedId>,
@@ -230,7 +230,7 @@ impl PackedWeights {
         self.vectors[id.0]
     }
 
-    /// What products of this gate and up are divided by as f16.
+    /// Divisor of this gate's and up's products as f16.
     pub(crate) fn product_factor(&self, id: MatrixId) -> Option<PackedId> {
         self.product_factors.get(&id.0).copied()
     }
@@ -310,7 +310,7 @@ pub(crate) fn product_factor(bound: f64) -> f32 {
     // 2^16 is no f16 any more.
     const GREATEST: f64 = 32768.0;
     let exponent = (bound * QUANTISED / GREATEST).log2().ceil();
-    // What is smaller or greater than all models' leaves f32, too.
+    // Values beyond those of all models do not fit f32 either.
     exponent.clamp(-60.0, 60.0).exp2() as f32
 }
 

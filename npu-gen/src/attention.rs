@@ -1,4 +1,4 @@
-//! The design of attention for prefill on 1 to 4 columns: each is a pipeline of three cores for one head of keys and values at a time.
+//! The design of attention for prefill on 1 to 4 columns: each is a pipeline of three cores for one KV head at a time.
 //!
 //! ```text
 //!           column c
@@ -9,8 +9,8 @@
 //! shim      queries ─► core 0; keys and values in; outputs out
 //! ```
 //!
-//! Keys and values pass once for each tile of query rows. What a query may attend to (causal order, windows, the end of a sequence) comes with the queries, so
-//! that one program serves all positions.
+//! Keys and values are read once for each tile of query rows. The range of keys that a query may attend to (causal order, windows,
+//! the end of a sequence) is stored with the queries, so that one program is enough for all positions.
 
 use unicorn_kernels::npu::attention::{AttentionShape, AttentionTile, BLOCK};
 
@@ -52,7 +52,7 @@ struct Builder<'s> {
     cores: Vec<Core>,
 }
 
-/// Those of a column that begin or end in its shim tile.
+/// The FIFOs of a column that begin or end in its shim tile.
 struct Streams {
     queries: FifoId,
     keys_and_values: FifoId,
@@ -85,7 +85,7 @@ impl Builder<'_> {
         let mut bytes = |name: &str, ends: [Tile; 2], depth: usize, bytes: usize| {
             self.fifo(format!("{name}_{col}"), ends, depth, Element::I8, bytes)
         };
-        // One tile of queries serves for all blocks of keys.
+        // One tile of queries is used for all blocks of keys.
         let queries = bytes("q", [shim, of_scores], 1, tile.query_bytes());
         let keys_and_values = bytes("kv_in", [shim, memory], 2, 2 * tile.key_bytes());
         let keys = bytes("k", [memory, of_scores], 2, tile.key_bytes());
@@ -187,8 +187,8 @@ fn host(shape: &AttentionShape, streams: &[Streams]) -> Vec<HostOp> {
     host
 }
 
-/// Cycles in which a core makes 16 probabilities, and multiplies 16 values of f32. Assumptions: the softmax is external, f32 is emulated by products of
-/// bf16, and no compiler for either is available here.
+/// Cycles in which a core computes 16 probabilities, and multiplies 16 values of f32. Assumptions: the softmax is external, f32 is
+/// emulated by products of bf16, and no compiler for either is available here.
 const CYCLES_PER_16_PROBABILITIES: usize = 40;
 const CYCLES_PER_16_FLOATS: usize = 13;
 /// Products of bf16 of one core and cycle (4×8×4).
@@ -200,11 +200,11 @@ const KEYS_MAX: usize = 128;
 /// Attention of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttentionProblem {
-    /// Heads of keys and values.
+    /// KV heads.
     pub heads: usize,
-    /// Query rows of such a head: tokens times the query heads that share it.
+    /// Query rows of a KV head: tokens times the query heads that share it.
     pub rows: usize,
-    /// Keys at most.
+    /// Most keys.
     pub keys: usize,
     /// Values of a head; a multiple of 8.
     pub depth: usize,
@@ -212,22 +212,22 @@ pub struct AttentionProblem {
     pub columns: usize,
 }
 
-/// A design that the device takes, and what it would cost.
+/// A design that fits the device, and its estimated cost.
 #[derive(Clone, Debug)]
 pub struct AttentionSolution {
-    /// With its padding.
+    /// Shape with its padding.
     pub shape: AttentionShape,
     /// The design.
     pub design: Design,
     /// Its lowering.
     pub lowered: Lowered,
-    /// What it uses.
+    /// Resources that it uses.
     pub usage: Usage,
-    /// Cycles of everything: an estimate.
+    /// Estimated cycles of the whole attention.
     pub cycles: usize,
     /// Share of the matrix units' slots of the whole array that do a product of the problem.
     pub busy: f64,
-    /// What takes longest.
+    /// Name of the part that takes longest.
     pub limit: &'static str,
 }
 
@@ -254,7 +254,8 @@ pub fn solve(problem: &AttentionProblem) -> Option<AttentionSolution> {
     })
 }
 
-/// Cycles of everything, and what limits a block: cores and streams work at the same time, and the end of a tile is added.
+/// Cycles of the whole attention, and the part that limits a block: cores and streams work at the same time, and the end of a tile
+/// is added.
 fn cycles(shape: &AttentionShape) -> (usize, &'static str) {
     let tile = &shape.tile;
     let products = tile.rows * tile.keys * tile.depth / MACS_PER_CYCLE;

@@ -1,6 +1,6 @@
-//! A design: which objects move between which tiles, what the cores do with them, and what the host starts.
+//! A design: which objects move between which tiles, the programs of the cores, and the steps of the host.
 //!
-//! Nothing here has an address, a lock or a channel: [`crate::lower`] gives those.
+//! Nothing here has an address, a lock or a channel: [`crate::lower`] assigns those.
 
 use unicorn_kernels::npu::attention::AttentionTile;
 use unicorn_kernels::npu::tile::CoreTile;
@@ -15,7 +15,7 @@ pub struct FifoId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);
 
-/// What an array holds.
+/// Element type of objects and buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Element {
     /// Bytes: packed numbers, scales beside them.
@@ -29,7 +29,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// Bytes of one.
+    /// Bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Element::I8 => 1,
@@ -38,7 +38,7 @@ impl Element {
         }
     }
 
-    /// As MLIR writes it.
+    /// Name in MLIR's syntax.
     pub fn name(self) -> &'static str {
         match self {
             Element::I8 => "i8",
@@ -49,7 +49,7 @@ impl Element {
     }
 }
 
-/// Objects of one size on their way from one tile to others, each of which receives all of them.
+/// A queue of objects of one size from one tile to others, each of which receives all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fifo {
     /// Name, unique in the design.
@@ -58,9 +58,9 @@ pub struct Fifo {
     pub producer: Tile,
     /// Tiles that read them.
     pub consumers: Vec<Tile>,
-    /// Objects that each tile has room for.
+    /// Objects in the buffers of each tile.
     pub depth: usize,
-    /// What an object holds.
+    /// Type of the elements of an object.
     pub element: Element,
     /// Elements of an object.
     pub len: usize,
@@ -73,8 +73,8 @@ impl Fifo {
     }
 }
 
-/// Objects that go through a memory tile without a copy: one FIFO in and several out, which each take a part of every object; or several in,
-/// whose objects are put together.
+/// Objects that go through a memory tile without a copy: one FIFO in and several out, each with a part of every object; or several
+/// in, whose objects are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// FIFOs that end in the tile.
@@ -88,54 +88,54 @@ pub struct Link {
 pub struct Buffer {
     /// Name, unique in the design.
     pub name: String,
-    /// Where it lies.
+    /// Tile that holds it.
     pub tile: Tile,
-    /// What it holds.
+    /// Type of its elements.
     pub element: Element,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
 }
 
 /// A core's side of a FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Port {
-    /// It fills objects.
+    /// The core fills objects.
     Produce,
-    /// It reads them.
+    /// The core reads objects.
     Consume,
 }
 
 /// A step of a core's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreOp {
-    /// `body` without end.
+    /// Runs `body` without end.
     Forever(Vec<CoreOp>),
-    /// `body`, `count` times.
+    /// Runs `body` `count` times.
     Repeat {
-        /// How often.
+        /// Number of repetitions.
         count: usize,
-        /// What.
+        /// The repeated steps.
         body: Vec<CoreOp>,
     },
     /// Waits for one object, which the following steps use.
     Acquire {
-        /// Whose.
+        /// FIFO of the object.
         fifo: FifoId,
-        /// Which side.
+        /// The core's side of the FIFO.
         port: Port,
     },
-    /// Gives the object back.
+    /// Releases the object.
     Release {
-        /// Whose.
+        /// FIFO of the object.
         fifo: FifoId,
-        /// Which side.
+        /// The core's side of the FIFO.
         port: Port,
     },
-    /// Computes.
+    /// Runs a computation.
     Run(Body),
 }
 
-/// What a design's cores compute on.
+/// The share of a core in a design's computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A matrix product: one core's share.
@@ -144,7 +144,7 @@ pub enum Work {
     Attention(AttentionTile),
 }
 
-/// What a core computes; the maths is in [`unicorn_kernels::npu::twin`] and [`unicorn_kernels::npu::attention`].
+/// A computation of a core; the maths is in [`unicorn_kernels::npu::twin`] and [`unicorn_kernels::npu::attention`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Sets the sums to 0.
@@ -160,10 +160,10 @@ pub enum Body {
         weights: FifoId,
         /// The sums.
         sums: BufferId,
-        /// Where the scales go.
+        /// Buffer to which the scales are written.
         scales: BufferId,
     },
-    /// Makes an output object of four rows of the sums. The innermost loop around it counts the objects.
+    /// Computes an output object from four rows of the sums. The innermost loop around it counts the objects.
     Finish {
         /// The sums.
         sums: BufferId,
@@ -172,7 +172,7 @@ pub enum Body {
         /// Output objects.
         output: FifoId,
     },
-    /// Attention: makes scores of one tile of queries and one block of keys.
+    /// Attention: computes the scores of one tile of queries and one block of keys.
     Scores {
         /// Query objects.
         queries: FifoId,
@@ -181,7 +181,7 @@ pub enum Body {
         /// Score objects.
         scores: FifoId,
     },
-    /// Attention: makes probabilities of scores. The innermost loop around it counts the blocks.
+    /// Attention: computes probabilities from scores. The innermost loop around it counts the blocks.
     Softmax {
         /// Score objects.
         scores: FifoId,
@@ -198,10 +198,10 @@ pub enum Body {
         values: FifoId,
         /// The sums.
         sums: BufferId,
-        /// Where the inverses go.
+        /// Buffer to which the inverses are written.
         inverses: BufferId,
     },
-    /// Attention: makes an output object of four rows of the sums. The innermost loop around it counts the objects.
+    /// Attention: computes an output object from four rows of the sums. The innermost loop around it counts the objects.
     Normalise {
         /// The sums.
         sums: BufferId,
@@ -215,20 +215,20 @@ pub enum Body {
 /// One core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Where it is.
+    /// Tile of the core.
     pub tile: Tile,
-    /// What it does.
+    /// Steps of its program.
     pub program: Vec<CoreOp>,
 }
 
 /// A buffer of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Name, for readers.
+    /// Name, for people.
     pub name: &'static str,
-    /// What it holds.
+    /// Type of its elements.
     pub element: Element,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
 }
 
@@ -239,13 +239,13 @@ pub struct Transfer {
     pub fifo: FifoId,
     /// Index into [`Design::arguments`].
     pub argument: usize,
-    /// First element.
+    /// Index of the first element.
     pub offset: usize,
-    /// How many, for each dimension.
+    /// Count of each dimension.
     pub sizes: [usize; 4],
-    /// How far apart, for each dimension.
+    /// Stride of each dimension.
     pub strides: [usize; 4],
-    /// Descriptor of the shim tile.
+    /// Number of the shim tile's descriptor.
     pub descriptor: u32,
 }
 
@@ -256,7 +256,7 @@ impl Transfer {
     }
 }
 
-/// What the host does, in order.
+/// A step of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostOp {
     /// Starts a transfer.
@@ -268,13 +268,13 @@ pub enum HostOp {
 /// A whole program of the array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Design {
-    /// Columns that it takes.
+    /// Columns of the array that it uses.
     pub columns: u32,
-    /// What its cores compute on.
+    /// Share of a core in the computation.
     pub work: Work,
     /// Streams of objects.
     pub fifos: Vec<Fifo>,
-    /// Those that are joined or divided in memory tiles.
+    /// FIFOs that are joined or divided in memory tiles.
     pub links: Vec<Link>,
     /// Memory of cores.
     pub buffers: Vec<Buffer>,
@@ -282,7 +282,7 @@ pub struct Design {
     pub cores: Vec<Core>,
     /// Buffers of the host.
     pub arguments: Vec<Argument>,
-    /// What the host does.
+    /// Steps of the host in order.
     pub host: Vec<HostOp>,
 }
 

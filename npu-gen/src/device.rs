@@ -22,7 +22,7 @@ pub use unicorn_artifact::npu::{FIRST_CORE_ROW, Tile, TileKind};
 pub const COLUMNS: u32 = 4;
 /// Rows of the array.
 pub const ROWS: u32 = 6;
-/// Bytes of a core's stack, which lies in its data memory (mlir-aie's default).
+/// Bytes of a core's stack, which is in its data memory (mlir-aie's default).
 pub const STACK_BYTES: usize = 1024;
 /// Bytes of the tables by which an activation computes its exponential: those of mlir-aie for AIE2 are four of 512 values of 16 bits.
 pub const TABLE_BYTES: usize = 4 << 10;
@@ -32,7 +32,7 @@ pub const PROGRAM_BYTES: usize = 16 << 10;
 pub const LOCK_MAX: i32 = 63;
 /// Iterations of a shim descriptor: 6 bits.
 pub const ITERATION_MAX: usize = 64;
-/// Buffers that one command takes: amdxdna copies a command of 19 words.
+/// Most buffers of one command: amdxdna copies a command of 19 words.
 pub const ARGUMENTS_MAX: usize = 7;
 /// Bytes a cycle of one stream.
 pub const STREAM_BYTES_PER_CYCLE: usize = 4;
@@ -45,18 +45,18 @@ pub const STORE_BYTES_PER_CYCLE: usize = 32;
 /// Clock of the array in Hz at the highest power state, and at the one below it that the estimate names as the lower end.
 pub const CLOCK_HZ: [f64; 2] = [1.6e9, 0.8e9];
 
-/// What a tile has.
+/// Resources of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of data memory.
     pub memory_bytes: usize,
-    /// DMA channels into the tile, and as many out of it.
+    /// DMA channels into the tile, and the same number out of it.
     pub channels: u32,
     /// DMA buffer descriptors.
     pub descriptors: u32,
     /// Locks.
     pub locks: u32,
-    /// Largest count of a dimension but the outermost.
+    /// Largest count of a dimension except the outermost.
     pub wrap_max: usize,
     /// Largest stride in words.
     pub stride_max: usize,
@@ -64,7 +64,7 @@ pub struct Limits {
     pub dimensions: usize,
 }
 
-/// What a tile of this kind has.
+/// Resources of a tile of this kind.
 pub fn limits(kind: TileKind) -> Limits {
     match kind {
         TileKind::Core => Limits {

@@ -5,22 +5,22 @@
 //! ```text
 //!           column c
 //! core r    sums += activations(r) · weights(c), then scaled or act · mul           r = 0..4
-//! memory    divides activations among the array rows that the column feeds ─► each to one row of cores, in all columns
+//! memory    divides activations among the array rows of the column ─► each to one row of cores, in all columns
 //!           passes weights on ─► all four cores of the column
 //!           joins the outputs of the four cores ◄─
 //! shim      activations, weights in; outputs out
 //! ```
 //!
-//! A GEMV is bound by the streams of weights from DRAM, of which a shim tile has two: each feeds a core of its own, and one of the first tile's carries the
-//! activations to all of them.
+//! A GEMV is bound by the streams of weights from DRAM, of which a shim tile has two: each goes to a core of its own, and one of
+//! the first tile's carries the activations to all of them.
 //!
 //! ```text
 //! core 0, 1     sums += activations · weights(core), then scaled or act · mul; one core in column 0, two in each of the others
 //! shim          weights in, outputs out, both directly; activations in, from column 0 to all cores
 //! ```
 //!
-//! A row tile takes one descriptor for each stream of a column: activations are repeated for every column tile, weights are read in a line, and
-//! outputs are written four rows of 4 × columns at a time.
+//! A row tile needs one descriptor for each stream of a column: activations are repeated for every column tile, weights are read
+//! consecutively, and outputs are written four rows of 4 × columns at a time.
 
 pub use unicorn_artifact::npu::{ACTIVATIONS, OUTPUTS, WEIGHTS};
 use unicorn_kernels::npu::tile::{BLOCK_ROWS, CORE_ROWS, GemmShape};
@@ -30,7 +30,7 @@ use crate::design::{
 };
 use crate::device::{FIRST_CORE_ROW, ITERATION_MAX, Tile, WORD_BYTES, limits};
 
-/// Objects that each end of a stream has room for: one is filled while the other is read.
+/// Objects in the buffers of each end of a stream: one is filled while the other is read.
 const DEPTH: usize = 2;
 
 /// The design that computes `shape`, of a GEMM or of a GEMV.
@@ -67,16 +67,16 @@ struct Builder<'s> {
 
 #[derive(Default)]
 struct Streams {
-    /// From DRAM, one an array column through which activations enter.
+    /// Streams from DRAM, one for each array column through which activations enter.
     activations: Vec<FifoId>,
-    /// From DRAM, one a weight stream.
+    /// Streams of weights from DRAM.
     weights: Vec<FifoId>,
-    /// To DRAM, one a weight stream.
+    /// Streams to DRAM, one for each stream of weights.
     outputs: Vec<FifoId>,
     cores: Vec<CoreStreams>,
 }
 
-/// What one core takes and makes.
+/// The streams of one core.
 struct CoreStreams {
     tile: Tile,
     activations: FifoId,
@@ -205,7 +205,7 @@ impl Builder<'_> {
         let shape = self.shape;
         let groups = (0..shape.row_tiles())
             .flat_map(|row_tile| (0..shape.col_tiles()).step_by(ITERATION_MAX).map(move |first| (row_tile, first)));
-        // Of each of both groups, in a shim tile: two streams in and one out, or in a GEMV two.
+        // Streams of each of both groups in a shim tile: two in, and one out, or in a GEMV two.
         let descriptors = if shape.is_gemv() { 4 } else { 3 };
         let (mut host, mut in_flight) = (Vec::new(), 0);
         for (index, (row_tile, first)) in groups.enumerate() {
@@ -217,7 +217,7 @@ impl Builder<'_> {
             for col in 0..shape.columns {
                 let of_column = |stream: &usize| self.shim_of(streams.weights[*stream]).col as usize == col;
                 let in_column: Vec<usize> = (0..shape.weight_streams()).filter(of_column).collect();
-                // Outputs first: their room is there before the first result.
+                // Outputs first, so that their buffers are ready before the first result.
                 let mut transfers: Vec<Transfer> =
                     in_column.iter().map(|stream| self.outputs(streams, row_tile, first, tiles, *stream)).collect();
                 if col < streams.activations.len() {
@@ -287,7 +287,7 @@ fn gemv_core(stream: usize) -> Tile {
     Tile::core(stream.div_ceil(2) as u32, (stream > 0 && stream.is_multiple_of(2)).into())
 }
 
-/// `bytes` in a line as three dimensions, outermost first, whose inner two the shim can count.
+/// `bytes` consecutive bytes as three dimensions, outermost first, whose inner two fit the shim's counts.
 pub(crate) fn in_three(bytes: usize) -> [usize; 3] {
     let most = limits(crate::device::TileKind::Shim).wrap_max;
     let largest_divisor = |n: usize| (1..=most.min(n)).rev().find(|divisor| n.is_multiple_of(*divisor)).unwrap_or(1);

@@ -1,8 +1,8 @@
-//! Runs a lowered design on the host: data movement as locks, descriptors and streams have it, and the cores' maths by the twins.
+//! Runs a lowered design on the host: data movement by locks, descriptors and streams, and the cores' maths by the twins.
 //!
 //! Every core and every DMA channel is an agent that makes one step at a time, in turn: a word through a stream, a descriptor, a step of a
 //! program. Streams hold 64 bytes, so that a missing consumer stops its producer. A round in which no agent makes a step while the host
-//! still waits is a deadlock, reported with what each agent waits for.
+//! still waits is a deadlock, reported with the state of each agent that waits.
 //!
 //! Not modelled: time, arbitration between streams, bank conflicts, rounding modes of the silicon, firmware.
 
@@ -30,12 +30,12 @@ pub enum RunError {
         /// What each agent waits for.
         waiting: Vec<String>,
     },
-    /// A lock left its six bits.
+    /// The value of a lock exceeded six bits.
     #[error("lock of {tile} rises to {value}, expected at most {LOCK_MAX}")]
     Lock {
-        /// Where.
+        /// Tile of the lock.
         tile: String,
-        /// To what.
+        /// Its value.
         value: i32,
     },
     /// A transfer left the buffer of the host.
@@ -43,37 +43,37 @@ pub enum RunError {
     Outside {
         /// Index of the buffer.
         argument: usize,
-        /// First byte.
+        /// Offset of the first byte.
         from: usize,
-        /// End.
+        /// Offset of the end.
         to: usize,
-        /// Bytes of the buffer.
+        /// Length of the buffer.
         bytes: usize,
     },
     /// A core computes on an object that it has not acquired, or whose size is wrong.
     #[error("core of {tile} computes on {what}")]
     Body {
-        /// Where.
+        /// Tile of the core.
         tile: String,
-        /// On what.
+        /// The object, and what is wrong with it.
         what: String,
     },
-    /// Data was left in streams or buffers when the host was done: more was sent than the cores took.
+    /// Data was left in streams or buffers at the end of the host's steps: more was sent than the cores read.
     #[error("{what} is left over at the end")]
     LeftOver {
-        /// What.
+        /// The data that was left.
         what: String,
     },
 }
 
-/// What the host makes the shim tiles do.
+/// A command of the host to the shim tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Gives a task to a channel.
     Start {
-        /// Whose.
+        /// Channel that runs the task.
         channel: ChannelId,
-        /// What.
+        /// The task: a descriptor and the number of its runs.
         task: ShimTask,
     },
     /// Waits until the channel has completed one more task.
@@ -96,7 +96,7 @@ pub fn commands(design: &Design, lowered: &Lowered) -> Vec<Command> {
 /// Runs `commands` on a design; `arguments` are the host's buffers, inputs and outputs.
 ///
 /// # Errors
-/// See [`RunError`]. What the buffers then hold is unspecified.
+/// See [`RunError`]. The content of the buffers is then unspecified.
 pub fn run(
     design: &Design,
     lowered: &Lowered,
@@ -146,11 +146,11 @@ struct Machine<'r> {
 
 #[derive(Default)]
 struct ChannelState {
-    /// What arrived and was not written yet, of a channel into a tile.
+    /// Bytes that arrived at a channel into a tile and were not written yet.
     stream: VecDeque<u8>,
-    /// Where a channel out of a tile sends.
+    /// Receivers of a channel out of a tile.
     to: Vec<usize>,
-    /// Place in the chain, or run of the task.
+    /// Index in the chain, or number of the task's run.
     at: usize,
     /// Bytes of the descriptor or run that are done; none before its lock is taken.
     done: Option<usize>,
@@ -171,7 +171,7 @@ struct CoreState {
 /// A program without nesting.
 enum Step {
     Open,
-    /// Jumps behind `open` until it was there `count` times; none: without end.
+    /// Jumps to the step after `open` until the loop has run `count` times; none: without end.
     Close {
         open: usize,
         count: Option<usize>,
@@ -220,7 +220,7 @@ impl<'r> Machine<'r> {
             lowered,
             arguments,
             locks: lowered.locks.iter().map(|lock| lock.initial).collect(),
-            // Not zeros: what is read before it is written shows.
+            // Not zeros, so that reads before the first write are detected.
             memories: lowered.memories.iter().map(|memory| vec![0x5a; memory.bytes]).collect(),
             sums: BTreeMap::new(),
             scales: BTreeMap::new(),
@@ -258,7 +258,7 @@ impl<'r> Machine<'r> {
         if value > LOCK_MAX { Err(RunError::Lock { tile: tile.to_string(), value }) } else { Ok(()) }
     }
 
-    /// As many steps of a channel as it can make; whether it made one.
+    /// Runs a channel until it must wait; returns whether it made a step.
     fn channel_steps(&mut self, index: usize) -> Result<bool, RunError> {
         let mut moved = false;
         let is_shim = self.lowered.channels[index].chain.is_empty();
@@ -268,7 +268,7 @@ impl<'r> Machine<'r> {
         Ok(moved)
     }
 
-    /// One piece of a descriptor, at most what the stream holds.
+    /// Transfers one piece of a descriptor, at most the bytes that the stream holds.
     fn descriptor_step(&mut self, index: usize) -> Result<bool, RunError> {
         let lowered = self.lowered;
         let channel = &lowered.channels[index];
@@ -305,7 +305,7 @@ impl<'r> Machine<'r> {
         Ok(moved > 0)
     }
 
-    /// One word of a shim channel's task.
+    /// Transfers one word of a shim channel's task.
     fn task_step(&mut self, index: usize) -> Result<bool, RunError> {
         let Some(task) = self.channels[index].tasks.front() else { return Ok(false) };
         let (run, done) = (self.channels[index].at, self.channels[index].done.unwrap_or(0));
@@ -367,7 +367,7 @@ impl<'r> Machine<'r> {
         }
     }
 
-    /// As many steps of a core as it can make; whether it made one.
+    /// Runs a core until it must wait; returns whether it made a step.
     fn core_steps(&mut self, index: usize) -> Result<bool, RunError> {
         let mut moved = false;
         // A program that only computes would never end.
@@ -475,7 +475,7 @@ impl<'r> Machine<'r> {
         iteration: usize,
     ) -> Result<(), RunError> {
         let mut floats = std::mem::take(&mut self.floats);
-        // NaN: what is read before it is written shows.
+        // NaN, so that reads before the first write are detected.
         let mut buffer = |id: BufferId, len: usize| floats.remove(&id.0).unwrap_or_else(|| vec![f32::NAN; len]);
         let mut kept = Vec::new();
         match body {
@@ -538,7 +538,7 @@ impl<'r> Machine<'r> {
         waiting
     }
 
-    /// When the host is done, every buffer is free again and no byte is on its way.
+    /// Checks that at the end of the host's steps every buffer is free again and no byte is in a stream.
     fn check_empty(&self) -> Result<(), RunError> {
         for (state, channel) in self.channels.iter().zip(&self.lowered.channels) {
             if !state.stream.is_empty() {

@@ -1,5 +1,5 @@
-//! Checks a design against every limit of the device. What passes can be placed; whether it computes the right thing is shown by
-//! [`crate::interpret`].
+//! Checks a design against every limit of the device. A design that passes can be placed; [`crate::interpret`] checks whether its
+//! result is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
@@ -15,7 +15,7 @@ use crate::device::{
 use crate::lower::{Direction, Lowered};
 use crate::shim;
 
-/// What one kind of tile uses at most.
+/// Most resources that a tile of one kind uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// Bytes of data memory, in a core with its stack and the tables of its epilogue.
@@ -44,7 +44,7 @@ impl Usage {
 pub struct Fault {
     /// Tile, FIFO or step.
     pub place: String,
-    /// What, expected, found.
+    /// The fault: what, expected, found.
     pub what: String,
 }
 
@@ -63,7 +63,7 @@ pub fn reserved_bytes(core: &CoreTile) -> usize {
         }
 }
 
-/// The same in a design of attention: the softmax has an exponential, and so tables.
+/// The same in a design of attention, whose softmax has an exponential and therefore tables.
 pub fn attention_reserved_bytes(core: &Core) -> usize {
     fn has_softmax(steps: &[CoreOp]) -> bool {
         steps.iter().any(|step| match step {
@@ -78,7 +78,7 @@ pub fn attention_reserved_bytes(core: &Core) -> usize {
 /// Buffers with their bytes, and objects with their side and bytes.
 type Needs = (Vec<(BufferId, usize)>, Vec<(FifoId, Port, usize)>);
 
-/// What a body computes on; `None`: it is of another kind of design.
+/// Operands of a body; `None`: it belongs to another kind of design.
 fn needs(work: &Work, body: &Body) -> Option<Needs> {
     use Port::{Consume, Produce};
     Some(match (*body, work) {
@@ -298,7 +298,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows a program: what is used is acquired, what is acquired is released.
+    /// Follows a program: used objects are acquired, and acquired objects are released.
     fn steps(&mut self, tile: Tile, steps: &[CoreOp], held: &mut BTreeSet<(FifoId, Port)>) {
         for step in steps {
             match step {
@@ -359,7 +359,7 @@ impl Checker<'_> {
         let arguments = self.design.arguments.len();
         let what = format!("{arguments} buffers of the host, expected at most {ARGUMENTS_MAX}");
         self.expect(arguments <= ARGUMENTS_MAX, "host", what);
-        // Descriptors in use, each with the FIFO that it moves; a wait ends its FIFO's oldest, and what was started before it.
+        // Descriptors in use, each with its FIFO; a wait ends its FIFO's oldest transfer, and all that were started before that.
         let mut in_use: Vec<(u32, u32, FifoId)> = Vec::new();
         for (index, op) in self.design.host.iter().enumerate() {
             match op {
@@ -369,7 +369,7 @@ impl Checker<'_> {
                     self.expect(started.is_some(), &place, "no transfer to wait for");
                     let Some(position) = started else { continue };
                     let (column, _, ended) = in_use.remove(position);
-                    // The result of a tile is complete only when its inputs were read: of those of the column, as many are left as there are results.
+                    // A tile's result is complete only when its inputs were read: the column has as many inputs left as results.
                     let pending = |in_use: &[(u32, u32, FifoId)], fifo: FifoId| {
                         in_use.iter().filter(|one| one.0 == column && one.2 == fifo).count()
                     };
@@ -421,7 +421,7 @@ impl Checker<'_> {
         self.expect(in_use.is_empty(), "host", "ends before its transfers are complete");
     }
 
-    /// What the host sends is what the cores take, and what they make is what it fetches: the numbers of iterations agree.
+    /// Checks that the cores read as many objects as the host sends, and that the host fetches as many as they write.
     fn balance(&mut self) {
         let mut objects: BTreeMap<FifoId, usize> = BTreeMap::new();
         for op in &self.design.host {
@@ -449,7 +449,7 @@ impl Checker<'_> {
             let mut iterations = BTreeSet::new();
             for ((fifo, _), per_iteration) in taken {
                 let name = &self.design.fifo(fifo).name;
-                // What passes between two cores is compared above.
+                // Objects between two cores are compared above.
                 if !self.is_between_cores(fifo) {
                     let moved = objects.get(&fifo).copied().unwrap_or(0);
                     let what = format!(
@@ -459,12 +459,12 @@ impl Checker<'_> {
                     iterations.insert(moved / per_iteration.max(1));
                 }
                 let depth = self.design.fifo(fifo).depth;
-                // What the estimate counts on: one object is filled while another is read.
+                // The estimate assumes that one object is filled while another is read.
                 let what = format!(
                     "{per_iteration} objects of {name} in an iteration through a FIFO of {depth}, expected at least 2"
                 );
                 self.expect(per_iteration <= 1 || depth >= 2, core.tile, what);
-                // The buffers of unrolled loops are where they were when the program repeats.
+                // The buffers of unrolled loops must be the same when the program repeats.
                 let what = format!(
                     "{per_iteration} objects of {name} in an iteration, expected a multiple of its depth {depth}"
                 );
@@ -480,7 +480,7 @@ impl Checker<'_> {
 type Counts = BTreeMap<(FifoId, Port), usize>;
 
 impl Checker<'_> {
-    /// The objects that an iteration of each core takes and makes; and of each FIFO between two cores, how many are made and taken.
+    /// The objects that an iteration of each core reads and writes; and of each FIFO between two cores, those written and read.
     fn counts(&self) -> (Vec<Counts>, BTreeMap<FifoId, [usize; 2]>) {
         let mut between: BTreeMap<FifoId, [usize; 2]> = BTreeMap::new();
         let of_core = |core: &Core| {

@@ -1,7 +1,8 @@
-//! FIFOs as the hardware has them: buffers, locks, DMA channels with cyclic chains of descriptors, and streams between channels.
+//! Lowers FIFOs to the hardware: buffers, locks, DMA channels with cyclic chains of descriptors, and streams between channels.
 //!
-//! Each part of an object has two locks: one counts free buffers, one full ones. Who fills a part takes from the first and adds to the second;
-//! who reads it does the reverse. The parts of a joined or divided object have locks each, so that none waits for another's part.
+//! Each part of an object has two locks: one counts free buffers, one full ones. The producer of a part takes from the first and
+//! adds to the second; the consumer does the reverse. Each part of a joined or divided object has its own locks, so that parts do
+//! not wait for each other.
 
 use std::collections::BTreeMap;
 
@@ -25,16 +26,16 @@ pub struct ChannelId(pub usize);
 /// One buffer of a tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Where it lies.
+    /// Tile that holds it.
     pub tile: Tile,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
 /// A semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Where it is.
+    /// Tile that holds it.
     pub tile: Tile,
     /// Its value at the start.
     pub initial: i32,
@@ -43,24 +44,24 @@ pub struct Lock {
 /// A buffer descriptor: a run of bytes, guarded by locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Which buffer.
+    /// Buffer of the run.
     pub memory: MemoryId,
-    /// First byte in it.
+    /// Offset of the first byte in the buffer.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Taken from before the run.
+    /// Lock that is decremented before the run.
     pub acquire: LockId,
-    /// Added to after it.
+    /// Lock that is incremented after the run.
     pub release: LockId,
 }
 
-/// A DMA channel. Those of shim tiles have no chain: the host gives them tasks.
+/// A DMA channel. Channels of shim tiles have no chain: the host gives them tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// Where it is.
+    /// Tile that holds it.
     pub tile: Tile,
-    /// Which way.
+    /// Direction of the channel.
     pub direction: Direction,
     /// Number among the tile's channels of this direction.
     pub index: u32,
@@ -84,13 +85,13 @@ pub struct Flow {
 pub struct CorePort {
     /// Its buffers, used in turn.
     pub memories: Vec<MemoryId>,
-    /// Taken from by an acquire.
+    /// Lock that an acquire decrements.
     pub acquire: LockId,
-    /// Added to by a release.
+    /// Lock that a release increments.
     pub release: LockId,
 }
 
-/// A design with everything in its place.
+/// A lowered design: its buffers, locks, channels and streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lowered {
     /// Buffers of FIFOs.
@@ -155,7 +156,7 @@ impl Lowered {
         (LockId(self.locks.len() - 2), LockId(self.locks.len() - 1))
     }
 
-    /// The end of a FIFO that no link shares: buffers, and in a core its port. Gives the DMA channel's chain.
+    /// The end of a FIFO that no link shares: buffers, and in a core its port. Returns the DMA channel's chain.
     fn end(&mut self, fifo: FifoId, tile: Tile, depth: usize, bytes: usize, produces: bool) -> Vec<Descriptor> {
         let memories: Vec<MemoryId> = (0..depth).map(|_| self.memory(tile, bytes)).collect();
         let (free, full) = self.pair(tile, depth);

@@ -1,4 +1,4 @@
-//! A transfer as the shim's DMA engine takes it: words instead of elements, innermost dimension first.
+//! A transfer in the form of the shim's DMA engine: words instead of elements, innermost dimension first.
 
 pub use unicorn_artifact::npu::ShimTask;
 
@@ -16,20 +16,20 @@ pub fn task(transfer: &Transfer, element: Element) -> ShimTask {
         offset_bytes: transfer.offset * element.bytes(),
         words: words(inner) * middle * outer,
         wraps: (!is_line).then_some([words(inner), middle]),
-        // Of a dimension that is passed once, the stride is never used; the encoding has no 0.
+        // The stride of a dimension with count 1 is never used; the encoding has no 0.
         strides: if is_line { [1; 3] } else { [1, words(middle_stride).max(1), words(outer_stride).max(1)] },
-        // Of a task that runs once, it is never used.
+        // It is never used by a task that runs once.
         iteration_stride: if runs > 1 { words(iteration_stride) } else { 0 },
         runs,
     }
 }
 
-/// Whether a transfer is one run of elements in a line, which no count limits.
+/// Whether a transfer is one run of consecutive elements, which no count limits.
 pub fn is_line(transfer: &Transfer) -> bool {
     transfer.sizes[..3] == [1; 3]
 }
 
-/// What is wrong with a transfer, in words; none for one that the engine can make.
+/// Why the engine cannot make a transfer, as text; none if it can.
 pub fn faults(transfer: &Transfer, element: Element) -> Vec<String> {
     let limits = limits(TileKind::Shim);
     let mut faults = Vec::new();

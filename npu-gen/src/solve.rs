@@ -1,13 +1,13 @@
-//! Finds the tile sizes of a GEMM, or of a GEMV where there are few rows: every size that fits is estimated, and the fastest is taken.
+//! Finds the tile sizes of a GEMM, or of a GEMV with few rows: every size that fits is estimated, and the fastest is used.
 //!
-//! The estimate counts cycles of what limits a core or a stream; the largest count wins, since all of them work at the same time:
+//! The estimate counts cycles of each part of a core and of each stream; the largest count is used, since all of them run at once:
 //!
 //! * matrix unit: a 4×16 by 16×8 product a cycle, and one more for each block and group, which multiplies the 32 sums of a group;
 //! * loads and stores of a core, with 4×2 blocks of sums in registers;
 //! * the streams of activations and of weights into a core, 4 bytes a cycle each, and those out of the shim tiles, which are as wide.
 //!
-//! At the end of a tile, the sums are scaled and sent, while nothing is multiplied: this is added. Time in DRAM, bank conflicts and what the
-//! compiler makes of a loop are not in it. It is an estimate: no design was run on hardware here.
+//! At the end of a tile, the sums are scaled and sent, while nothing is multiplied: this time is added. Time in DRAM, bank
+//! conflicts and the compiled code of loops are not included. It is an estimate: no design was run on hardware here.
 
 use std::fmt::{self, Display};
 
@@ -26,7 +26,7 @@ use crate::lower::{Lowered, lower};
 
 /// Cycles in which a core scales 16 sums to bf16. An assumption: the function is external, and no compiler for it is available here.
 const CYCLES_PER_16_SCALED: usize = 10;
-/// Values of k that an object holds at least and at most: a group of weights that share a multiplier.
+/// Fewest and most values of k of an object; the fewest are a group of weights that share a multiplier.
 const DEPTHS: std::ops::RangeInclusive<usize> = 32..=128;
 /// Largest number of rows of a core's tile that is tried.
 const ROWS_MAX: usize = 128;
@@ -42,13 +42,13 @@ pub struct Problem {
     pub cols: usize,
     /// Values of k.
     pub depth: usize,
-    /// What follows.
+    /// Computation after the sums.
     pub epilogue: Epilogue,
     /// Columns of the array.
     pub columns: usize,
 }
 
-/// Cycles of one object of k, by what takes them.
+/// Cycles of one object of k, by unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChunkCycles {
     /// Products.
@@ -92,7 +92,7 @@ impl ChunkCycles {
         }
     }
 
-    /// What takes longest: cycles and its name.
+    /// The unit that takes longest: cycles and name.
     pub fn limit(&self) -> (usize, &'static str) {
         let all = [
             (self.multiplications, "matrix unit"),
@@ -102,12 +102,12 @@ impl ChunkCycles {
             (self.weights, "stream of weights"),
             (self.shim, "stream of activations from DRAM"),
         ];
-        // Of equals, the first.
+        // The first of equals.
         all.into_iter().rev().max_by_key(|(cycles, _)| *cycles).expect("there are some")
     }
 }
 
-/// A tile, and what it would cost.
+/// A tile and its estimated cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
     /// The GEMM with its padding.
@@ -116,7 +116,7 @@ pub struct Estimate {
     pub chunk: ChunkCycles,
     /// Cycles at the end of a tile in which nothing is multiplied.
     pub drain: usize,
-    /// Cycles of everything.
+    /// Cycles of the whole product.
     pub cycles: usize,
     /// Share of the matrix unit's slots that do a product of the problem: padding and everything else count against it.
     pub busy: f64,
@@ -130,7 +130,7 @@ impl Estimate {
         let chunk = ChunkCycles::of(&shape);
         let scaled = core.sums().div_ceil(16) * CYCLES_PER_16_SCALED;
         let output_bytes = 2 * core.rows * core.outputs();
-        // Four cores share the shim tile's stream, but memory tiles hold what is on its way.
+        // Four cores share the shim tile's stream, but memory tiles buffer its objects.
         let sent = output_bytes.div_ceil(STREAM_BYTES_PER_CYCLE);
         let drain = scaled.max(sent);
         let tile = shape.chunks() * chunk.limit().0 + drain;
@@ -160,18 +160,18 @@ impl Estimate {
     }
 }
 
-/// A design that the device takes, and why it has these sizes.
+/// A design that fits the device, and why it has these sizes.
 #[derive(Clone, Debug)]
 pub struct Solution {
-    /// What was asked for.
+    /// The requested product.
     pub problem: Problem,
     /// The design.
     pub design: Design,
     /// Its lowering.
     pub lowered: Lowered,
-    /// What it uses.
+    /// Resources that it uses.
     pub usage: Usage,
-    /// What it would cost.
+    /// Estimated cost.
     pub estimate: Estimate,
     /// Number of sizes that were tried.
     pub tried: usize,
@@ -200,7 +200,7 @@ pub fn solve(problem: &Problem) -> Option<Solution> {
             }
         }
     }
-    // Of equally fast ones, those that move fewer bytes; the rest of the order makes the choice a function of the problem.
+    // Equally fast ones by moved bytes; the rest of the order makes the choice a function of the problem.
     estimates.sort_by_key(|one| (one.cycles, one.shim_bytes, one.shape.core));
     let mut refused = Vec::new();
     for estimate in estimates {

@@ -1,9 +1,9 @@
-//! The instruction stream: what the NPU's firmware does for one command, as bytes that the driver hands over.
+//! The instruction stream: the firmware's instructions for one command, as bytes that the driver passes on.
 //!
-//! [`encode`] makes the stream of a design; [`decode`] reads instructions back from bytes of any origin; [`commands`] follows what they do to
-//! the registers of the shim tiles, which gives the interpreter's commands: so [`crate::interpret`] runs the encoded bytes.
+//! [`encode`] makes the stream of a design; [`decode`] reads instructions back from bytes of any origin; [`commands`] applies them
+//! to the registers of the shim tiles, which gives the interpreter's commands: so [`crate::interpret`] runs the encoded bytes.
 //!
-//! Instructions, their bytes and the registers are of [`unicorn_artifact::npu`], whose reader checks the streams of an artifact.
+//! Instructions, their bytes and the registers are defined in [`unicorn_artifact::npu`], whose reader checks an artifact's streams.
 
 use unicorn_artifact::npu::registers::{Descriptor, Register, queue_entry};
 pub use unicorn_artifact::npu::{Instruction, StreamError, decode, encode_instructions};
@@ -15,7 +15,7 @@ use crate::interpret::Command;
 use crate::lower::{Channel, ChannelId, Direction, Lowered};
 use crate::shim::{ShimTask, task};
 
-/// The stream of a design that [`crate::legal`] has passed.
+/// The stream of a design that passed [`crate::legal`].
 ///
 /// # Panics
 /// If the host's transfers do not begin or end in shim tiles, or exceed a field.
@@ -61,10 +61,10 @@ fn start(channel: &Channel, descriptor: u32, task: &ShimTask) -> [Instruction; 3
     ]
 }
 
-/// What `instructions` make the shim tiles of `lowered` do.
+/// The commands of `instructions` to the shim tiles of `lowered`.
 ///
 /// # Errors
-/// [`StreamError::Instruction`] for what these tiles do not have, and for a descriptor that is run before it is complete.
+/// [`StreamError::Instruction`] for registers that these tiles do not have, and for a descriptor that is run before it is complete.
 pub fn commands(instructions: &[Instruction], lowered: &Lowered) -> Result<Vec<Command>, StreamError> {
     let columns = lowered.channels.iter().map(|channel| channel.tile.col + 1).max().unwrap_or(0).min(COLUMNS);
     let found = shim_commands(instructions, columns)?;

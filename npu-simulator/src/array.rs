@@ -12,7 +12,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// Configured for a program, by its record.
+    /// An array that is configured for a program, by its record.
     pub fn of(program: &NpuProgram) -> Result<Array, String> {
         let shape = GemmShape::of_program(program);
         let shape = shape.ok_or_else(|| format!("activation of {} is unknown", program.name))?;

@@ -1,4 +1,4 @@
-//! The driver's calls: what amdxdna refuses is refused here, too.
+//! The driver's calls, which are refused in the same cases as by amdxdna.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::{Simulator, State};
 /// Contexts of an NPU of Phoenix, and commands of a context.
 const MAX_CONTEXTS: usize = 6;
 const MAX_RUNNING: usize = 4;
-/// Columns with a way to memory.
+/// Columns with access to memory.
 const MAX_COLUMNS: u32 = 4;
 
 /// States of a command (ERT).
@@ -39,7 +39,7 @@ pub struct Simulated {
 struct Context {
     columns: u32,
     units: Vec<Array>,
-    /// It was reset, and accepts nothing more.
+    /// The context was reset and accepts no more commands.
     is_lost: bool,
     next_number: u64,
     running: Vec<Running>,
@@ -48,7 +48,7 @@ struct Context {
 struct Running {
     number: u64,
     buffers: Vec<u32>,
-    /// It never ends.
+    /// The command never ends.
     hangs: bool,
 }
 
@@ -69,7 +69,7 @@ impl Simulated {
         self.contexts.get_mut(&handle).ok_or_else(|| refused(format!("context {handle} is unknown")))
     }
 
-    /// Runs one start; gives the state in which it ends, none of one that hangs.
+    /// Runs one start; returns the state in which it ends, none if it hangs.
     fn start(&mut self, context: u32, start: &Start, pinned: &[u32]) -> Result<Option<u8>, NpuError> {
         let Start { unit, stream_address, stream_words, tensors } = start;
         let array = self.contexts[&context].units.get(*unit);
@@ -119,7 +119,7 @@ impl Simulated {
         Ok(())
     }
 
-    /// Runs a packet; whether it ends.
+    /// Runs a packet; returns whether it ends.
     fn execute(&mut self, context: u32, command: u32, pinned: &[u32]) -> Result<bool, NpuError> {
         let packet = Packet::decode(self.memory.command(command).map_err(refused)?).map_err(refused)?;
         let starts: Vec<Start> = match packet {
@@ -237,7 +237,7 @@ impl Driver for Simulated {
         Ok(number)
     }
 
-    /// What hangs is not waited for: a test need not take the time.
+    /// Does not wait for commands that hang, so that tests are fast.
     fn wait(&mut self, context: u32, number: u64, _timeout: Duration) -> Result<bool, NpuError> {
         let state = self.context(context)?;
         if number >= state.next_number {
@@ -252,7 +252,7 @@ impl Driver for Simulated {
 }
 
 impl Simulated {
-    /// The host has no view of what a command uses.
+    /// Checks that no running command uses the buffer.
     fn check_idle(&self, buffer: DeviceBuffer) -> Result<(), NpuError> {
         let mut running = self.contexts.values().flat_map(|context| &context.running);
         match running.any(|running| running.buffers.contains(&buffer.handle)) {

@@ -6,11 +6,11 @@ use std::str::FromStr;
 /// How a run fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It never ends.
+    /// The run never ends.
     Hang,
-    /// It ends with an error.
+    /// The run ends with an error.
     Error,
-    /// The driver resets the array under it: it is aborted, and its context accepts nothing more.
+    /// The driver resets the array during the run: it is aborted, and its context accepts no more commands.
     Reset,
 }
 

@@ -5,9 +5,9 @@
 //!                    └ submit ─► packet ─ array ─► instruction stream as encoded ─► `unicorn_npu::interpret` ─► outputs
 //! ```
 //!
-//! It executes the bytes that it was given: the packet in the command's buffer, the instruction stream in the heap, activations and weights at
-//! their addresses. What configures the array on silicon, the control image, no compiler here can make: the simulated array is configured
-//! by the shape in the program's record. Not simulated: time, the firmware, rounding modes of the silicon.
+//! It executes the given bytes: the packet in the command's buffer, the instruction stream in the heap, activations and weights at
+//! their addresses. No compiler here can make the control image that configures the array on silicon: the simulated array is
+//! configured by the shape in the program's record. Not simulated: time, the firmware, rounding modes of the silicon.
 //!
 //! Only tests and builds with the feature `npu-simulator` of `unicorn-run` have it.
 
@@ -25,7 +25,7 @@ use unicorn_runtime::npu::driver::Driver;
 pub use faults::Fault;
 use faults::Faults;
 
-/// A handle on simulated NPUs: makes them, makes them fail, and reports what they did.
+/// A handle on simulated NPUs: makes them, makes their runs fail, and reports their runs.
 #[derive(Clone, Debug, Default)]
 pub struct Simulator {
     state: Arc<Mutex<State>>,
@@ -48,7 +48,7 @@ impl Simulator {
         Box::new(driver::Simulated::new(self.clone()))
     }
 
-    /// Makes run `run` of a program, counted from 0, fail so.
+    /// Makes run `run` of a program, counted from 0, fail in this way.
     pub fn inject(&self, run: u64, fault: Fault) {
         self.state().faults.inject(run, fault);
     }

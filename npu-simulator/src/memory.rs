@@ -1,14 +1,14 @@
-//! Buffers of host and array: what one side wrote is visible to the other after a synchronisation.
+//! Buffers of host and array: writes of one side are visible to the other after a synchronisation.
 
 use std::collections::BTreeMap;
 
 use unicorn_runtime::npu::driver::{BufferKind, DeviceBuffer, Direction, HEAP_BYTES};
 
-/// Where the window of the device's own addresses begins, on Phoenix.
+/// Begin of the window of the device's own addresses, on Phoenix.
 const HEAP_AT: u64 = 0x400_0000;
-/// Alignment in it.
+/// Alignment of addresses in the window.
 const HEAP_ALIGN: u64 = 32 << 10;
-/// Where this process's memory begins, which the device addresses as it does.
+/// Begin of this process's memory, where the device uses the process's addresses.
 const SHARED_AT: u64 = 0x7f00_0000_0000;
 const PAGE_BYTES: u64 = 4096;
 
@@ -24,9 +24,9 @@ pub struct Memory {
 struct Buffer {
     kind: BufferKind,
     address: u64,
-    /// As the host wrote it.
+    /// Bytes that the host wrote.
     host: Vec<u8>,
-    /// As the array reads it; none of a command, which the driver reads.
+    /// Bytes that the array reads; none for a command, which the driver reads.
     array: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Memory {
                 std::mem::replace(&mut self.next_in_heap, end.next_multiple_of(HEAP_ALIGN))
             }
             BufferKind::Shared | BufferKind::Command => {
-                // A page between two buffers: what leaves one is in none.
+                // A page between two buffers, so that an access beyond one is in no other.
                 let end = (self.next_shared + bytes).next_multiple_of(PAGE_BYTES) + PAGE_BYTES;
                 std::mem::replace(&mut self.next_shared, end)
             }
@@ -77,7 +77,7 @@ impl Memory {
         let handle = self.next_handle;
         self.next_handle += 1;
         if kind != BufferKind::Heap {
-            // Not zeros: what is read before it is written shows.
+            // Not zeros, so that reads before the first write are detected.
             let array = if kind == BufferKind::Command { Vec::new() } else { vec![0xa5; bytes as usize] };
             self.buffers.insert(handle, Buffer { kind, address, host: vec![0; bytes as usize], array });
         }
@@ -110,12 +110,12 @@ impl Memory {
         }
     }
 
-    /// Whether a control image may lie there.
+    /// Whether a control image may be stored there.
     pub fn is_in_heap(&self, handle: u32) -> bool {
         self.buffers.get(&handle).is_some_and(|buffer| buffer.kind == BufferKind::Device)
     }
 
-    /// `bytes` from `address` on, as the array reads them, of a buffer of this kind that is among `pinned`.
+    /// `bytes` bytes from `address` on, as the array reads them, of a buffer of this kind in `pinned`.
     pub fn array(&mut self, kind: BufferKind, address: u64, bytes: usize, pinned: &[u32]) -> Result<&mut [u8], String> {
         let holds = |buffer: &Buffer| {
             buffer.kind == kind && (buffer.address..buffer.address + buffer.host.len() as u64).contains(&address)

@@ -1,9 +1,9 @@
 //! Where each layer's bytes go in the assembled artifact.
 //!
 //! With the kernels of all targets, the file is the one that was pushed, bit for bit. With fewer, the sections that list a record for each
-//! target hold those alone, in the same order; the sections behind it move up, and header and table say so. Everything else is the same: the file is what
-//! the compiler would have written with the same plan and only these targets, and `unicorn-compile verify` finds nothing in it
-//! that it would not make itself.
+//! target hold only the records of the fetched targets, in the same order; later sections move up, and header and table are changed
+//! accordingly. Everything else is the same: the file is what the compiler would have written with the same plan and only these
+//! targets, and `unicorn-compile verify` finds no difference.
 
 use std::ops::Range;
 
@@ -18,9 +18,9 @@ pub struct Assembly {
     sections: Vec<Section>,
     /// Length of the file.
     pub len_bytes: u64,
-    /// Layers but the head by number, and where each begins in the file.
+    /// All layers except the head by number, and the offset of each in the file.
     pub places: Vec<(usize, u64)>,
-    /// Kinds of the sections that hold a record for each target, behind their number, and where they lie.
+    /// Kinds of the sections that hold a record for each target, after the number of targets, and their ranges.
     pub by_target: Vec<(u32, Range<u64>)>,
     /// The targets whose records they hold.
     pub targets: Vec<String>,
@@ -29,11 +29,11 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// For the head and layers of an artifact and the targets that are `wanted`. Neither is trusted: every section must be
-    /// covered by its layers, in order and without a rest.
+    /// Plans a file from the head and layers of an artifact and the targets that are `wanted`. Head and layers are not trusted:
+    /// every section must be covered by its layers exactly and in order.
     ///
     /// # Errors
-    /// In words, when head and layers do not describe one artifact.
+    /// A message for people, when head and layers do not describe one artifact.
     pub fn plan(head: &[u8], layers: &[Layer], wanted: impl Fn(&str) -> bool) -> Result<Assembly, String> {
         let file_bytes = head.get(16..24).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
         let mut sections = decode_header_of(head, file_bytes).map_err(|error| error.to_string())?;
@@ -45,7 +45,7 @@ impl Assembly {
         rest.take("head", |name| *name == PartName::Head)?;
 
         let (mut places, mut targets, mut by_target) = (Vec::new(), Vec::new(), Vec::new());
-        // All that have kernels, in their order.
+        // All targets with kernels, in their order.
         let mut known: Vec<String> = Vec::new();
         let (mut all, mut end) = (true, head.len() as u64);
         for section in &mut sections {
@@ -155,7 +155,7 @@ impl<'a> Layers<'a> {
         Ok((number, layer))
     }
 
-    /// What is left of a section behind a layer.
+    /// The rest of a section after a layer.
     fn minus(&self, left: u64, layer: &Layer) -> Result<u64, String> {
         let rest = left.checked_sub(layer.size).filter(|_| layer.size > 0);
         rest.ok_or_else(|| format!("layer {} has {} bytes, expected 1 to {left}", layer.name, layer.size))

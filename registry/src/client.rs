@@ -12,11 +12,11 @@ use crate::credentials;
 use crate::error::RegistryError;
 use crate::reference::OciReference;
 
-/// A registry that sends nothing for so long counts as gone.
+/// Time without received bytes after which a connection is given up.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// To reach a registry or a hub at all.
+/// Time limit for connecting to a registry or a hub.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Layers on their way at the same time: enough to fill a line, few enough for a registry at home.
+/// Layers that are transferred at the same time: enough for the bandwidth of a network, few enough for a small registry.
 pub const PARALLEL: usize = 4;
 
 /// A client for the registry of a reference, with the user's credentials for it.
@@ -51,7 +51,7 @@ pub fn runtime() -> Result<Runtime, RegistryError> {
     built.map_err(|source| RegistryError::Io { path: "threads of the transfer".into(), source })
 }
 
-/// TLS is ring's in this process.
+/// Makes ring the TLS provider of this process.
 pub fn install_tls() {
     static ONCE: Once = Once::new();
     // An error means that a provider is there already.

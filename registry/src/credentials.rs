@@ -7,10 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use oci_client::secrets::RegistryAuth;
 use serde_json::Value;
 
-/// Larger than any that was written.
+/// Larger than any real file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the user's files say for a registry; anonymous if they say nothing. Files that cannot be read are passed over.
+/// The credentials for a registry in the user's files; anonymous if there are none. Files that cannot be read are skipped.
 pub fn of(registry: &str) -> RegistryAuth {
     let files = files();
     let found = files.iter().find_map(|path| {
@@ -21,7 +21,7 @@ pub fn of(registry: &str) -> RegistryAuth {
     found.unwrap_or(RegistryAuth::Anonymous)
 }
 
-/// In the order in which they are asked.
+/// The files in the order in which they are read.
 fn files() -> Vec<PathBuf> {
     let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let docker = folder("DOCKER_CONFIG").or_else(|| Some(folder("HOME")?.join(".docker")));

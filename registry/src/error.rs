@@ -1,4 +1,4 @@
-//! What can go wrong between an artifact, a registry and the store.
+//! Errors of pushes, pulls and the store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use oci_client::errors::{OciDistributionError, OciErrorCode};
 use unicorn_artifact::ParseError;
 
-/// Why an artifact was not pushed, pulled or stored. Messages lead with what is wrong and end with what to do, where there is
-/// something; none names an option or a program of a command line.
+/// Why an artifact was not pushed, pulled or stored. Messages begin with the fault and end with a remedy, if there is one; none
+/// names an option or a program of a command line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// A name that is no reference to an artifact.
+    /// A name that is not a reference to an artifact.
     #[error("{text}: {what}, expected oci://REGISTRY/NAME:TAG, as in oci://registry.example/models/smol:1")]
     Reference {
-        /// As given.
+        /// The text that was given.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// A field of the options has a value that nothing can be sent or fetched with.
+    /// A field of the options has an invalid value.
     #[error("{what}")]
     Option {
         /// The field, such as `chunk_bytes`.
@@ -27,23 +27,23 @@ pub enum RegistryError {
         /// What it is, and what was expected.
         what: String,
     },
-    /// A file or folder.
+    /// An error of the file system.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// The system's message.
         source: io::Error,
     },
-    /// A file that is no artifact, or one that cannot be cut into layers.
+    /// A file that is not an artifact, or that cannot be cut into layers.
     #[error("{}: {what}", path.display())]
     Artifact {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// An answer of a registry that is not what was asked for.
+    /// An answer of a registry that does not match the request.
     #[error("{reference}: {what}")]
     Content {
         /// Reference that was requested.
@@ -51,38 +51,38 @@ pub enum RegistryError {
         /// Expected and found.
         what: String,
     },
-    /// A registry that answers otherwise than in TLS.
+    /// A registry whose answer is not TLS.
     #[error("{reference}: {what}; it may have no TLS")]
     NoTls {
         /// Reference that was requested.
         reference: String,
-        /// What came of it.
+        /// The error of the connection.
         what: String,
     },
-    /// A registry that does not answer, or refuses.
+    /// A registry that does not answer, or refuses the request.
     #[error("{reference}: {what}")]
     Registry {
         /// Reference that was requested.
         reference: String,
-        /// Its message, and what may help.
+        /// Its message, and a possible remedy.
         what: String,
     },
-    /// A name that is no model's on the hub.
+    /// A name that is not a reference to a model on the hub.
     #[error(
         "{text}: {what}, expected hf:OWNER/NAME, hf:OWNER/NAME@REVISION or hf:OWNER/NAME:PART-OF-A-FILE, as in hf:HuggingFaceTB/SmolLM2-135M-Instruct"
     )]
     HubReference {
-        /// As given.
+        /// The text that was given.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// A hub that does not answer, refuses, or has something else.
+    /// A hub that does not answer, refuses the request, or has other content.
     #[error("{reference}: {what}")]
     Hub {
         /// Reference that was requested.
         reference: String,
-        /// Its message, and what may help.
+        /// Its message, and a possible remedy.
         what: String,
     },
     /// The file system has no room for a model of the hub.
@@ -90,12 +90,12 @@ pub enum RegistryError {
     HubSpace {
         /// Folder of the cache.
         folder: PathBuf,
-        /// Bytes that are missing, in words.
+        /// Bytes that are needed, as text.
         needed: String,
-        /// Bytes that are free, in words.
+        /// Bytes that are free, as text.
         free: String,
     },
-    /// None of the artifact's targets is requested.
+    /// The artifact has none of the requested targets.
     #[error("{reference} has no kernels for {wanted}, only for {found}")]
     Target {
         /// Reference of the artifact.
@@ -113,9 +113,9 @@ pub enum RegistryError {
     Space {
         /// Folder of the store.
         folder: PathBuf,
-        /// Bytes of the artifact, in words.
+        /// Bytes of the artifact, as text.
         needed: String,
-        /// Bytes that are free, in words.
+        /// Bytes that are free, as text.
         free: String,
     },
 }
@@ -133,10 +133,10 @@ impl RegistryError {
         RegistryError::Hub { reference: reference.to_string(), what: what.to_string() }
     }
 
-    /// An error of the client, in words that a user can act on.
+    /// An error of the client, as a message that helps the user.
     pub(crate) fn registry(reference: impl ToString, error: &OciDistributionError) -> RegistryError {
         let (reference, what) = (reference.to_string(), in_words(error));
-        // A registry without TLS answers a greeting in TLS with something else.
+        // A registry without TLS answers a TLS handshake with other bytes.
         let is_other = what.contains("InvalidContentType") || what.contains("corrupt message");
         match error {
             OciDistributionError::RequestError(_) if is_other => RegistryError::NoTls { reference, what },
@@ -148,7 +148,7 @@ impl RegistryError {
 /// Whether the same request may succeed a moment later.
 pub(crate) fn is_transient(error: &OciDistributionError) -> bool {
     match error {
-        // An answer that refuses stays one; without an answer, the line was at fault.
+        // A refusal would be repeated; a missing answer is a fault of the network.
         OciDistributionError::RequestError(error) => error.status().is_none_or(|status| status.is_server_error()),
         OciDistributionError::IoError(_) => true,
         OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,

@@ -1,14 +1,14 @@
-//! Artifacts that travel: cut into layers for an OCI registry, fetched and assembled again, and kept in a store that all pulls of a
-//! user share.
+//! Distribution of artifacts: cut into layers for an OCI registry, fetched and assembled again, and kept in a store that all pulls
+//! of a user share.
 //!
 //! ```text
 //! artifact ──► parts ──► layers ──► push ──► registry ──► pull ──► store ──► the same artifact
 //!              head │ a section │ kernels of one target │ 32 MiB of weights
 //! ```
 //!
-//! A layer is named by its SHA-256, so that what two artifacts have in common is sent, fetched and stored once: another set of kernels
-//! for the same weights costs the kernels. A client fetches the kernels of its own target alone; the assembled artifact then has fewer
-//! targets and is otherwise the same.
+//! A layer is named by its SHA-256, so that equal layers of two artifacts are sent, fetched and stored once: for another set of
+//! kernels with the same weights, only the kernels are transferred. A client fetches the kernels of its own target only; the
+//! assembled artifact then has fewer targets and is otherwise the same.
 //!
 //! This crate handles sections, registries and folders. It uses no models, devices, Vulkan or terminals, and the engine does not
 //! depend on it.
@@ -52,11 +52,11 @@ pub use reference::OciReference;
 pub use signing::{Signed, SigningKey, Trust};
 pub use store::{Removed, Store, Stored, copy_to, signature_of};
 
-/// Checks that a manifest and the head of an artifact describe one artifact, and names its targets: all that is read of a registry's
-/// answers before layers are fetched.
+/// Checks that a manifest and the head of an artifact describe one artifact, and returns the names of its targets: the only answers
+/// of a registry that are parsed before layers are fetched.
 ///
 /// # Errors
-/// In words, for bytes that do not.
+/// A message for people, for bytes that do not.
 #[doc(hidden)]
 pub fn check_description(manifest: &[u8], head: &[u8]) -> Result<Vec<String>, String> {
     let manifest = Manifest::decode(manifest)?;

@@ -20,15 +20,15 @@ const WEIGHT_TYPE: &str = "application/vnd.cncf.model.weight.v1.raw";
 const WEIGHT_CONFIG_TYPE: &str = "application/vnd.cncf.model.weight.config.v1.raw";
 /// A layer's path; here the name of its part.
 const FILE_PATH: &str = "org.cncf.model.filepath";
-/// Longest manifest that registries take and this reads.
+/// Longest manifest, in bytes, that registries accept and that is read here.
 pub const MAX_MANIFEST_BYTES: usize = 4 << 20;
 
-/// What a registry holds of an artifact: its layers in the order of the file.
+/// The content of an artifact in a registry: its layers in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     pub(crate) config: Descriptor,
     pub(crate) layers: Vec<Layer>,
-    /// Bundles of signatures, behind them.
+    /// Bundles of signatures, which follow the layers.
     pub(crate) signatures: Vec<Descriptor>,
 }
 
@@ -51,7 +51,7 @@ pub struct Descriptor {
     pub annotations: Option<Annotations>,
 }
 
-/// Annotations of a layer; others are not looked at.
+/// Annotations of a layer; others are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Annotations {
     #[serde(rename = "org.cncf.model.filepath", default)]
@@ -71,7 +71,7 @@ struct Document {
 }
 
 impl Manifest {
-    /// With the configuration that `config` encodes.
+    /// A manifest with the configuration that `config` encodes.
     pub(crate) fn new(config: &[u8], layers: Vec<Layer>, signatures: Vec<Descriptor>) -> Manifest {
         let (digest, size) = (sha256::digest(config), config.len() as u64);
         Manifest {
@@ -81,7 +81,7 @@ impl Manifest {
         }
     }
 
-    /// As JSON: a function of the artifact alone.
+    /// The manifest as JSON, a function of the artifact alone.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let descriptor = |layer: &Layer| {
             let is_weights = matches!(layer.name, PartName::Weights { .. });
@@ -102,10 +102,10 @@ impl Manifest {
         serde_json::to_vec(&document).expect("a manifest is plain data")
     }
 
-    /// Reads what anybody may have written.
+    /// Reads an untrusted manifest.
     ///
     /// # Errors
-    /// In words, for bytes that are no manifest of an artifact.
+    /// A message for people, for bytes that are not a manifest of an artifact.
     pub fn decode(bytes: &[u8]) -> Result<Manifest, String> {
         if bytes.len() > MAX_MANIFEST_BYTES {
             return Err(format!("manifest has {} bytes, expected at most {MAX_MANIFEST_BYTES}", bytes.len()));
@@ -151,7 +151,7 @@ pub fn signature_layer(bundle: &[u8]) -> Descriptor {
     }
 }
 
-/// ModelPack's configuration of a model: what registries show of it.
+/// ModelPack's configuration of a model, which registries show.
 #[derive(Serialize)]
 struct Config<'a> {
     descriptor: ConfigDescriptor<'a>,
@@ -200,7 +200,7 @@ pub fn config(meta: &Meta, license: Option<&LicenseSection>, layers: &[Layer], s
         },
         modelfs: ConfigLayers {
             r#type: "layers",
-            // Layers are not compressed: what they hold has the same digests.
+            // Layers are not compressed, so their contents have the same digests.
             diff_ids: layers
                 .iter()
                 .map(|layer| &layer.digest[..])
@@ -211,7 +211,7 @@ pub fn config(meta: &Meta, license: Option<&LicenseSection>, layers: &[Layer], s
     serde_json::to_vec(&config).expect("a configuration is plain data")
 }
 
-/// As the specification writes it: `6.7B`.
+/// Number of parameters in the specification's form: `6.7B`.
 fn param_size(parameters: u64) -> String {
     let units = [(1e12, "T"), (1e9, "B"), (1e6, "M")];
     let count = parameters as f64;

@@ -4,11 +4,11 @@
 //! head            header and section table
 //! section/K.I     a section of kind K and index I: metadata, plan, tokenizer
 //! kernels/NAME    one target's record of the kernels section, whose bytes are their number and these records one after the other
-//! hidden/NAME     one target's programs that write hidden rows, of a section that is made likewise
+//! hidden/NAME     one target's programs that write hidden rows, of a section with the same structure
 //! weights/I/C     chunk C of weight section I
 //! ```
 //!
-//! What lies between sections is zeros, and no part.
+//! The zeros between sections belong to no part.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use unicorn_artifact::codec;
 use unicorn_artifact::header::{self, ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind};
 use unicorn_artifact::{Kernels, ParseError, Program};
 
-/// Bytes of the number of targets, with which a section begins that is a list of one record for each.
+/// Bytes of the number of targets, at the begin of a section that has one record for each target.
 pub const COUNT_BYTES: u64 = 8;
 
 /// Name of a part.
@@ -44,7 +44,7 @@ pub enum PartName {
         /// Number of the chunk in it.
         chunk: u32,
     },
-    /// The signature, which is no part of the file; a layer is known as one by its media type, not by this name.
+    /// The signature, which is not a part of the file; its layer is recognised by its media type, not by this name.
     Signature,
 }
 
@@ -83,7 +83,7 @@ impl FromStr for PartName {
     }
 }
 
-/// A target's name is part of a layer's and of an option's.
+/// Checks a target's name, which is part of names of layers and of options.
 fn is_target_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain)
@@ -94,14 +94,14 @@ fn is_target_name(name: &str) -> bool {
 pub struct Part {
     /// Unique in the artifact.
     pub name: PartName,
-    /// Where it lies.
+    /// Range of its bytes in the file.
     pub range: Range<u64>,
 }
 
 /// All parts of an artifact in the order of the file.
 ///
 /// # Errors
-/// For bytes that are no artifact, and for one whose sections do not lie as the writer puts them.
+/// For bytes that are not an artifact, and for an artifact whose sections are not placed as the writer places them.
 ///
 /// # Panics
 /// For chunks of 0 bytes.
@@ -144,7 +144,7 @@ pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
     Ok(parts)
 }
 
-/// The records of a section that lists one for each target; `lens` are their lengths in bytes. They follow each other, as a list is encoded.
+/// The records of a section that has one for each target; `lens` are their lengths in bytes. They are consecutive.
 fn cut_by_target(
     range: &Range<u64>,
     targets: &[String],
@@ -166,8 +166,8 @@ pub fn head_bytes(n_sections: usize) -> u64 {
     (HEADER_BYTES + n_sections * ENTRY_BYTES) as u64
 }
 
-/// Checks that sections follow each other with nothing between but the zeros up to the next multiple: a malformed table could otherwise
-/// make a small download a file without end.
+/// Checks that there are only zeros between sections, up to the next multiple: otherwise, a small download with a malformed table
+/// could make an arbitrarily large file.
 pub fn check_packed(sections: &[Section], file_bytes: u64) -> Result<(), ParseError> {
     let mut end = head_bytes(sections.len());
     for section in sections {
@@ -187,7 +187,7 @@ pub fn check_packed(sections: &[Section], file_bytes: u64) -> Result<(), ParseEr
     Ok(())
 }
 
-/// A number or name that is not as it must be.
+/// The error for an invalid number or name.
 pub fn invalid(what: impl Into<String>, expected: impl fmt::Display, found: impl fmt::Display) -> ParseError {
     ParseError::Invalid { what: what.into(), expected: expected.to_string(), found: found.to_string() }
 }

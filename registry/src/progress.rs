@@ -1,13 +1,13 @@
 //! The progress of a push or a pull, for its caller.
 
-/// How far a transfer is.
+/// Progress of a transfer, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
     /// Bytes of all layers of the artifact that are sent or fetched.
     pub total_bytes: u64,
-    /// Bytes that are where they belong: sent or fetched, or there before.
+    /// Bytes that are at their destination: sent, fetched, or present before.
     pub done_bytes: u64,
-    /// The part of `done_bytes` that this call sent or received over the network.
+    /// Bytes that this call sent or received over the network, repeated ones included.
     pub moved_bytes: u64,
 }
 
@@ -30,19 +30,19 @@ impl<'a> Counter<'a> {
         Counter { state: state.into(), report }
     }
 
-    /// Bytes that were there before.
+    /// Counts bytes that were present before.
     pub fn kept(&self, bytes: u64) {
         self.change(|state| state.done_bytes += bytes);
     }
 
-    /// Bytes that came or went.
+    /// Counts bytes that were received or sent.
     pub fn moved(&self, bytes: u64) {
         self.change(|state| {
             (state.done_bytes, state.moved_bytes) = (state.done_bytes + bytes, state.moved_bytes + bytes)
         });
     }
 
-    /// Bytes that came, and are requested once more.
+    /// Takes back bytes that were received and are requested again.
     pub fn lost(&self, bytes: u64) {
         self.change(|state| state.done_bytes -= bytes);
     }

@@ -1,8 +1,8 @@
-//! An artifact out of a registry, into the store.
+//! Pulls an artifact from a registry into the store.
 //!
-//! The file is assembled where it will stay, each layer at its own place, so that nothing is held twice. What a layer should hash to
-//! is known before its first byte arrives: an interrupted pull finds its layers again by hashing what the file holds, and other artifacts
-//! of the store give what they have in common.
+//! The file is assembled in the store, each layer at its own place, so that no byte is stored twice. The hash of a layer is known
+//! before its first byte arrives: an interrupted pull finds its layers again by hashing the file's content, and equal layers are
+//! copied from other artifacts of the store.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,19 +35,19 @@ use crate::sha256;
 use crate::signing::{MAX_BUNDLE_BYTES, Signed, Trust};
 use crate::store::{Record, Store, Stored, StoredLayer, signature_of};
 
-/// Requests for one layer that may bring nothing before the pull gives up; what was pulled until then is kept.
+/// Requests for one layer without received bytes after which the pull gives up; bytes that were pulled until then are kept.
 const ATTEMPTS: u32 = 5;
-/// Before the first of them is made again; doubled each time.
+/// Delay before the first of them is repeated; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 
 /// Which kernels are fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {
-    /// Those of all targets: the file is the one that was pushed.
+    /// The kernels of all targets: the file is the one that was pushed.
     All,
-    /// Those of these targets.
+    /// The kernels of these targets.
     Named(Vec<String>),
-    /// Those of the first of the artifact's targets that is one of these.
+    /// The kernels of the first of the artifact's targets that is one of these.
     FirstOf(Vec<String>),
 }
 
@@ -61,15 +61,16 @@ pub enum Targets {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PullOptions<'a> {
-    /// The registry has no TLS. Default: it has.
+    /// Whether the registry has no TLS. Default: it has TLS.
     pub plain_http: bool,
-    /// Which kernels are fetched, besides those that the store has under the same name. Default: those of all targets.
+    /// Which kernels are fetched, in addition to those that the store has under the same name. Default: those of all targets.
     pub targets: Targets,
-    /// Whose signature it must have; the kernels of all targets are then fetched, which a signature covers. Default: it needs none.
+    /// Signers of which one must have signed it; the kernels of all targets, which a signature covers, are then fetched. Default:
+    /// it needs no signature.
     pub trust: Option<&'a Trust>,
     /// Receives the progress. Default: it does nothing.
     pub progress: TransferProgress<'a>,
-    /// Is called before a wait for another process that pulls the same. Default: it does nothing.
+    /// Called before a wait for another process that pulls the same artifact. Default: it does nothing.
     pub on_wait: &'a dyn Fn(),
 }
 
@@ -80,14 +81,14 @@ impl Default for PullOptions<'_> {
 }
 
 impl PullOptions<'_> {
-    /// These with some of them changed, such as `|options| options.plain_http = true`.
+    /// These options with some of them changed, such as `|options| options.plain_http = true`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// Whether an artifact can be pulled so.
+    /// Checks that an artifact can be pulled with these options.
     ///
     /// # Errors
     /// [`RegistryError::Option`], naming the field.
@@ -102,21 +103,22 @@ impl PullOptions<'_> {
     }
 }
 
-/// What was pulled.
+/// Result of a pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
     /// The artifact in the store.
     pub stored: Stored,
-    /// Bytes that came over the network for it.
+    /// Bytes that were received over the network for it.
     pub moved_bytes: u64,
-    /// Whose signature was verified, where one was required.
+    /// The verified signature, if one was required.
     pub signed: Option<Signed>,
 }
 
-/// Fetches what a reference leads to into the store, but for the layers that are there.
+/// Fetches the artifact of a reference into the store, except for the layers that are there.
 ///
 /// # Errors
-/// For options that do not [`check`](PullOptions::check), when the registry does not answer or gives other bytes than its manifest names, when they are no artifact, and when there is no room.
+/// For options that do not [`check`](PullOptions::check), when the registry does not answer or sends bytes that do not match its
+/// manifest, when they are not an artifact, and when the disk is full.
 pub fn pull(store: &Store, reference: &OciReference, options: &PullOptions<'_>) -> Result<Pulled, RegistryError> {
     options.check()?;
     let runtime = runtime()?;
@@ -160,7 +162,7 @@ impl Pull<'_> {
         let key = sha256::digits(&key).expect("it was just made");
         let (path, file) = self.store.partial(key, self.options.on_wait)?;
         let file = Arc::new(file);
-        // Before the weights: a signer who is not trusted costs little.
+        // Before the weights, so that an untrusted signer is refused early.
         let signature = self.signature(&manifest).await?;
         let moved_bytes = self.fill(&path, &file, &manifest, &assembly).await?;
         let finished = self.finish(&file, &assembly);
@@ -168,12 +170,12 @@ impl Pull<'_> {
         {
             Ok(finished) => finished,
             Err(error) => {
-                // Every layer has its digest: nothing here can become right.
+                // Every layer has its digest, so that another attempt would fail as well: the file is removed.
                 let _ = std::fs::remove_file(&path);
                 return Err(error);
             }
         };
-        // A part of what was signed has no signature.
+        // A file with fewer targets than were signed has no signature.
         let signature = signature.as_deref().filter(|_| assembly.is_whole());
         Ok(Pulled { stored: self.store.keep(Some(&path), signature, &id, &reference, &record)?, moved_bytes, signed })
     }
@@ -194,7 +196,7 @@ impl Pull<'_> {
         Ok(Some(bundle))
     }
 
-    /// Verifies the signature of the assembled file, where one is required.
+    /// Verifies the signature of the assembled file, if one is required.
     fn signed(
         &self,
         file: &File,
@@ -240,7 +242,7 @@ impl Pull<'_> {
                 found: found.join(", "),
             });
         }
-        // Other devices of this user keep their kernels when the artifact is pulled again.
+        // Kernels for other devices of this user are kept when the artifact is pulled again.
         let before = self.store.find(&self.reference.to_string()).map_or(Vec::new(), |stored| stored.targets);
         wanted.extend(before.into_iter().filter(|name| found.contains(name)));
         Ok(wanted)
@@ -252,7 +254,7 @@ impl Pull<'_> {
         self.small(layer, MAX_HEAD_BYTES as u64).await
     }
 
-    /// A layer that fits memory.
+    /// Fetches a layer into memory.
     async fn small(&self, layer: &Layer, most_bytes: u64) -> Result<Vec<u8>, RegistryError> {
         if layer.size > most_bytes {
             return Err(
@@ -270,7 +272,7 @@ impl Pull<'_> {
         Ok(content)
     }
 
-    /// Brings every layer to its place in the file; returns the bytes that came over the network.
+    /// Writes every layer to its place in the file; returns the bytes that were received over the network.
     async fn fill(
         &self,
         path: &Path,
@@ -304,7 +306,7 @@ impl Pull<'_> {
         Ok(counter.transfer().moved_bytes)
     }
 
-    /// Fetches a layer, hashing it on the way, and hands each piece and its place to `put`. An interruption costs what was on its way.
+    /// Fetches and hashes a layer, and passes each piece and its place to `put`. After an interruption, only the rest is requested.
     async fn fetch(
         &self,
         layer: &Layer,
@@ -324,7 +326,7 @@ impl Pull<'_> {
                     );
                 }
                 Err(Failure::There(error)) => {
-                    // What arrived is progress, however little.
+                    // Any received bytes count as progress.
                     (attempt, wait) = if done > begun { (1, FIRST_WAIT) } else { (attempt + 1, wait) };
                     if !is_transient(&error) || attempt == ATTEMPTS {
                         return Err(self.registry(&error));
@@ -388,7 +390,7 @@ impl Pull<'_> {
         Ok(())
     }
 
-    /// Writes what no layer holds, checks the artifact as a reader does, and returns its ID.
+    /// Writes the parts that no layer holds, checks the artifact as a reader does, and returns its ID.
     fn finish(&self, file: &File, assembly: &Assembly) -> Result<String, RegistryError> {
         let in_store = |error| RegistryError::io(self.store.folder())(error);
         let mut hashes = Vec::new();
@@ -435,7 +437,7 @@ impl Pull<'_> {
 enum Failure {
     /// This machine's file system.
     Here(io::Error),
-    /// The registry, or the way to it.
+    /// The registry, or the network.
     There(OciDistributionError),
     /// More bytes than the layer has.
     Length(String),
@@ -449,7 +451,7 @@ fn stored_layers(manifest: &Manifest, assembly: &Assembly) -> Vec<StoredLayer> {
     assembly.places.iter().map(layer).collect()
 }
 
-/// Whether the file has a layer at its place.
+/// Whether the file has the layer's content at its place.
 async fn holds(file: &Arc<File>, layer: &Layer, at: u64) -> bool {
     let (file, expected, size) = (file.clone(), layer.digest.clone(), layer.size);
     let hashed =
@@ -457,7 +459,7 @@ async fn holds(file: &Arc<File>, layer: &Layer, at: u64) -> bool {
     hashed.await.unwrap_or(false)
 }
 
-/// Copies a layer from an artifact that has it. File systems that can share its blocks.
+/// Copies a layer from an artifact that has it. File systems that can share blocks do so.
 async fn copy_known(
     known: &BTreeMap<String, (PathBuf, StoredLayer)>,
     file: &Arc<File>,
@@ -469,14 +471,14 @@ async fn copy_known(
     let copied = tokio::task::spawn_blocking(move || {
         let mut source = File::open(path)?;
         source.seek(SeekFrom::Start(from.offset_bytes))?;
-        // Opened again: the place in a file is shared by all that use the same handle.
+        // Opened again, because users of one handle share its position.
         let mut destination = File::options()
             .write(true)
             .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&*file_at)))?;
         destination.seek(SeekFrom::Start(at))?;
         io::copy(&mut io::Read::take(&mut source, from.size), &mut destination)
     });
-    // The other artifact may have been damaged, or removed meanwhile: what counts is what is here now.
+    // The other artifact may have been damaged, or removed meanwhile: the copy is checked.
     matches!(copied.await, Ok(Ok(bytes)) if bytes == layer.size) && holds(file, layer, at).await
 }
 

@@ -1,4 +1,4 @@
-//! An artifact into a registry.
+//! Pushes an artifact to a registry.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::reference::OciReference;
 use crate::sha256;
 use crate::signing::SigningKey;
 
-/// Bytes of a chunk of weights: what an interrupted transfer loses at most for each of its connections.
+/// Bytes of a chunk of weights, the most that an interrupted transfer loses for each of its connections.
 pub const CHUNK_BYTES: u64 = 32 << 20;
 
 /// How an artifact is pushed. [`push`] checks it.
@@ -27,9 +27,10 @@ pub const CHUNK_BYTES: u64 = 32 << 20;
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct PushOptions<'a> {
-    /// The registry has no TLS. Default: it has.
+    /// Whether the registry has no TLS. Default: it has TLS.
     pub plain_http: bool,
-    /// Bytes of a chunk of weights, at least 1. Default: [`CHUNK_BYTES`]. Chunks of other sizes are other layers: nothing is shared with artifacts that were pushed in others.
+    /// Bytes of a chunk of weights, at least 1. Default: [`CHUNK_BYTES`]. Layers are shared only with artifacts that were pushed
+    /// with the same size.
     pub chunk_bytes: u64,
     /// Signs the artifact. Default: none.
     pub signing_key: Option<&'a SigningKey>,
@@ -44,14 +45,14 @@ impl Default for PushOptions<'_> {
 }
 
 impl PushOptions<'_> {
-    /// These with some of them changed, such as `|options| options.plain_http = true`.
+    /// These options with some of them changed, such as `|options| options.plain_http = true`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// Whether an artifact can be pushed so.
+    /// Checks that an artifact can be pushed with these options.
     ///
     /// # Errors
     /// [`RegistryError::Option`], naming the field.
@@ -66,7 +67,7 @@ impl PushOptions<'_> {
     }
 }
 
-/// What was pushed.
+/// Result of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
     /// Digest of the manifest, for references by digest: `sha256:` and 64 digits.
@@ -77,11 +78,11 @@ pub struct Pushed {
     pub moved_bytes: u64,
 }
 
-/// Sends the artifact at `path` to a registry, but for the layers that it has. Called again after an interruption, it goes on where it
-/// was; the name leads to the artifact when all layers are there.
+/// Sends the artifact at `path` to a registry, except for the layers that it has. After an interruption, another call continues;
+/// the name is set when all layers are there.
 ///
 /// # Errors
-/// For options that do not [`check`](PushOptions::check), when the file is no artifact, and when the registry does not take it.
+/// For options that do not [`check`](PushOptions::check), when the file is not an artifact, and when the registry refuses it.
 pub fn push(path: &Path, reference: &OciReference, options: &PushOptions<'_>) -> Result<Pushed, RegistryError> {
     options.check()?;
     if reference.inner().tag().is_none() || reference.inner().digest().is_some() {
@@ -153,7 +154,7 @@ async fn push_part(
 ) -> oci_client::errors::Result<Layer> {
     let size = part.range.end - part.range.start;
     let range = part.range.start as usize..part.range.end as usize;
-    // Hashing takes a moment: not on the threads that wait for the registry.
+    // Hashing takes long, so it runs on other threads than those that wait for the registry.
     let hashed = tokio::task::spawn_blocking(move || {
         let digest = sha256::digest(&file.bytes()[range.clone()]);
         (file, range, digest)
@@ -170,7 +171,7 @@ async fn push_part(
     Ok(Layer { name: part.name, digest, size })
 }
 
-/// A small blob, unless it is there.
+/// Sends a small blob unless it is there.
 async fn push_blob(
     connection: &Connection,
     reference: &OciReference,

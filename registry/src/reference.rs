@@ -1,4 +1,4 @@
-//! `oci://registry/name:tag`: what an artifact in a registry is called.
+//! `oci://registry/name:tag`: the reference to an artifact in a registry.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use oci_client::Reference;
 
 use crate::error::RegistryError;
 
-/// What every reference to a registry begins with.
+/// Begin of every reference to a registry.
 const SCHEME: &str = "oci://";
 
 /// An artifact's name in a registry, by tag or by digest.
@@ -15,7 +15,7 @@ const SCHEME: &str = "oci://";
 pub struct OciReference(Reference);
 
 impl OciReference {
-    /// Whether a text is meant as one, well-formed or not.
+    /// Whether a text begins as a reference, well-formed or not.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
@@ -28,7 +28,7 @@ impl OciReference {
 impl FromStr for OciReference {
     type Err = RegistryError;
 
-    /// The registry must be named: no name leads to a registry that was not meant.
+    /// The registry must be named: there is no default registry.
     fn from_str(text: &str) -> Result<OciReference, RegistryError> {
         let wrong = |what: &str| RegistryError::Reference { text: text.into(), what: what.into() };
         let name = text.strip_prefix(SCHEME).ok_or_else(|| wrong("not a reference to a registry"))?;

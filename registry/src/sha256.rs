@@ -1,4 +1,4 @@
-//! The hash that OCI names content by.
+//! The hash by which OCI names content.
 
 use std::fs::File;
 use std::io;
@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use sha2::{Digest, Sha256};
 use unicorn_artifact::header::hex;
 
-/// What digests begin with.
+/// Begin of every digest.
 const ALGORITHM: &str = "sha256:";
-/// What is read at a time.
+/// Bytes that are read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// `sha256:` and 64 digits.
@@ -17,12 +17,12 @@ pub fn digest(bytes: &[u8]) -> String {
     in_words(Sha256::digest(bytes).as_slice())
 }
 
-/// The digest of what a hasher has seen.
+/// The digest of a hasher's input.
 pub fn finish(hasher: Sha256) -> String {
     in_words(hasher.finalize().as_slice())
 }
 
-/// The same of a range of a file.
+/// The digest of a range of a file.
 pub fn digest_in(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<String> {
     Ok(in_words(&hash_in(file, offset_bytes, len_bytes)?))
 }
@@ -41,7 +41,7 @@ pub fn hash_in(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<[u8
     Ok(hasher.finalize().into())
 }
 
-/// The 64 digits of a digest; `None`: it is none of this algorithm.
+/// The 64 digits of a digest; `None`: it is not a digest of this algorithm.
 pub fn digits(digest: &str) -> Option<&str> {
     let digits = digest.strip_prefix(ALGORITHM)?;
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -4,12 +4,12 @@
 //! $XDG_DATA_HOME/unicorn/
 //!   names/HASH.json        a reference and the artifact that it leads to
 //!   artifacts/ID.unicorn   an artifact under the hash of its header, which covers all of its content
-//!   artifacts/ID.json      where it came from, and where in it each layer lies: a later pull copies what it has in common
+//!   artifacts/ID.json      its origin, and the place of each layer in it, from which a later pull copies equal layers
 //!   partial/KEY.unicorn    an artifact that is being pulled, or whose pull was interrupted
 //! ```
 //!
-//! Everything appears whole, by a rename, under a lock on the folder that lasts for moments. A process that runs an artifact
-//! keeps it, even if it is removed meanwhile: the file is mapped.
+//! Every file gets its name when it is whole, by a rename, under a lock on the folder that is held briefly. A process that runs an
+//! artifact keeps it, even if it is removed meanwhile: the file is mapped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ use crate::sha256;
 const ARTIFACTS: &str = "artifacts";
 const NAMES: &str = "names";
 const PARTIAL: &str = "partial";
-/// More than any record has.
+/// More bytes than any record has.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 /// A folder of artifacts.
@@ -38,7 +38,7 @@ pub struct Store {
 /// An artifact under one of its names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stored {
-    /// What it was pulled by.
+    /// Reference by which it was pulled.
     pub reference: String,
     /// Hash of its header: equal for equal bytes.
     pub id: String,
@@ -54,23 +54,23 @@ pub struct Stored {
     pub signature: Option<PathBuf>,
 }
 
-/// What was removed.
+/// Result of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Removed {
-    /// Artifacts, whole or partial.
+    /// Number of removed artifacts, whole or partial.
     pub artifacts: usize,
-    /// That the file system has again, as far as no process has them open.
+    /// Bytes that become free, unless a process has the files open.
     pub bytes: u64,
 }
 
-/// A reference, and where it leads.
+/// A reference, and the artifact that it names.
 #[derive(Serialize, Deserialize)]
 struct Name {
     reference: String,
     artifact: String,
 }
 
-/// What is known of a stored artifact.
+/// The record of a stored artifact.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub manifest: String,
@@ -78,7 +78,7 @@ pub(crate) struct Record {
     pub layers: Vec<StoredLayer>,
 }
 
-/// Where a layer lies in a stored artifact.
+/// Place of a layer in a stored artifact.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredLayer {
     pub digest: String,
@@ -87,27 +87,27 @@ pub(crate) struct StoredLayer {
 }
 
 impl Store {
-    /// The user's: `unicorn` in $XDG_DATA_HOME, or else in ~/.local/share; `None` without both. A relative path is ignored, as the XDG
-    /// specification requires.
+    /// The user's store: `unicorn` in $XDG_DATA_HOME, or else in ~/.local/share; `None` without both. A relative path is ignored,
+    /// as the XDG specification requires.
     pub fn of_user() -> Option<Store> {
         let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         let data = folder("XDG_DATA_HOME").or_else(|| Some(folder("HOME")?.join(".local/share")))?;
         Some(Store::at(data.join("unicorn")))
     }
 
-    /// In a folder, which is made when something is stored.
+    /// A store in a folder, which is made when something is stored.
     pub fn at(folder: PathBuf) -> Store {
         Store { folder }
     }
 
-    /// Everything that has a name, by name. Records that cannot be read are passed over: `gc` removes what they leave.
+    /// All named artifacts, by name. Records that cannot be read are skipped; `gc` removes their artifacts.
     pub fn list(&self) -> Vec<Stored> {
         let mut all: Vec<Stored> = self.names().into_iter().filter_map(|(_, name)| self.stored(name)).collect();
         all.sort_by(|one, other| one.reference.cmp(&other.reference));
         all
     }
 
-    /// What a reference leads to.
+    /// The artifact of a reference.
     pub fn find(&self, reference: &str) -> Option<Stored> {
         self.stored(read(&self.name_path(reference))?)
     }
@@ -125,7 +125,7 @@ impl Store {
         if is_named { Ok(Removed::default()) } else { self.remove_artifact(&name.artifact) }
     }
 
-    /// Removes artifacts that no name leads to, and what interrupted pulls left. A pull that runs keeps its own.
+    /// Removes artifacts without a name and files of interrupted pulls. Files of a running pull are kept.
     ///
     /// # Errors
     /// When something cannot be removed.
@@ -160,7 +160,7 @@ impl Store {
         Ok(removed)
     }
 
-    /// Where the artifact with this ID lies.
+    /// Path of the artifact with this ID.
     pub(crate) fn artifact_path(&self, id: &str) -> PathBuf {
         self.folder.join(ARTIFACTS).join(format!("{id}.unicorn"))
     }
@@ -172,7 +172,7 @@ impl Store {
         records.find_map(|(id, record)| (is_it(&record) && self.artifact_path(&id).is_file()).then_some(id))
     }
 
-    /// Where in the store's artifacts the content with each digest lies.
+    /// Place of each layer in the store's artifacts, by digest.
     pub(crate) fn layers(&self) -> BTreeMap<String, (PathBuf, StoredLayer)> {
         let mut found = BTreeMap::new();
         for (id, record) in self.records() {
@@ -182,8 +182,8 @@ impl Store {
         found
     }
 
-    /// A file for an artifact that is being assembled, for this process alone: what an interrupted pull with the same key has written,
-    /// or a new one. `on_wait` is called before a wait for another process.
+    /// A file for an artifact that is being assembled, locked for this process: that of an interrupted pull with the same key, or a
+    /// new one. `on_wait` is called before a wait for another process.
     pub(crate) fn partial(&self, key: &str, on_wait: &dyn Fn()) -> Result<(PathBuf, File), RegistryError> {
         let folder = self.folder.join(PARTIAL);
         make(&folder)?;
@@ -194,7 +194,7 @@ impl Store {
                 on_wait();
                 flock(&file, FlockOperation::LockExclusive)?;
             }
-            // The other process may have given it its own name meanwhile.
+            // The other process may have given it its final name meanwhile.
             if fs::metadata(&path).is_ok_and(|found| is_same(&found, &file)) {
                 return Ok(file);
             }
@@ -203,7 +203,7 @@ impl Store {
         Ok((path, file))
     }
 
-    /// Gives an assembled artifact its place and, what lies there already, its name.
+    /// Moves an assembled artifact from `partial` to its place (`None`: it is there), and gives it its name.
     pub(crate) fn keep(
         &self,
         partial: Option<&Path>,
@@ -226,13 +226,13 @@ impl Store {
         self.stored(name).ok_or_else(|| RegistryError::NotStored(reference.into()))
     }
 
-    /// Bytes of the file system that are free, where it reports them.
+    /// Free bytes of the file system; `None`: it does not report them.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         let found = rustix::fs::statvfs(&self.folder).ok()?;
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// The folder that holds it all.
+    /// The folder of the store.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -259,7 +259,7 @@ impl Store {
         ids.collect()
     }
 
-    /// The artifact, its record, and what lies beside it, such as a tuning.
+    /// The artifact, its record, and files beside it, such as a tuning.
     fn remove_artifact(&self, id: &str) -> Result<Removed, RegistryError> {
         let mut removed = Removed::default();
         let begin = format!("{id}.");
@@ -284,7 +284,7 @@ impl Store {
         self.folder.join(ARTIFACTS).join(format!("{id}.json"))
     }
 
-    /// Until the file is dropped, no other process changes names or artifacts.
+    /// Locks names and artifacts against other processes until the file is dropped.
     fn lock(&self) -> Result<File, RegistryError> {
         make(&self.folder)?;
         let lock = || {
@@ -303,20 +303,20 @@ impl Removed {
     }
 }
 
-/// Where the signature of the artifact at `path` lies.
+/// Path of the signature of the artifact at `path`.
 pub fn signature_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".sig");
     name.into()
 }
 
-/// Writes the artifact at `path` to a file of the user's, whole or not at all. File systems that can share blocks instead of
+/// Writes the artifact at `path` to a file of the user, whole or not at all. File systems that can share blocks do so instead of
 /// copying them.
 ///
 /// # Errors
 /// Errors of the file system.
 pub fn copy_to(path: &Path, output: &Path) -> Result<(), RegistryError> {
-    // A link stays one: what it leads to is replaced.
+    // A link is kept: the file that it points to is replaced.
     let output = &output.canonicalize().unwrap_or(output.to_owned());
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let copy = || {
@@ -366,7 +366,7 @@ fn is_same(found: &fs::Metadata, file: &File) -> bool {
     file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()))
 }
 
-/// Bytes of the disk that a file takes.
+/// Bytes that a file takes on the disk.
 fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(path).map_or(0, |found| found.blocks() * 512)

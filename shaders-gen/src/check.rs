@@ -40,7 +40,7 @@ pub fn capabilities(module: &Module) -> BTreeSet<Capability> {
         .collect()
 }
 
-/// The bodies of intrinsics are no definitions: a module that has one of them left does something else than its kernel.
+/// Refuses a module with an intrinsic that was not lowered: its body is not its definition, so the kernel's result would be wrong.
 pub(crate) fn check_intrinsics(module: &Module) -> Result<(), EmitError> {
     match intrinsic_functions(module).first() {
         None => Ok(()),
@@ -76,7 +76,7 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
         let expected = format!("at most {} invocations", target.workgroup_invocations);
         return Err(mismatch("workgroup size", expected, size));
     }
-    // Vulkan requires it of pipelines with a required subgroup size.
+    // Vulkan requires it for pipelines with a required subgroup size.
     let subgroup_size = u64::from(target.subgroup_size);
     if capabilities(module).contains(&Capability::GroupNonUniform) && !size.is_multiple_of(subgroup_size) {
         return Err(mismatch("workgroup size", format!("whole subgroups of {subgroup_size}"), size));
@@ -84,7 +84,7 @@ fn check_workgroup(module: &Module, target: &Target) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// The runtime may split a dispatch into ranges of workgroups: NumWorkgroups is then that of the range.
+/// Refuses NumWorkgroups: the runtime may split a dispatch into ranges of workgroups, and it is then the number in the range.
 fn check_grid(module: &Module) -> Result<(), EmitError> {
     let is_number = |operand: &Operand| *operand == Operand::BuiltIn(BuiltIn::NumWorkgroups);
     match module.annotations.iter().any(|annotation| annotation.operands.iter().any(is_number)) {

@@ -7,17 +7,17 @@ pub enum EmitError {
     /// naga rejected the WGSL.
     #[error("WGSL is not valid: {message}")]
     Wgsl {
-        /// naga's message, with the lines that it is about.
+        /// naga's message, with the lines that it refers to.
         message: String,
     },
-    /// The SPIR-V module is not what the spec and the target say.
+    /// The SPIR-V module does not match the spec or the target.
     #[error("SPIR-V {what}: expected {expected}, found {found}")]
     Check {
-        /// What was checked.
+        /// The checked property.
         what: String,
-        /// What the spec or the target requires.
+        /// The requirement of the spec or the target.
         expected: String,
-        /// What the module has.
+        /// The module's value.
         found: String,
     },
     /// The module breaks a rule that the runtime checks.

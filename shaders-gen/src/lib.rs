@@ -1,4 +1,4 @@
-//! How kernels become code: a [`KernelSpec`] and a [`Target`] in, a SPIR-V module out.
+//! Compiles kernels: from a [`KernelSpec`] and a [`Target`] to a SPIR-V module.
 //!
 //! ```text
 //! KernelSpec ── wgsl() ──► WGSL ── naga ──► SPIR-V ── passes ──► checked words
@@ -34,7 +34,7 @@ pub struct KernelBinary {
     pub words: Vec<u32>,
     /// Storage buffers of descriptor set 0.
     pub bindings: u32,
-    /// What the module needs of a device.
+    /// The module's requirements of a device.
     pub needs: ModuleNeeds,
 }
 

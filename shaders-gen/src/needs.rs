@@ -1,4 +1,4 @@
-//! What a finished module needs of a device, as the artifact records it: capabilities, workgroup size, and the shapes of the
+//! A finished module's requirements of a device, which the artifact records: capabilities, workgroup size, and the shapes of the
 //! cooperative matrices that it multiplies.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,14 +11,14 @@ use crate::check;
 use crate::error::EmitError;
 use crate::target::Target;
 
-/// What `module`, made for `target`, needs.
+/// The requirements of `module`, which was made for `target`.
 ///
 /// # Errors
-/// [`EmitError::Check`] where it multiplies matrices of a shape or number format that the record has no place for.
+/// [`EmitError::Check`] if it multiplies matrices of a shape or number format that the record cannot hold.
 pub fn needs(module: &Module, target: &Target) -> Result<ModuleNeeds, EmitError> {
     let capabilities = check::capabilities(module);
     let has = |capability| capabilities.contains(&capability);
-    // Those behind the first imply it. A cooperative matrix is spread over the invocations of a subgroup.
+    // The others imply the first. A cooperative matrix is distributed over the invocations of a subgroup.
     let in_subgroups = [
         Capability::GroupNonUniform,
         Capability::GroupNonUniformVote,

@@ -7,12 +7,12 @@ use crate::error::EmitError;
 use crate::target::Target;
 
 /// SPIR-V 1.3 (Vulkan 1.1 and later) with entry point `main`. The module has no bounds checks: the runtime enables
-/// robustBufferAccess, and every index in our kernels is below a shape that the plan was checked against.
+/// robustBufferAccess, and every index in the kernels is below a shape that the plan was checked against.
 /// naga replaces instructions that the target lacks by several others where it can.
 pub fn compile(source: &str, target: &Target) -> Result<Vec<u32>, EmitError> {
     let module = naga::front::wgsl::parse_str(source)
         .map_err(|error| EmitError::Wgsl { message: error.emit_to_string(source) })?;
-    // Kernels return early on values read from the step buffer, which are equal in a whole workgroup; naga takes them for
+    // Kernels return early on values read from the step buffer, which are equal in a whole workgroup; naga treats them as
     // non-uniform.
     let flags = ValidationFlags::all() - ValidationFlags::CONTROL_FLOW_UNIFORMITY;
     // pack2x16float and unpack2x16float need no capability in Vulkan, though naga has one for them.

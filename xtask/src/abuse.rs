@@ -33,10 +33,10 @@ const FUZZ_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address -Cdebug-assertions";
 
-/// Runs all of it, to the first finding.
+/// Runs everything up to the first finding.
 ///
 /// # Errors
-/// What was found, or does not build.
+/// The first finding, or a build that fails.
 pub fn run_all(args: &AbuseArgs) -> Result<()> {
     let binaries = Binaries::build()?;
     fuzz(args.fuzz_seconds)?;

@@ -1,4 +1,4 @@
-//! Our own programs: the two of a user in release mode, and everything that tests are made of.
+//! Builds of the project's programs: the two for users in release mode, and all test programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,8 +57,8 @@ impl Binaries {
     }
 }
 
-/// Builds all programs and tests, without optimising them much. Always all: cargo builds what they share once for each
-/// selection of packages that needs other features of it.
+/// Builds all programs and tests, without optimising them much. Always all, because cargo builds shared crates again for each
+/// selection of packages that needs other features of them.
 ///
 /// # Errors
 /// When they do not build.
@@ -69,10 +69,10 @@ pub fn build_with_tests() -> Result<()> {
 /// The folder that cargo builds into, wherever it is on this machine.
 ///
 /// # Errors
-/// When cargo did not build and start us.
+/// When cargo did not build and start this program.
 pub fn target_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("path of xtask is unknown")?;
-    // Cargo put us at target/debug/xtask.
+    // Cargo puts this program at target/debug/xtask.
     let target = own.ancestors().nth(2).context("xtask does not lie in a target folder; start it with cargo xtask")?;
     Ok(target.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Packages of Debian that are not installed but unpacked into a folder of ours: the system stays as it is.
+//! Packages of Debian that are not installed but unpacked into a folder of the project: the system is not changed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub fn release() -> Option<String> {
     value("ID").filter(|id| *id == "debian").and_then(|_| value("VERSION_CODENAME")).map(str::to_owned)
 }
 
-/// Packages with all their libraries, unpacked as they would lie below `/`. Their programs run under the dynamic loader that lies among them,
-/// because it has to be as new as they are.
+/// Packages with all their libraries, unpacked with their paths below `/`. Their programs run under the packages' own dynamic
+/// loader, because it must be as new as they are.
 pub struct Tree {
     root: PathBuf,
 }
@@ -29,7 +29,7 @@ impl Tree {
     /// Fetches `packages` of the last of `suites`, if they are not there yet.
     ///
     /// # Errors
-    /// As [`unpack`].
+    /// Errors of [`unpack`].
     pub fn unpacked(root: &Path, suites: &[&str], packages: &[&str]) -> Result<Tree> {
         if !root.exists() {
             let newest = suites.last().copied().unwrap_or_default();
@@ -55,7 +55,7 @@ impl Tree {
         self.find(&["usr/lib64", "usr/lib"], is_loader).context("dynamic loader is missing")
     }
 
-    /// The folder that `library` lies in.
+    /// The folder of `library`.
     ///
     /// # Errors
     /// When it is missing.
@@ -137,9 +137,9 @@ fn apt(work: &Path) -> Command {
         ("Dir::State::Status", work.join("installed")),
         ("Dir::Cache", work.to_owned()),
         ("Dir::Cache::Archives", work.join("packages")),
-        // apt's own user may not write into our folder.
+        // apt's own user may not write to this folder.
         ("APT::Sandbox::User", "root".into()),
-        // A mirror that stands still is as good: the packages' signatures are checked all the same.
+        // An outdated mirror is accepted: the packages' signatures are checked anyway.
         ("Acquire::Check-Valid-Until", "false".into()),
     ];
     for (name, value) in settings {
@@ -148,7 +148,7 @@ fn apt(work: &Path) -> Command {
     command
 }
 
-/// The mirror that this machine gets its release from; on a system that is no Debian, the one that serves everybody.
+/// The mirror that this machine gets its release from; on a system other than Debian, the public one.
 pub fn mirror_or_default() -> String {
     release().and_then(|_| mirror().ok()).unwrap_or_else(|| DEFAULT_MIRROR.to_owned())
 }

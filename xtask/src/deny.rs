@@ -14,7 +14,7 @@ const VERSION: &str = "0.20.2";
 /// Checks the dependencies. Advisories are in a database that is fetched: without a network, that check is skipped.
 ///
 /// # Errors
-/// What the policy forbids.
+/// When a dependency violates the policy.
 pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
     let Ok(deny) = program() else {
         return skipped.skip("dependencies", "cargo-deny cannot be installed");
@@ -32,7 +32,7 @@ fn deny_command(deny: &PathBuf) -> Command {
     command
 }
 
-/// cargo-deny of the system, or one that is installed beside our programs, without optimising it: it runs for seconds.
+/// cargo-deny of the system, or one that is installed in the target folder, not optimised, because it runs only for seconds.
 fn program() -> Result<PathBuf> {
     let on_path = PathBuf::from("cargo-deny");
     if succeeds(Command::new(&on_path).arg("--version")) {

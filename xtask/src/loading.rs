@@ -1,4 +1,4 @@
-//! `cargo xtask loading`: how fast weights become resident by each upload path, beside what the disk, the memory and the device can do,
+//! `cargo xtask loading`: how fast weights become resident by each upload path, compared with the rates of disk, memory and device,
 //! all in one run. `bench-gpu.sh --loading` is the same on a machine without cargo.
 
 use std::fs;
@@ -31,20 +31,20 @@ pub struct LoadingArgs {
 
 const UPLOAD_PATHS: [&str; 4] = ["import", "map", "host", "staging"];
 
-/// Rates of one thing, a round each, in 10⁹ bytes a second.
+/// Rates of one medium or path, one for each round, in 10⁹ bytes a second.
 #[derive(Default)]
 struct Rates(Vec<f64>);
 
-/// What one path reached, and where it put the weights.
+/// The rates of one path, and the memory to which it loaded the weights.
 #[derive(Default)]
 struct PathRates {
     nothing_cached: Rates,
     all_cached: Rates,
-    /// As unicorn-run prints it.
+    /// Name of that memory, as unicorn-run prints it.
     to: String,
 }
 
-/// What disk, memory and device can do.
+/// Rates of disk, memory and device.
 #[derive(Default)]
 struct Media {
     disk: Rates,
@@ -174,15 +174,15 @@ impl Media {
         ]
     }
 
-    /// What bounds a path, from the disk and from the page cache; `to`: where it put the weights.
+    /// Upper bounds of a path, from the disk and from the page cache; `to`: the memory to which it loaded the weights.
     fn of(&self, path: &str, to: &str) -> [(&'static str, &Rates); 2] {
         let [disk, past_cache, _, fresh_memory, copied, copied_to_host, mapped_device, mapped_host] = self.named();
         let device_local = to.contains("device-local");
         match path {
-            // Nothing is copied: the least that another path would do.
+            // Nothing is copied, which is the least work of any path.
             "import" => [disk, fresh_memory],
             "host" => [past_cache, fresh_memory],
-            // Written by all cores and then copied by the device, both at a time: the slower of the two.
+            // Written by all cores and copied by the device at the same time: the slower of the two.
             "staging" => {
                 let copies = if device_local { copied } else { copied_to_host };
                 let written = mapped_host.1.median().unwrap_or(f64::INFINITY);
@@ -203,7 +203,7 @@ impl Rates {
     }
 }
 
-/// What unicorn-run reports of a load.
+/// unicorn-run's report of a load.
 fn load(runtime: &Path, args: &LoadingArgs, path: &str) -> Result<Value> {
     let mut command = Command::new(runtime);
     command.arg("bench").arg(&args.artifact).args(["--json", "--no-verify", "-p", "1", "-n", "1", "-r", "1"]);
@@ -251,7 +251,7 @@ fn argument(name: &str, path: &Path) -> std::ffi::OsString {
     argument
 }
 
-/// On all cores, into memory that was not touched before, as weights go.
+/// Copies on all cores into memory that was not accessed before, as in loading.
 fn copy_rate(bytes: usize) -> f64 {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let source = vec![1u8; bytes / cores];

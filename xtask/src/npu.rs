@@ -1,4 +1,4 @@
-//! NPU programs with MLIR: what the other builds leave out, because it needs LLVM and MLIR 19 of the system.
+//! NPU programs with MLIR, which other builds leave out because they need the system's LLVM and MLIR 19.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const PREFIX_VARIABLES: [&str; 2] = ["MLIR_SYS_190_PREFIX", "TABLEGEN_190_PREFIX
 const TESTS: [&str; 10] = [
     "test",
     "--no-run",
-    // Of all packages, so that what they share is not built again with other features.
+    // For all packages, so that shared crates are not built again with other features.
     "--workspace",
     "--features=unicorn-npu/mlir,unicorn-compiler/npu",
     "--test",

@@ -1,6 +1,6 @@
 //! RADV for a family of AMD's GPUs without one: Mesa's driver on its null device compiles kernels to real machine code and runs
-//! nothing. It takes a Mesa from 25.0 on and before 26, which has no such device any more. Where the system's is another, Debian's packages
-//! are unpacked into a folder of ours, from which only our own process loads them: the system stays as it is.
+//! nothing. It needs a Mesa from 25.0 on and before 26, which no longer has such a device. If the system has another one, Debian's
+//! packages are unpacked into a folder of the project, from which only this process loads them: the system is not changed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::debian;
 
-/// The first Mesa whose null device gives what the report requires.
+/// The first Mesa whose null device supports the report.
 const MIN_MESA: (u32, u32) = (25, 0);
 /// The first whose RADV reports that AMD_FORCE_FAMILY has been removed.
 const FIRST_WITHOUT: (u32, u32) = (26, 0);
@@ -18,7 +18,7 @@ const RELEASE: &str = "bookworm";
 const BACKPORTS: [&str; 3] = ["mesa-vulkan-drivers", "libdrm2", "libdrm-amdgpu1"];
 const PLAIN: [&str; 1] = ["libllvm19"];
 
-/// Where the driver is.
+/// Place of the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Radv {
     /// The file that leads Vulkan's loader to it.
@@ -27,7 +27,7 @@ pub struct Radv {
     libraries: Option<PathBuf>,
 }
 
-/// This system cannot have the driver by our means; says what was found instead.
+/// The driver cannot be had on this system; with what was found instead.
 #[derive(Debug)]
 pub struct NoRadv(String);
 

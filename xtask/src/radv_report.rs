@@ -10,7 +10,7 @@ use crate::run::run;
 use crate::skipped::Skipped;
 use crate::system;
 
-/// As RADV names them; `tests/src/radv/family.rs` lists their devices.
+/// RADV's names of the families; `tests/src/radv/family.rs` lists their devices.
 const FAMILIES: [&str; 7] = ["phoenix", "gfx1151", "navi31", "navi21", "rembrandt", "renoir", "gfx1201"];
 
 #[derive(clap::Args, Default)]
@@ -29,10 +29,10 @@ pub struct RadvReportArgs {
     dump: Option<PathBuf>,
 }
 
-/// The reports as one of the tests: skipped where the system cannot have the driver.
+/// Runs the reports as a part of all tests: skipped where the system cannot have the driver.
 ///
 /// # Errors
-/// As [`run_report`].
+/// Errors of [`run_report`].
 pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
     match run_report(&RadvReportArgs::default()) {
         Err(error) if error.is::<NoRadv>() => skipped.skip("Debian packages", &error.to_string()),

@@ -1,4 +1,4 @@
-//! Running other programs: always shown before, always checked after.
+//! Runs other programs: the command is printed before, and the status is checked after.
 
 use std::process::{Command, Stdio};
 
@@ -18,7 +18,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`], but standard output is the answer.
+/// Like [`run`], but returns standard output.
 pub fn read(command: &mut Command) -> Result<String> {
     let line = line(command);
     eprintln!("$ {line}");
@@ -33,13 +33,13 @@ pub fn read(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("output is not UTF-8: {line}"))
 }
 
-/// Whether `command` runs and ends with 0; says nothing.
+/// Whether `command` runs and ends with 0; prints nothing.
 pub fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// The cargo that runs us, or the one on the path.
+/// The cargo that runs this program, or the one on the path.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
@@ -47,7 +47,7 @@ pub fn cargo() -> Command {
 /// The command as one would type it.
 fn line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
-    // CARGO is a path inside the toolchain; what a person types is the name.
+    // CARGO is a path inside the toolchain; people type the name.
     let program = if program.ends_with("/cargo") { "cargo".into() } else { program };
     let variables = command.get_envs().filter_map(|(name, value)| {
         let value = value?.to_string_lossy();

@@ -1,4 +1,4 @@
-//! Test programs, each run by itself: so that the time of each is known, and one that fails leaves the others to run.
+//! Test programs, each run separately, so that the time of each is known and all run although one fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,12 +19,12 @@ pub struct Built {
     pub kind: String,
     /// The folder of its package.
     pub package: PathBuf,
-    /// Whether it is made of tests.
+    /// Whether it consists of tests.
     pub is_test: bool,
 }
 
 impl Built {
-    /// What a person calls it.
+    /// Name of the program for people.
     fn title(&self) -> String {
         if self.kind == "test" { self.name.clone() } else { format!("{}, unit tests", self.name) }
     }
@@ -44,7 +44,7 @@ impl Built {
     }
 }
 
-/// Builds what `arguments` of cargo select and gives its programs.
+/// Builds the targets that cargo's `arguments` select and returns their programs.
 ///
 /// # Errors
 /// When it does not build.

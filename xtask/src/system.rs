@@ -9,7 +9,7 @@ use crate::run::{cargo, run, succeeds};
 
 /// The Vulkan loader, and Mesa's drivers for AMD and Intel GPUs and for llvmpipe. NVIDIA's driver brings its own.
 pub const VULKAN: [&str; 2] = ["libvulkan1", "mesa-vulkan-drivers"];
-/// What the tests look at Vulkan and SPIR-V with.
+/// Tools with which the tests inspect Vulkan and SPIR-V.
 pub const VALIDATION: [&str; 2] = ["vulkan-validationlayers", "spirv-tools"];
 /// LLVM and MLIR 19 as static libraries, what generates their bindings, the libraries that they link, and `c++`, which compiles a part of
 /// the bindings: README asks for gcc only.
@@ -26,9 +26,9 @@ pub const MLIR: [&str; 11] = [
     "libxml2-dev",
     "libz3-dev",
 ];
-/// What artifacts are pushed to and pulled from in tests; openssl makes keys and certificates.
+/// The registry to which tests push artifacts; openssl makes keys and certificates.
 pub const REGISTRY: [&str; 2] = ["docker-registry", "openssl"];
-/// A validator of JSON schemas that is not ours, for what the server's structured output makes.
+/// An independent validator of JSON schemas, for the server's structured output.
 pub const SCHEMAS: [&str; 2] = ["python3", "python3-jsonschema"];
 
 /// Installs those of `packages` that are missing. A system without apt-get is trusted to have them.
@@ -54,10 +54,10 @@ pub fn install(packages: &[&str]) -> Result<()> {
     .with_context(|| format!("system packages are missing: {}; install them by hand and try again", missing.join(", ")))
 }
 
-/// `fincore`, with which the tests look at the page cache. Debian keeps it in a package of its own, others beside `mount`.
+/// `fincore`, with which the tests inspect the page cache. Debian has it in a package of its own, others beside `mount`.
 ///
 /// # Errors
-/// As [`install`].
+/// Errors of [`install`].
 pub fn install_fincore() -> Result<()> {
     if succeeds(Command::new("fincore").arg("--version")) { Ok(()) } else { install(&["util-linux-extra"]) }
 }

@@ -1,4 +1,4 @@
-//! A machine's file, read strictly: see `artifacts/machines/README.md`.
+//! A machine's file, in which unknown fields are errors: see `artifacts/machines/README.md`.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ struct FileTier {
     sparse_rows: bool,
 }
 
-/// A figure with its unit, and where it comes from.
+/// A figure with its unit and its source.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Figure {
@@ -44,7 +44,7 @@ struct Figure {
     source: String,
 }
 
-/// The machine that `bytes`, read from `path`, describe.
+/// The machine in `bytes`, which were read from `path`.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Machine, MachineError> {
     let malformed = |what: String| MachineError::Malformed { path: path.to_owned(), what };
     let file: File = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
@@ -78,7 +78,7 @@ impl FileTier {
         let place = |field: &str| format!("tiers.{tier}.{field}");
         let size_bytes = self.size.read(&place("size"), amount::bytes, "unlimited")?;
         let bytes_per_s = self.bandwidth.read(&place("bandwidth"), amount::bytes_per_s, "unknown")?;
-        // Nothing is kept free of an unlimited size, and nothing where nothing is given.
+        // An unlimited size has no reserve, and the default reserve is nothing.
         let kept_free = self.kept_free.map(|figure| figure.read(&place("kept_free"), amount::bytes, "nothing"));
         let kept_free_bytes = kept_free.transpose()?.flatten().unwrap_or(0);
         if let Some(all) = size_bytes.filter(|all| kept_free_bytes >= *all) {

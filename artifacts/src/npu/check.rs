@@ -1,4 +1,4 @@
-//! The record against the sections, and its streams against the buffers of their commands.
+//! Checks the record against the sections, and its streams against the buffers of their commands.
 
 use super::tile::Direction;
 use super::{
@@ -50,7 +50,7 @@ fn check_program(program: &NpuProgram) -> Result<(), ParseError> {
         let expected = format!("sizes of 1 to {MAX_SIZE} on 1 to {MAX_COLUMNS} columns");
         return Err(ParseError::invalid(of("shape"), expected, format!("{shape:?}")));
     }
-    // A GEMV's cores take other weights each, a GEMM's rows of cores other activations.
+    // Each core of a GEMV has weights of its own, each row of cores of a GEMM activations of its own.
     let (cores_down, cores_across) = match shape.core_rows {
         GEMV_ROWS => (1, 2 * shape.columns - 1),
         _ => (CORE_ROWS, shape.columns),
@@ -82,7 +82,8 @@ fn check_program(program: &NpuProgram) -> Result<(), ParseError> {
     check_stream(program).map_err(|what| ParseError::invalid(of("instruction stream"), "one of its design", what))
 }
 
-/// Only what a stream of ours does: transfers by the program's columns, inside of its buffers, activations and weights in, outputs out.
+/// Allows only the transfers of a stream that the compiler makes: by the program's columns, inside its buffers, activations and
+/// weights in, outputs out.
 fn check_stream(program: &NpuProgram) -> Result<(), String> {
     let instructions: Vec<Instruction> = decode(&program.instructions).map_err(|error| error.to_string())?;
     let commands = shim_commands(&instructions, program.shape.columns).map_err(|error| error.to_string())?;
@@ -104,7 +105,7 @@ fn check_stream(program: &NpuProgram) -> Result<(), String> {
     Ok(())
 }
 
-/// `end` is where the product before ends; returns where this one does.
+/// `end` is the end of the product before, in bytes; returns the end of this one.
 fn check_product(product: &NpuProduct, section: &NpuSection, end: (u32, u64)) -> Result<(u32, u64), ParseError> {
     let of = |what: &str| format!("{what} of NPU product {}", product.name);
     let Some(program) = section.programs.get(product.program as usize) else {
@@ -139,8 +140,8 @@ fn check_product(product: &NpuProduct, section: &NpuSection, end: (u32, u64)) ->
     }
 }
 
-/// Commands of the steps: in order, of products that are there, on parts of an arena of `arena_bytes`. Their dispatches are checked as those of
-/// other programs are.
+/// Checks the commands of the steps: in order, of existing products, on parts of an arena of `arena_bytes`. Their dispatches are
+/// checked as those of other programs.
 pub(crate) fn check_steps(section: &NpuSection, arena_bytes: u64) -> Result<(), ParseError> {
     for NpuSteps { kernels, commands } in &section.steps {
         let of = |what: &str| format!("{what} of the NPU's steps of target {}", kernels.name);

@@ -8,8 +8,8 @@
 //! wait         16 bytes  0x80 │ 16 │ direction, row << 8, column << 16 │ rows << 8, columns << 16, channel << 24
 //! ```
 //!
-//! All words are 32 bits, little-endian. A patch puts the address of one of the command's buffers into a descriptor. A wait ends when the channel
-//! reports that a task is complete.
+//! All words are 32 bits, little-endian. A patch writes the address of one of the command's buffers to a descriptor. A wait ends
+//! when the channel reports that a task is complete.
 //!
 //! The layout is that of mlir-aie's `AIETargetNPU.cpp` and `AIEDmaToNpu.cpp`.
 
@@ -31,13 +31,13 @@ const BLOCK_BYTES: u32 = 16;
 const WAIT_BYTES: u32 = 16;
 const PATCH_BYTES: u32 = 48;
 
-/// What is wrong with a stream.
+/// Why a stream is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StreamError {
-    /// Bytes that are no instructions.
+    /// Bytes that are not instructions.
     #[error("instruction stream: {what} at byte {at}")]
     Bytes {
-        /// What is wrong: what, expected, found.
+        /// The fault: what, expected, found.
         what: String,
         /// Offset in the stream.
         at: usize,
@@ -47,7 +47,7 @@ pub enum StreamError {
     Instruction {
         /// Number of the instruction in the stream.
         index: usize,
-        /// What is wrong: what, expected, found.
+        /// The fault: what, expected, found.
         what: String,
     },
 }
@@ -62,7 +62,7 @@ pub enum Instruction {
         /// Value that is written.
         value: u32,
     },
-    /// Writes registers that follow each other.
+    /// Writes consecutive registers.
     BlockWrite {
         /// Address of the first register.
         address: u32,
@@ -108,10 +108,10 @@ impl Instruction {
     }
 }
 
-/// Opcode of a block write and the word behind it.
+/// Opcode of a block write and the word after it.
 const WRITE_PREFIX: [u32; 2] = [BLOCK_WRITE, 0];
 
-/// The stream of these instructions.
+/// Encodes these instructions as a stream.
 pub fn encode_instructions(instructions: &[Instruction]) -> Vec<u8> {
     let body: Vec<u32> = instructions.iter().flat_map(Instruction::words).collect();
     let bytes = HEADER_BYTES + 4 * body.len();
@@ -119,17 +119,17 @@ pub fn encode_instructions(instructions: &[Instruction]) -> Vec<u8> {
     header.iter().chain(&body).flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The instructions of a stream, which may come from anywhere.
+/// Decodes the instructions of a stream, which is not trusted.
 ///
 /// # Errors
-/// [`StreamError::Bytes`] for what [`encode_instructions`] does not make.
+/// [`StreamError::Bytes`] for bytes that [`encode_instructions`] does not produce.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Instruction>, StreamError> {
     let mut reader = Reader { bytes, at: 0 };
     reader.expect("first word", HEADER[0])?;
     reader.expect("second word", HEADER[1])?;
     let count = reader.word()?;
     reader.expect("length of the stream", u32::try_from(bytes.len()).unwrap_or(u32::MAX))?;
-    // Not reserved by the count, which is not known to be true.
+    // No memory is reserved by the count, which is not trusted.
     let mut instructions = Vec::new();
     for _ in 0..count {
         instructions.push(reader.instruction()?);

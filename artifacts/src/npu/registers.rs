@@ -14,7 +14,7 @@
 //!                descriptor │ runs - 1 << 16 │ reports its end: bit 31
 //! ```
 //!
-//! A count of 0 has no end: the number of words ends the run. The last dimension of a run is written so, as mlir-aie does.
+//! A count of 0 has no end: the number of words ends the run. The last dimension of a run has this count, as in mlir-aie.
 
 use super::task::ShimTask;
 use super::tile::{Direction, Tile};
@@ -44,14 +44,14 @@ const VALID: u32 = 1 << 25;
 pub enum Register {
     /// A word of a descriptor.
     Descriptor {
-        /// Which descriptor.
+        /// Number of the descriptor.
         descriptor: u32,
-        /// Which word.
+        /// Number of the word in the descriptor.
         word: u32,
     },
-    /// Where a channel's tasks are put.
+    /// Queue of a channel's tasks.
     Queue {
-        /// Which way.
+        /// Direction of the channel.
         direction: Direction,
         /// Number of the channel.
         channel: u32,
@@ -59,7 +59,7 @@ pub enum Register {
 }
 
 impl Register {
-    /// Where it is in the shim tile of `column`.
+    /// Address of the register in the shim tile of `column`.
     pub fn address(self, column: u32) -> u32 {
         let offset = match self {
             Register::Descriptor { descriptor, word } => DESCRIPTORS_AT + DESCRIPTOR_BYTES * descriptor + 4 * word,
@@ -93,20 +93,20 @@ impl Register {
     }
 }
 
-/// What a queue is given: run descriptor `descriptor` so often.
+/// Word of a queue that runs descriptor `descriptor` `runs` times.
 pub fn queue_entry(descriptor: u32, runs: usize, reports: bool) -> u32 {
     let repeats = u32::try_from(runs - 1).ok().filter(|repeats| *repeats <= 0xff).expect("at most 256 runs");
     assert!(descriptor < DESCRIPTORS, "descriptor {descriptor} of {DESCRIPTORS}");
     descriptor | repeats << 16 | u32::from(reports) << 31
 }
 
-/// What was written to a queue.
+/// A word that was written to a queue.
 pub struct QueueEntry {
-    /// Which descriptor.
+    /// Number of the descriptor.
     pub descriptor: u32,
-    /// How often.
+    /// Number of runs.
     pub runs: usize,
-    /// Whether the channel reports the end.
+    /// Whether the channel reports the end of the task.
     pub reports: bool,
 }
 
@@ -120,14 +120,14 @@ impl QueueEntry {
     }
 }
 
-/// The fields of a descriptor that are not 0 in one of ours. Strides are as in the register: one less.
+/// The fields of a descriptor that this compiler sets. Strides are one less, as in the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     words: u32,
     base: u32,
     counts: [u32; 2],
     strides: [u32; 3],
-    /// One less than how many, and one less than the words between them.
+    /// Number of iterations less one, and words between them less one.
     iterations: [u32; 2],
 }
 
@@ -139,7 +139,7 @@ impl Descriptor {
             value.unwrap_or_else(|| panic!("{what} exceeds its field of {mask:#x}"))
         };
         let [inner, middle] = task.wraps.unwrap_or_default();
-        // A dimension that ends with the run needs no count.
+        // A dimension that ends with the run has no count.
         let middle = if inner * middle == task.words { 0 } else { middle };
         let repeats = task.runs > 1 && task.iteration_stride > 0;
         Descriptor {
@@ -158,7 +158,7 @@ impl Descriptor {
         }
     }
 
-    /// As the registers hold it.
+    /// The words of the registers.
     pub fn words(&self) -> [u32; DESCRIPTOR_WORDS] {
         let [count_0, count_1] = self.counts;
         let [stride_0, stride_1, stride_2] = self.strides;

@@ -1,4 +1,4 @@
-//! What a stream's instructions do to the registers of the shim tiles: transfers between buffers of the host and the array.
+//! The effect of a stream's instructions on the registers of the shim tiles: transfers between buffers of the host and the array.
 
 use std::collections::BTreeMap;
 
@@ -15,31 +15,31 @@ pub const CHANNELS: u32 = 2;
 pub struct ShimChannel {
     /// Column of the array.
     pub column: u32,
-    /// Which way.
+    /// Direction of the transfers.
     pub direction: Direction,
     /// Number among the tile's channels of this direction.
     pub index: u32,
 }
 
-/// What a stream makes the shim tiles do.
+/// A command of a stream to the shim tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShimCommand {
     /// Gives a task to a channel.
     Start {
-        /// Whose.
+        /// Channel that runs the task.
         channel: ShimChannel,
-        /// What.
+        /// The task: a descriptor and the number of its runs.
         task: ShimTask,
     },
     /// Waits until the channel has completed one more task.
     Wait(ShimChannel),
 }
 
-/// What `instructions` make the shim tiles of `columns` columns do, in order: one command for each instruction that has an effect beyond
-/// descriptors, with the instruction's number.
+/// The commands of `instructions` to the shim tiles of `columns` columns, in order: one for each instruction that does more than
+/// write descriptors, with the instruction's number.
 ///
 /// # Errors
-/// [`StreamError::Instruction`] for what these tiles do not have, and for a descriptor that is run before it is complete.
+/// [`StreamError::Instruction`] for registers that these tiles do not have, and for a descriptor that is run before it is complete.
 pub fn shim_commands(instructions: &[Instruction], columns: u32) -> Result<Vec<(usize, ShimCommand)>, StreamError> {
     let mut shims = Shims { columns, descriptors: BTreeMap::new() };
     let mut commands = Vec::new();
@@ -62,7 +62,7 @@ struct Slot {
 /// The registers of the shim tiles.
 struct Shims {
     columns: u32,
-    /// By column and number.
+    /// Descriptors by column and number.
     descriptors: BTreeMap<(u32, u32), Slot>,
 }
 
@@ -78,7 +78,7 @@ impl Shims {
                     };
                     let slot = self.descriptors.entry((column, descriptor)).or_default();
                     slot.words[number as usize] = *word;
-                    // A new address: the buffer's has to be put there again.
+                    // A new address: the buffer's must be written again.
                     if number == 1 {
                         slot.buffer = None;
                     }
@@ -110,7 +110,7 @@ impl Shims {
         }
     }
 
-    /// Puts a task into a queue.
+    /// Adds a task to a queue.
     fn start(&self, channel: ShimChannel, value: u32) -> Result<ShimCommand, String> {
         let entry = QueueEntry::of(value)?;
         let column = channel.column;

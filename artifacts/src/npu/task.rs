@@ -1,9 +1,9 @@
-//! A transfer as a shim's DMA engine makes it: words, innermost dimension first.
+//! A transfer of a shim's DMA engine: words, innermost dimension first.
 
-/// Bytes that a DMA engine addresses at least: transfers, offsets and strides are multiples.
+/// Unit of a DMA engine in bytes: transfers, offsets and strides are multiples of it.
 pub const WORD_BYTES: usize = 4;
 
-/// A buffer descriptor of a shim tile, and how often its channel runs it.
+/// A buffer descriptor of a shim tile, and the number of its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShimTask {
     /// Index of the host's buffer.
@@ -12,13 +12,13 @@ pub struct ShimTask {
     pub offset_bytes: usize,
     /// Words of one run.
     pub words: usize,
-    /// Counts of the inner two dimensions; none: the words of a run lie in a line.
+    /// Counts of the inner two dimensions; none: the words of a run are consecutive.
     pub wraps: Option<[usize; 2]>,
     /// Strides of the three dimensions, in words.
     pub strides: [usize; 3],
     /// Words between one run and the next.
     pub iteration_stride: usize,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
 }
 

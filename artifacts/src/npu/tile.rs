@@ -1,9 +1,9 @@
 //! Places in the NPU's array.
 
-/// What kind of tile stands in a place of the array.
+/// Kind of a tile of the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TileKind {
-    /// DMA to and from DRAM; no memory of its own.
+    /// DMA to and from DRAM; it has no memory of its own.
     Shim,
     /// Memory shared by a column.
     Memory,
@@ -12,7 +12,7 @@ pub enum TileKind {
 }
 
 impl TileKind {
-    /// In words.
+    /// Name of the kind in messages.
     pub fn name(self) -> &'static str {
         match self {
             TileKind::Shim => "shim tile",
@@ -50,7 +50,7 @@ impl Tile {
         Tile { col, row: FIRST_CORE_ROW + array_row }
     }
 
-    /// What stands there.
+    /// Kind of the tile.
     pub fn kind(self) -> TileKind {
         match self.row {
             0 => TileKind::Shim,

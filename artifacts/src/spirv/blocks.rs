@@ -1,4 +1,4 @@
-//! Functions: blocks that end with branches, and no use of a value where its definition has not run.
+//! Functions: blocks that end with branches, and uses of values only after their definitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::grammar::{Kind, Rule, op};
 use super::types::{Constant, Id, Type, Types, class};
 use super::{Checked, Instruction, ensure, mismatch, values};
 
-/// All functions of a module. A function calls those that come before it, so that none calls itself.
+/// All functions of a module. A function calls only those before it, so that there is no recursion.
 #[derive(Default)]
 pub struct Functions {
     open: Option<Function>,
@@ -24,7 +24,7 @@ struct Function {
     labels: BTreeMap<u32, usize>,
     /// Blocks in which values of this function are defined. Parameters are not among them.
     defined: BTreeMap<u32, usize>,
-    /// Pairs of blocks: of a use, of the definition.
+    /// Pairs of blocks: the block of a use, and that of the definition.
     uses: BTreeSet<(usize, usize)>,
 }
 
@@ -33,7 +33,7 @@ struct Block {
     merge: Option<Merge>,
     /// Labels of the blocks after it; `None`: not ended.
     successors: Option<Vec<u32>>,
-    /// Whether only variables came so far.
+    /// Whether all instructions so far were variables.
     begins: bool,
 }
 
@@ -45,7 +45,7 @@ struct Merge {
     continues: Option<u32>,
 }
 
-/// More than any kernel has; blocks are compared with blocks.
+/// More blocks than any kernel has; a bound, because blocks are compared with each other.
 const MAX_BLOCKS: usize = 1 << 14;
 
 impl Functions {
@@ -90,7 +90,7 @@ impl Functions {
         }
     }
 
-    /// Behind the last instruction.
+    /// Checks the end of the module, after the last instruction.
     pub fn end(&self, types: &Types, entry: u32) -> Checked {
         ensure(self.open.is_none(), "the end of the last function", "none")?;
         let is_kernel = match types.get(entry)? {

@@ -1,10 +1,10 @@
-//! Structured control flow: every branch of a function is part of a selection or loop, whose end is known where it begins.
+//! Structured control flow: every branch of a function is part of a selection or loop, which declares its end at its begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Checked, ensure};
 
-/// A selection or loop. Numbers are those of blocks.
+/// A selection or loop, by numbers of blocks.
 pub struct Construct {
     /// The block that ends with its branch.
     pub header: usize,
@@ -14,7 +14,7 @@ pub struct Construct {
     pub continues: Option<usize>,
 }
 
-/// Checks the branches of a function. `edges`: of each block, the blocks after it.
+/// Checks the branches of a function. `edges` are the successors of each block.
 pub fn check(edges: &[Vec<usize>], constructs: &[Construct]) -> Checked {
     // Also from each header to its ends, whether or not a branch leads there: SPIR-V's structural control flow.
     let mut structural = edges.to_vec();
@@ -43,7 +43,8 @@ fn check_ends(constructs: &[Construct], tree: &DominatorTree) -> Checked {
     Ok(())
 }
 
-/// Branches back lead to loops, one to each, and what is no construct's header has one successor, or leaves a loop.
+/// Checks that each loop has exactly one branch back and there are no others, and that a block which is not a construct's header
+/// has one successor or leaves a loop.
 fn check_loops(edges: &[Vec<usize>], constructs: &[Construct], tree: &DominatorTree) -> Checked {
     let loops: BTreeMap<usize, &Construct> =
         constructs.iter().filter(|one| one.continues.is_some()).map(|one| (one.header, one)).collect();
@@ -65,8 +66,8 @@ fn check_loops(edges: &[Vec<usize>], constructs: &[Construct], tree: &DominatorT
     ensure(endless.is_none(), "a branch back to every loop", format_args!("{endless:?}"))
 }
 
-/// A construct is what its header dominates without what its merge dominates. It is left to its merge, or to an end of a loop or the
-/// merge of a switch around it.
+/// A construct is the blocks that its header dominates, without those that its merge dominates. Branches out of it lead to its
+/// merge, to an end of a loop around it, or to the merge of a switch around it.
 fn check_exits(inner: &Construct, all: &[Construct], edges: &[Vec<usize>], tree: &DominatorTree) -> Checked {
     let contains = |block: usize| tree.dominates(inner.header, block) && !tree.dominates(inner.merge, block);
     for (from, targets) in edges.iter().enumerate().filter(|(from, _)| contains(*from)) {
@@ -83,7 +84,7 @@ fn check_exits(inner: &Construct, all: &[Construct], edges: &[Vec<usize>], tree:
     Ok(())
 }
 
-/// Which blocks every path from the first block to another goes through.
+/// The blocks that every path from the first block to another block contains.
 pub struct DominatorTree {
     /// First and last number of a walk below each block; `None`: no path leads there.
     spans: Vec<Option<(usize, usize)>>,

@@ -8,7 +8,7 @@ pub enum Kind {
     Float,
 }
 
-/// Where in a module an instruction may stand, in this order.
+/// The sections of a module in their order, each with its own instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     Capabilities,
@@ -31,13 +31,13 @@ pub enum Rule {
     Same(Kind),
     /// Integers of the result's width and lanes, with or without sign.
     Integers,
-    /// The same, but for the second operand, whose width is free.
+    /// The same, except that the second operand may have any width.
     Shift,
-    /// The result is boolean, operands are of this kind, and all have equally many lanes.
+    /// The result is boolean, operands are of this kind, and all have the same number of lanes.
     Compare(Kind),
     /// From one kind to another, lane by lane.
     Convert(Kind, Kind),
-    /// No instruction of a function: see `mod.rs` and `types.rs`.
+    /// Not an instruction of a function: see `mod.rs` and `types.rs`.
     Declaration,
     /// Begins, divides or ends a function: see `blocks.rs`.
     Flow,
@@ -47,7 +47,7 @@ pub enum Rule {
 ///
 /// ```text
 /// t  type of the result    r  the result    y  type    v  value    l  label of a block    f  function
-/// n  number    s  string    *  as many as follow of the letter before, at least none    ?  the letter before may be missing
+/// n  number    s  string    *  any number of the letter before, also none    ?  the letter before may be missing
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {

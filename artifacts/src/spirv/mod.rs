@@ -1,4 +1,4 @@
-//! The SPIR-V that an artifact may hold: the subset that our compiler writes, checked before a driver reads it.
+//! The SPIR-V that an artifact may hold: the subset that the compiler writes, checked before a driver reads it.
 //!
 //! Drivers trust their input: a module that breaks a rule of SPIR-V can end the process. [`check`] reads a module once, from its
 //! first word to its last:
@@ -6,14 +6,14 @@
 //! ```text
 //! mod.rs       header, length and order of instructions, capabilities, entry point
 //! grammar.rs   the instructions of the subset and the kinds of their operands
-//! types.rs     types, constants, variables, decorations; what an id is
+//! types.rs     types, constants, variables, decorations; definitions of ids
 //! values.rs    the types of each instruction's operands
 //! blocks.rs    functions, blocks, definitions before uses
 //! control_flow.rs  branches, selections, loops
 //! ```
 //!
-//! What passes is well-formed. It need not be what our compiler wrote: whether a kernel computes what its name suggests depends
-//! on its origin.
+//! A module that passes is well-formed. It may still come from elsewhere than the compiler: whether a kernel computes what its name
+//! suggests depends on its origin.
 
 mod blocks;
 mod control_flow;
@@ -30,7 +30,7 @@ use types::Types;
 /// What a module may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// What its record lists as needed.
+    /// The needs in its record.
     pub needs: &'a ModuleNeeds,
     /// Storage buffers of descriptor set 0 that its pipeline binds.
     pub bindings: u32,
@@ -56,7 +56,7 @@ pub fn check(words: &[u32], limits: &Limits) -> Result<(), ParseError> {
 /// Checks that a target's own module needs no more than the target declares for its devices.
 ///
 /// # Errors
-/// [`ParseError::Invalid`] names what it needs besides.
+/// [`ParseError::Invalid`] names the first need that the target does not declare.
 pub fn check_needs(needs: &ModuleNeeds, target: &TargetMatch) -> Result<(), ParseError> {
     let ModuleNeeds { subgroup_size, workgroup_invocations, .. } = *needs;
     if subgroup_size != 0 && subgroup_size != target.subgroup_size {
@@ -80,7 +80,7 @@ pub fn check_needs(needs: &ModuleNeeds, target: &TargetMatch) -> Result<(), Pars
     }
 }
 
-/// What differs from the rule; the caller adds where.
+/// The rule and what was found; the caller adds the place.
 #[derive(Debug)]
 struct Mismatch {
     expected: String,
@@ -101,7 +101,7 @@ fn ensure(holds: bool, expected: &str, found: impl ToString) -> Checked {
 #[derive(Clone, Copy)]
 struct Instruction<'w> {
     shape: &'static Shape,
-    /// Without the first word.
+    /// The instruction's words without the first.
     words: &'w [u32],
 }
 
@@ -124,7 +124,7 @@ fn read(words: &[u32], limits: &Limits, at: &mut usize) -> Checked {
     ensure(magic == MAGIC, "SPIR-V's first word", format_args!("{magic:#x}"))?;
     ensure(version == VERSION, "SPIR-V 1.3", format_args!("{version:#x}"))?;
     ensure(schema == 0, "schema 0", schema)?;
-    // Every id is the result of an instruction, which has two words at least.
+    // Every id is the result of an instruction, which has at least two words.
     ensure((bound as usize) <= words.len(), "a bound of ids no larger than the module", bound)?;
 
     *at = HEADER_WORDS;
@@ -165,7 +165,7 @@ fn read(words: &[u32], limits: &Limits, at: &mut usize) -> Checked {
     )
 }
 
-/// What comes before the functions.
+/// State of the part before the functions.
 struct Reader<'l> {
     limits: &'l Limits<'l>,
     types: Types<'l>,
@@ -226,7 +226,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Capabilities are numbers of Vulkan's; each must be in the module's record.
+    /// Checks a capability, which must follow from the module's record.
     fn capability(&self, capability: u32) -> Checked {
         let needs = self.limits.needs;
         let is_recorded = match capability {
@@ -256,14 +256,14 @@ impl Instruction<'_> {
         let repeats = matches!(letters.last(), Some(b'*' | b's'));
         let is_optional = letters.last() == Some(&b'?');
         let named = letters.iter().filter(|letter| letter.is_ascii_alphabetic()).count();
-        // A letter before `*` or `?` may be missing; a string has a word at least.
+        // A letter before `*` or `?` may be missing; a string has at least one word.
         let least = named - usize::from(letters.last() == Some(&b'*') || is_optional);
         let is_right = self.words.len() >= least && (repeats || self.words.len() <= named);
         ensure(is_right, self.shape.operands, format_args!("{} operands", self.words.len()))
     }
 }
 
-/// Whether words hold exactly this string, zeros behind it.
+/// Whether words hold exactly this string, followed by zeros.
 fn is_string(words: &[u32], text: &str) -> bool {
     let mut expected = text.as_bytes().to_vec();
     expected.resize((text.len() / 4 + 1) * 4, 0);

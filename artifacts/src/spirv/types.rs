@@ -1,4 +1,4 @@
-//! What every id of a module is: types, constants, variables, functions, results. Types are few and checked when they are declared.
+//! The definition of every id of a module: types, constants, variables, functions, results. Types are checked when declared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ pub enum Id {
     },
     /// The label of a block.
     Label,
-    /// It belongs to a function that has ended.
+    /// An id of a function that has ended.
     Gone,
 }
 
@@ -43,9 +43,9 @@ pub enum Id {
 pub enum Constant {
     /// Nothing.
     No,
-    /// It is a constant.
+    /// The value is a constant.
     Yes,
-    /// It is this constant of 32 bits.
+    /// The value is this constant of 32 bits.
     Word(u32),
 }
 
@@ -71,7 +71,7 @@ mod decoration {
     pub const OFFSET: u32 = 35;
 }
 
-/// More than a kernel keeps in variables of its own, in bytes.
+/// More bytes than any kernel has in private variables.
 const MAX_PRIVATE_BYTES: u64 = 1 << 20;
 const MAX_ARRAY_LEN: u32 = 1 << 20;
 const MAX_MEMBERS: usize = 64;
@@ -237,17 +237,17 @@ impl<'l> Types<'l> {
         self.type_of_id(of).is_ok_and(is_known) && !self.ends_openly(of)
     }
 
-    /// Whether it is, or ends with, an array whose length its buffer decides.
+    /// Whether it is, or ends with, an array whose length depends on the buffer.
     fn ends_openly(&self, of: u32) -> bool {
         match self.type_of_id(of) {
             Ok(Type::RuntimeArray { .. }) => true,
-            // Only a last member may be one.
+            // Only the last member may be one.
             Ok(Type::Struct { members }) => members.last().is_some_and(|&last| self.ends_openly(last)),
             _ => false,
         }
     }
 
-    /// Size in bytes. Members and elements may be further apart than they are long.
+    /// Size in bytes. Strides and offsets may be larger than members and elements.
     fn bytes(&self, of: u32) -> u64 {
         match self.type_of_id(of) {
             Ok(Type::Scalar { bits, .. }) => u64::from(*bits) / 8,
@@ -265,7 +265,7 @@ impl<'l> Types<'l> {
                 let natural = members.iter().fold(0u64, |sum, &member| sum.saturating_add(self.bytes(member)));
                 (0..members.len()).map(end).max().unwrap_or(0).max(natural)
             }
-            // Spread over a subgroup; counted as if each invocation held all of it.
+            // A matrix is distributed over a subgroup; it counts as if each invocation held all of it.
             Ok(Type::Matrix { of, rows, columns, .. }) => self.bytes(*of) * u64::from(*rows) * u64::from(*columns),
             _ => 0,
         }
@@ -421,13 +421,13 @@ impl<'l> Types<'l> {
         })
     }
 
-    /// A stride, where one is given, is no shorter than the elements.
+    /// Checks that a stride, if there is one, is not smaller than the elements.
     fn check_stride(&self, array: u32, element: u32) -> Checked {
         let Some(stride) = self.decorations.get(&array).and_then(|one| one.stride) else { return Ok(()) };
         ensure(u64::from(stride) >= self.bytes(element) && stride % 4 == 0, "a stride of whole elements", stride)
     }
 
-    /// Offsets, where they are given, are in order and apart.
+    /// Checks that offsets, if there are any, are in order and that members do not overlap.
     fn check_members(&self, id: u32, members: &[u32]) -> Checked {
         ensure((1..=MAX_MEMBERS).contains(&members.len()), "1 to 64 members", members.len())?;
         let decorations = self.decorations.get(&id);
@@ -447,7 +447,7 @@ impl<'l> Types<'l> {
         ensure(beyond.is_none(), "offsets of its members", format_args!("{beyond:?}"))
     }
 
-    /// Whether offsets and strides are given everywhere in it, as what lies in a buffer must have them.
+    /// Whether all of its parts have offsets and strides, as types in buffers must.
     fn has_layout(&self, of: u32) -> bool {
         let decorations = self.decorations.get(&of);
         match self.type_of_id(of) {
@@ -494,7 +494,7 @@ impl<'l> Types<'l> {
         }
     }
 
-    /// Checks that these values together are one of the type.
+    /// Checks that these values together form a value of the type.
     pub fn check_parts(&self, of: u32, parts: &[u32]) -> Checked {
         let expected: Vec<u32> = match self.type_of_id(of)? {
             Type::Vector { of: component, lanes } => {
@@ -592,7 +592,7 @@ impl<'l> Types<'l> {
         ensure(is_known, "an input that kernels use", format_args!("built-in {built_in:?}"))
     }
 
-    /// Where the first function begins: what was named must have been declared.
+    /// Checks, at the begin of the first function, that every id that was named has been declared.
     pub fn end(&self) -> Checked {
         let is_declared = |id: &u32| matches!(self.ids.get(*id as usize), Some(Some(Id::Type(_) | Id::Value { .. })));
         let missing = self.decorations.keys().chain(&self.interface).find(|id| !is_declared(id));

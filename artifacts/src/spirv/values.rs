@@ -19,7 +19,7 @@ const LEFT: u32 = 0;
 const RIGHT: u32 = 1;
 const SUM: u32 = 2;
 
-/// Checks the operands of an instruction of a function, but for those that divide it into blocks.
+/// Checks the operands of an instruction of a function, except of those that divide it into blocks.
 pub fn check(types: &Types, instruction: &Instruction) -> Checked {
     let Instruction { shape, words } = *instruction;
     let lanes = |value: u32| types.lanes(types.value(value)?);
@@ -71,7 +71,7 @@ fn same(types: &Types, of: u32, operands: &[u32]) -> Checked {
     Ok(())
 }
 
-/// Matrices have equal sides; what is no matrix has none.
+/// Whether both are matrices of the same size and use, or neither is a matrix.
 fn same_sides(types: &Types, one: u32, other: u32) -> bool {
     let sides = |of: u32| match types.type_of_id(of) {
         Ok(Type::Matrix { rows, columns, usage, .. }) => Some((*rows, *columns, *usage)),
@@ -266,7 +266,7 @@ fn extended(types: &Types, of: u32, number: u32, operands: &[u32]) -> Checked {
     Ok(())
 }
 
-/// The type of what an index selects.
+/// The type of the element that an index selects.
 fn element(types: &Types, of: u32, index: u32) -> Checked<u32> {
     let is_index = |index: u32| {
         let has_type = types.lanes(types.value(index)?)? == (Kind::Int, 32, 1);

@@ -1,5 +1,5 @@
-//! Other tiles of GEMMs without matrix units: fewer results a lane take fewer registers, a smaller workgroup leaves room for a second one. Lanes
-//! of eight tiles at most: more results than 8 × 8 have no room in registers.
+//! Other tiles of GEMMs without matrix units: fewer results a lane take fewer registers, a smaller workgroup leaves room for a
+//! second one. A lane has at most eight tiles: more results than 8 × 8 do not fit its registers.
 
 use unicorn_kernels::dot_gemm::DotGemmSpec;
 use unicorn_kernels::float_gemm::FloatGemmSpec;

@@ -13,7 +13,7 @@ pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let tiles = match (tile.sharing, tile.tokens_per_lane) {
         (Sharing::Own, 1) => of_one_row(tile),
         (Sharing::Own, _) => of_rows(tile),
-        // Only the software device, which was measured, has lanes that share.
+        // Only the software device, whose numbers were measured, has lanes that share rows.
         _ => Vec::new(),
     };
     let specs = tiles.into_iter().map(|tile| MatMulSpec { tile, ..spec.clone() });
@@ -69,7 +69,7 @@ fn is_sound(spec: &MatMulSpec) -> bool {
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
     let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
     let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.split_k <= groups);
-    // The table of rows by expert is cut for tiles of this many.
+    // The table of rows by expert is cut into tiles of this many rows.
     let rows_of_expert = |experts: ExpertsSpec| experts.tiles.map_or(1, |tiles| tiles.tile_rows);
     let cut = spec.experts.is_none_or(|experts| rows_of_expert(experts) == tile.tokens_per_lane);
     counted.iter().all(|&count| count > 0) && cut && pairs && whole_groups && ahead && passes

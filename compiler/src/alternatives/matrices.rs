@@ -6,7 +6,7 @@ use unicorn_spirv::Target;
 
 use super::has_lanes;
 
-/// Sums of one subgroup, in f32 a lane of 32: more leave too few registers for what is multiplied.
+/// Most sums of a subgroup, in f32 for each of 32 lanes: more leave too few registers for the operands.
 const SUMS_PER_LANE: usize = 128;
 
 pub fn other_gemms(spec: &GemmSpec, target: &Target) -> Vec<GemmSpec> {
@@ -22,7 +22,7 @@ pub fn other_gemms(spec: &GemmSpec, target: &Target) -> Vec<GemmSpec> {
         GemmTile { subgroups_across: 2 * across, ..tile },
         GemmTile { subgroups_across: 2 * across, subgroups_down: down / 2, ..tile },
     ];
-    // The table of rows by expert is cut for tiles of this many.
+    // The table of rows by expert is cut into tiles of this many rows.
     let is_cut = spec.product.experts.is_some();
     let fits = |tile: &GemmTile| {
         (!is_cut || tile.step_rows == spec.tile.step_rows)

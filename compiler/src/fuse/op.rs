@@ -49,9 +49,9 @@ pub(crate) enum FusedOp {
     },
     Heads(HeadsStep),
     Attention {
-        /// Multiplied by `scale` already, by the heads step that makes it.
+        /// The query, already multiplied by `scale` in the heads step that makes it.
         query: ValueId,
-        /// What a product of query and key is multiplied by.
+        /// Factor of the product of query and key.
         scale: f32,
         growth: Option<Growth>,
         /// A logit of each head that takes its share of the softmax and has no value.
@@ -91,13 +91,13 @@ pub(crate) struct DeltaStep {
     pub(crate) out: ValueId,
 }
 
-/// `sum = [factor ·] (residual + [post norm](input))`, `out = norm(sum)`, or `sum` once more where matmuls read it without a norm.
+/// `sum = [factor ·] (residual + [post norm](input))`, `out = norm(sum)`, or `sum` again where matmuls read it without a norm.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NormStep {
     pub(crate) input: ValueId,
     pub(crate) residual: Option<ValueId>,
     pub(crate) post_weight: Option<VectorId>,
-    /// The sum is multiplied by the element behind those of the post norm's weight.
+    /// The sum is multiplied by the element that follows the post norm's weight.
     pub(crate) scale_sum: bool,
     /// `None`: the sum is not normed.
     pub(crate) weight: Option<VectorId>,

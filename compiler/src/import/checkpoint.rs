@@ -76,7 +76,7 @@ pub(crate) struct Skipped {
     pub(crate) bytes: u64,
 }
 
-/// One weight as the model means it: a row range of a source tensor, dequantised on reading.
+/// One weight of the model: a row range of a source tensor, dequantised on reading.
 #[derive(Clone)]
 pub struct Tensor {
     /// Name and shape in the source, and the first of its rows that is ours (not 0 for split fused projections).
@@ -90,16 +90,16 @@ pub struct Tensor {
     pub(crate) dtype: SourceDType,
     pub(crate) row_order: RowOrder,
     pub(crate) stored_as: StoredAs,
-    /// Codes and scales, where the source has them in tensors of their own; in the place of what lies at `offset_bytes`.
+    /// Codes and scales, where the source has them in tensors of their own; they replace the bytes at `offset_bytes`.
     pub(super) packed: Option<Packed>,
-    /// What adapters add to it.
+    /// Products that adapters add to it.
     pub(super) added: Vec<LowRank>,
     pub(super) map: Arc<MappedFile>,
     /// Offset of the source tensor's first byte in the map.
     pub(super) offset_bytes: usize,
 }
 
-/// A matrix of which the source has codes of 4 bits in one tensor and scales in another.
+/// A matrix whose codes of 4 bits and scales are in two tensors of the source.
 #[derive(Clone)]
 pub(super) enum Packed {
     Int4(Arc<PackedInt4>),
@@ -155,7 +155,7 @@ impl LowRank {
 }
 
 impl Tensor {
-    /// Whether it has rows and columns, be it one row.
+    /// Whether it has rows and columns, even if only one row.
     pub(super) fn is_matrix(&self) -> bool {
         self.source_shape.len() > 1
     }
@@ -163,7 +163,7 @@ impl Tensor {
     /// Reads our rows `rows` as f32 into `out`, (rows.len(), cols). Any number of threads may read at once.
     ///
     /// # Panics
-    /// When `rows` goes beyond the tensor or `out` has another length: both are ours, not the file's.
+    /// When `rows` exceeds the tensor or `out` has another length: both come from the caller, not from the file.
     pub fn read_rows(&self, rows: Range<usize>, out: &mut [f32]) {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of a tensor of {} rows", self.rows);
         assert_eq!(out.len(), rows.len() * self.cols, "output length for rows {rows:?} of {} columns", self.cols);
@@ -215,7 +215,7 @@ impl Tensor {
         packed.read_int4_row(self.row_order.source_row(self.first_row, row), group, codes, params);
     }
 
-    /// Bytes of it in the source.
+    /// Bytes of the tensor in the source.
     pub(super) fn source_bytes(&self) -> u64 {
         match &self.packed {
             Some(packed) => {
@@ -245,7 +245,7 @@ impl Tensor {
         self.map.release(start..start + rows * row_bytes);
     }
 
-    /// Our rows `rows`, column by column, because rows that follow each other lie side by side in the source.
+    /// Our rows `rows`, column by column, because consecutive rows are adjacent in the source.
     fn read_strided(&self, elements: Elements, rows: Range<usize>, out: &mut [f32]) {
         let element_bytes = self.dtype.row_bytes(1).expect("elements are floats");
         let bytes = &self.map.bytes()[self.offset_bytes..];

@@ -1,32 +1,32 @@
-//! [`ModelConfig`]: what a decoder-only transformer is, in numbers. The rest of the compiler reads these fields and
-//! never a family's name.
+//! [`ModelConfig`]: a decoder-only transformer as numbers. The rest of the compiler reads these fields and never a
+//! family's name.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::fp4::FP4_GROUP;
 
-/// How a folder names, joins and orders a layer's tensors, where our canonical names have it otherwise.
+/// How a folder names, joins and orders a layer's tensors, where this differs from the canonical names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FolderLayout {
     /// Each tensor by its own name.
     Separate,
     /// q, k and v are one matrix, and gate and up are (Phi 3).
     Joined,
-    /// Gate and up are one matrix; the two elements of a rotary pair are neighbours; the four norms of a layer have names of their
+    /// Gate and up are one matrix; the two elements of a rotary pair are adjacent; the four norms of a layer have names of their
     /// own (GLM-4).
     Glm4,
     /// Gate and up are `shared_mlp.input_linear`, down is `shared_mlp.output_linear` (Granite 4).
     Granite4,
     /// The query of a head is followed by its gate, both in q (Qwen 3.5).
     Qwen3_5,
-    /// So it is here; and a delta net's projections are two matrices, in which the rows of a key head lie together (Qwen3-Next).
+    /// The same; and a delta net's projections are two matrices, in which the rows of a key head are contiguous (Qwen3-Next).
     Qwen3Next,
     /// Experts are stacks of transposed matrices, with gate and up in turn; the router is `mlp.router` (gpt-oss).
     GptOss,
     /// Norms, the MLP's matrices and attention's output projection have names of their own (LFM2).
     Lfm2,
-    /// Experts are stacks beside the MLP, of which the router is `router.proj` (Gemma 4).
+    /// Experts are stacks beside the MLP, and their router is `router.proj` (Gemma 4).
     Gemma4,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct LongRope {
     pub(crate) above_tokens: usize,
 }
 
-/// What one layer has that others may not.
+/// Properties that may differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerConfig {
     /// A row attends to this many tokens, its own included; `None`: all.
@@ -66,12 +66,12 @@ pub struct LayerConfig {
     pub rope: Option<usize>,
     /// Its MLP is the mixture of [`ModelConfig::experts`].
     pub(crate) has_experts: bool,
-    /// It has the gated delta net of [`ModelConfig::delta`], or the convolution of [`ModelConfig::short_conv_taps`], in the place of
+    /// It has the gated delta net of [`ModelConfig::delta`], or the convolution of [`ModelConfig::short_conv_taps`], in place of
     /// attention.
     pub(crate) is_recurrent: bool,
 }
 
-/// A gated delta net (Yang, Kautz and Hatamizadeh 2024) in the place of attention, as Qwen3-Next and Qwen 3.5 have it.
+/// A gated delta net (Yang, Kautz and Hatamizadeh 2024) in place of attention, as Qwen3-Next and Qwen 3.5 have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeltaConfig {
     /// Heads of queries and keys.
@@ -82,11 +82,11 @@ pub(crate) struct DeltaConfig {
     pub(crate) key_dim: usize,
     /// Elements of a value.
     pub(crate) value_dim: usize,
-    /// Inputs of an output of the convolution.
+    /// Taps of the convolution.
     pub(crate) taps: usize,
 }
 
-/// Heads of keys and values where layers that attend to all tokens have others than the rest (Gemma 4).
+/// KV heads of layers that attend to all tokens, where they differ from those of other layers (Gemma 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FullHeads {
     pub(crate) n_kv_heads: usize,
@@ -104,7 +104,7 @@ pub(crate) struct QueryGrowth {
     pub(crate) interval: usize,
 }
 
-/// A mixture of experts in the place of an MLP: each row is given to a few of many.
+/// A mixture of experts in place of an MLP: each row is given to a few of many experts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExpertsConfig {
     pub(crate) count: usize,
@@ -116,7 +116,7 @@ pub(crate) struct ExpertsConfig {
     pub(crate) intermediate_size: usize,
     /// Width of the shared expert, which every row is given to in addition.
     pub(crate) shared_intermediate_size: Option<usize>,
-    /// How the source's folder names the tensors; an exported folder does so, too.
+    /// How the source's folder names the tensors; an exported folder uses the same names.
     pub(crate) names: ExpertNames,
 }
 
@@ -132,7 +132,7 @@ pub(crate) enum ExpertNames {
     Gemma4,
 }
 
-/// Which RMS norm queries and keys go through, before RoPE.
+/// RMS norm of queries and keys before RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum QkNorm {
     None,
@@ -142,10 +142,10 @@ pub(crate) enum QkNorm {
     Projection,
 }
 
-/// What a model computes, and its sizes, whatever its family. Stored in artifacts: later fields stand at the end.
+/// What a model computes, and its sizes, independent of its family. Stored in artifacts: later fields are at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
-    /// As config.json's `architectures[0]` (GGUF: `general.architecture`).
+    /// config.json's `architectures[0]` (GGUF: `general.architecture`).
     pub(crate) architecture: String,
     /// Elements of a row of the residual stream.
     pub hidden_size: usize,
@@ -159,7 +159,7 @@ pub struct ModelConfig {
     pub(crate) vocab_size: usize,
     /// Longest context, in tokens.
     pub max_positions: usize,
-    /// One a decoder layer, in the order of execution.
+    /// One entry for each decoder layer, in the order of execution.
     pub layers: Vec<LayerConfig>,
     pub(crate) ropes: Vec<RopeConfig>,
     /// Added to the mean square in every RMS norm.
@@ -173,7 +173,7 @@ pub struct ModelConfig {
     pub(crate) embedding_scale: f32,
     /// q·k is multiplied by this: 1/sqrt(head_dim), Gemma's 1/sqrt(query_pre_attn_scalar) or Granite's `attention_multiplier`.
     pub(crate) query_scale: f32,
-    /// By which q·k grows with the query's position (Ministral 3).
+    /// How q·k grows with the query's position (Ministral 3).
     pub(crate) query_growth: Option<QueryGrowth>,
     /// Scores become `cap * tanh(score / cap)` before the mask.
     pub(crate) attention_softcap: Option<f32>,
@@ -188,7 +188,7 @@ pub struct ModelConfig {
     pub(crate) qkv_bias: bool,
     pub(crate) o_bias: bool,
     pub(crate) mlp_bias: bool,
-    /// How the source's folder names and joins tensors; an exported folder does so, too.
+    /// How the source's folder names and joins tensors; an exported folder does the same.
     pub(crate) folder: FolderLayout,
     /// Experts of the layers that have them.
     pub(crate) experts: Option<ExpertsConfig>,
@@ -196,7 +196,7 @@ pub struct ModelConfig {
     pub(crate) delta: Option<DeltaConfig>,
     /// Attention's result is multiplied by the sigmoid of a projection of its input.
     pub(crate) attention_gate: bool,
-    /// Matrices that the source has as codes of 4 bits, by canonical name: INT4 artifacts hold them as they are.
+    /// Matrices that the source has as codes of 4 bits, by canonical name: INT4 artifacts hold them unchanged.
     pub(crate) kept_codes: BTreeMap<String, KeptCodes>,
     /// Each query head has a logit, `self_attn.sinks`, that takes its share of attention's softmax and has no value.
     pub(crate) attention_sinks: bool,
@@ -204,18 +204,18 @@ pub struct ModelConfig {
     pub(crate) expert_bias: bool,
     /// KV heads of layers without a window, where they differ from `n_kv_heads` of `head_dim`.
     pub(crate) full_heads: Option<FullHeads>,
-    /// Values go through an RMS norm of each head, without weights.
+    /// Values have an RMS norm of each head, without weights.
     pub(crate) value_norm: bool,
-    /// What a layer leaves in the stream is multiplied by a number of the layer, `layer_scalar`.
+    /// The stream after a layer is multiplied by the layer's `layer_scalar`.
     pub(crate) layer_scalars: bool,
-    /// Inputs of an output of the gated convolution of hidden_size channels, in layers that have that (LFM2).
+    /// Taps of the gated convolution of hidden_size channels, in layers that have it (LFM2).
     pub(crate) short_conv_taps: Option<usize>,
-    /// Experts stand beside the MLP, not in its place (Gemma 4): the router and they have norms of the stream of their own, each branch has
-    /// one behind it, and an expert's weight is multiplied by a number of the expert.
+    /// Experts are beside the MLP and do not replace it (Gemma 4): router and experts each have a norm of the stream of their own,
+    /// each branch ends with a norm, and an expert's weight is multiplied by a number of the expert.
     pub(crate) experts_beside_mlp: bool,
 }
 
-/// What holds a matrix of the source without quantising it again.
+/// The format that holds a matrix of the source without quantising it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptCodes {
     /// Weights that share a scale and a zero point: the largest of 32, 64 and 128 that is inside the source's.
@@ -233,7 +233,7 @@ impl KeptCodes {
 #[serde(into = "u8", try_from = "u8")]
 pub(crate) enum Codes {
     Int4,
-    /// INT4 with scales of more bits than ours keeps otherwise.
+    /// INT4 with scales of more bits than `Int4` has.
     WideInt4,
     /// MXFP4.
     Fp4,
@@ -260,7 +260,7 @@ impl TryFrom<u8> for Codes {
     }
 }
 
-/// The largest sizes we take from a file, inclusive: above any published model, and small enough that no product of
+/// The largest sizes that a file may have, inclusive: above any published model, and small enough that no product of
 /// two of them overflows.
 pub(super) mod limits {
     pub(crate) const HIDDEN_SIZE: usize = 1 << 20;
@@ -271,14 +271,14 @@ pub(super) mod limits {
     pub(crate) const LAYERS: usize = unicorn_artifact::plan::MAX_LAYERS as usize;
     pub(crate) const POSITIONS: usize = 1 << 30;
     pub(crate) const EXPERTS: usize = 1 << 12;
-    /// A lane of the delta rule has as many numbers in registers.
+    /// A lane of the delta rule has this many numbers in registers.
     pub(crate) const DELTA_KEY_DIM: usize = 256;
     pub(crate) const TAPS: usize = 32;
 }
 
 impl ModelConfig {
-    /// Checks what single fields cannot show. Sizes are within [`limits`] already, because layers and ropes have been
-    /// allocated from them. The message leads with the field.
+    /// Checks relations between fields. Sizes are already within [`limits`], because layers and ropes have been allocated
+    /// from them. The message begins with the field.
     pub(super) fn check(&self) -> Result<(), String> {
         let full_heads = self.full_heads.map(|heads| (heads.n_kv_heads, "num_global_key_value_heads"));
         for (n_kv_heads, name) in [(self.n_kv_heads, "num_key_value_heads")].into_iter().chain(full_heads) {
@@ -381,7 +381,7 @@ impl ModelConfig {
                 ("self_attn.v_proj", if values_are_keys { 0 } else { kv_rows }, hidden, self.qkv_bias),
                 ("self_attn.o_proj", hidden, q_rows, self.o_bias),
             ];
-            // Of a norm of q or k: its width is a head's, or the projection's.
+            // The width of a norm of q or k is that of a head, or of the projection.
             let qk_width = |rows| if self.qk_norm == QkNorm::Projection { rows } else { head_dim };
             let norms = [
                 ("input_layernorm", hidden, self.pre_norms),
@@ -456,7 +456,7 @@ impl ExpertsConfig {
         Ok(())
     }
 
-    /// Those of layer `layer` of [`ModelConfig::tensor_shapes`].
+    /// The tensors of layer `layer` in [`ModelConfig::tensor_shapes`].
     fn add_shapes(&self, layer: usize, hidden: usize, bias: bool, shapes: &mut BTreeMap<String, Vec<usize>>) {
         let mut block = |name: &str, inner: usize| {
             for (part, rows, cols) in [("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)] {
@@ -513,7 +513,7 @@ impl DeltaConfig {
         Ok(())
     }
 
-    /// Those of layer `layer` of [`ModelConfig::tensor_shapes`].
+    /// The tensors of layer `layer` in [`ModelConfig::tensor_shapes`].
     fn add_shapes(&self, layer: usize, hidden: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
         let (channels, width, heads) = (self.channels(), self.value_width(), self.value_heads);
         for (name, shape) in [

@@ -154,8 +154,8 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     Ok(model)
 }
 
-/// config.json of the text model: `config` itself, or what a multimodal one holds, as transformers reads a text model that
-/// stands alone.
+/// config.json of the text model: `config` itself, or the part of a multimodal one, in the form that transformers reads for a
+/// text model alone.
 pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> Result<Value> {
     let root = Fields::root(path, config)?;
     let family = family_of(&root)?;
@@ -170,8 +170,8 @@ pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> R
     Ok(text)
 }
 
-/// Whether the head is the embedding if the folder has none: transformers ties those of a multimodal model whose config.json does not say
-/// beside the text part that it shall not.
+/// Whether the head is the embedding if the folder has no head: transformers ties them in a multimodal model unless its config.json
+/// states otherwise outside the text part.
 pub(super) fn head_may_be_missing(path: &Path, config: &Value) -> Result<bool> {
     let root = Fields::root(path, config)?;
     Ok(!family_of(&root)?.text_models.is_empty() && root.flag("tie_word_embeddings")?.is_none())
@@ -202,7 +202,7 @@ fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
     if fields.number("clip_qkv")?.is_some() {
         return unsupported("clip_qkv", "queries, keys and values are not clipped");
     }
-    // Gemma 4's attention is bidirectional among the tokens of an image alone.
+    // Gemma 4's attention is bidirectional only among the tokens of an image.
     let is_causal = |value: &Value| *value == Value::Bool(false) || *value == "vision";
     if fields.value("use_bidirectional_attention").is_some_and(|value| !is_causal(value)) {
         return unsupported("use_bidirectional_attention", "text is generated with causal attention");
@@ -210,7 +210,7 @@ fn refuse_what_we_do_not_do(fields: &Fields) -> Result<()> {
     Ok(())
 }
 
-/// Layers that are no attention, and experts beside the MLP, are refused.
+/// Refuses layers without attention, and experts beside the MLP.
 fn refuse_hybrids(text: &Fields, defaults: &FamilyDefaults) -> Result<()> {
     let unsupported = |what: String, detail: &str| Err(CompileError::Unsupported { what, detail: detail.to_owned() });
     let experts = if text.is_written("num_local_experts") { text.number("num_local_experts")? } else { Some(8.0) };
@@ -231,8 +231,8 @@ fn refuse_hybrids(text: &Fields, defaults: &FamilyDefaults) -> Result<()> {
 
 /// Granite's factors, each of which must be above 0.
 ///
-/// The residual stream is kept divided by `residual`: then a sum needs no factor. Norms take the factor out again, but for their
-/// epsilon, which is divided by its square.
+/// The residual stream is stored divided by `residual`, so that a sum needs no factor. The result of a norm is the same if its
+/// epsilon is divided by the factor's square.
 struct Multipliers {
     embedding: f64,
     residual: f64,
@@ -291,7 +291,7 @@ fn activation(text: &Fields, defaults: &FamilyDefaults) -> Result<Activation> {
     }
 }
 
-/// gpt-oss' SwiGLU, whose numbers are the same in all models.
+/// gpt-oss' SwiGLU, whose constants are the same in all models.
 fn clamped_swiglu(text: &Fields) -> Result<Activation> {
     for (name, expected) in [("swiglu_alpha", SWIGLU_ALPHA), ("swiglu_limit", SWIGLU_LIMIT)] {
         if let Some(found) = text.number(name)?.filter(|found| *found as f32 != expected) {
@@ -378,7 +378,7 @@ fn read_layers(
     max_positions: usize,
 ) -> Result<Layers> {
     let mut found = Layers { layers: Vec::with_capacity(n_layers), ropes: Vec::new(), max_positions };
-    // Few kinds of layers, each read once.
+    // There are few kinds of layers; each is read once.
     let mut rope_of_type: BTreeMap<&str, usize> = BTreeMap::new();
     for LayerFacts { layer_type, window, is_rotated, has_experts, is_recurrent } in
         layer_facts(text, defaults, n_layers)?
@@ -399,15 +399,15 @@ fn read_layers(
 
 /// The facts of one layer in config.json.
 struct LayerFacts {
-    /// As `layer_types` names it; decides which rotary embedding the layer has.
+    /// The layer's type in `layer_types`, which decides which rotary embedding it has.
     layer_type: &'static str,
     /// Tokens that it attends to, its own included; `None`: all.
     window: Option<usize>,
     /// Whether queries and keys are rotated.
     is_rotated: bool,
-    /// Whether experts are in the place of the MLP.
+    /// Whether experts replace the MLP.
     has_experts: bool,
-    /// Whether a gated delta net or a short convolution is in the place of attention.
+    /// Whether a gated delta net or a short convolution replaces attention.
     is_recurrent: bool,
 }
 
@@ -421,7 +421,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     let types = written_types.as_deref();
     let rotated = rotated_layers(text, defaults, n_layers)?;
     let has_experts = layers_with_experts(text, defaults, n_layers)?;
-    // The window of sliding layers; which those are where `layer_types` is silent; and `layer_types`, where the family heeds it.
+    // The window of sliding layers; which layers those are without `layer_types`; and `layer_types`, where the family reads it.
     type Slides = Box<dyn Fn(usize) -> bool>;
     let (window, slides, types): (Option<usize>, Slides, _) = match defaults.windows {
         Windows::Never => (None, Box::new(|_| false), None),
@@ -434,7 +434,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
             (sliding_window(None)?, Box::new(move |layer| !rotated[layer]), types)
         }
         Windows::WhenAsked { window, max_window_layers } => {
-            // 0 is allowed here: every layer slides.
+            // 0 is allowed here: every layer has a window.
             let first = text.number("max_window_layers")?.map_or(max_window_layers, |first| first as usize);
             (sliding_window(Some(window))?, Box::new(move |layer| layer >= first), types)
         }
@@ -450,7 +450,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     let recurrent = recurrent_layers(text, defaults, written_types.as_deref(), n_layers)?;
     let facts = |layer: usize| {
         let is_sliding = types.map_or_else(|| slides(layer), |types| types[layer] == SLIDING_ATTENTION);
-        // transformers has it so, whatever is written.
+        // transformers uses this value for any config.
         let is_sliding = is_sliding && !(defaults.full_heads.is_some() && layer + 1 == n_layers);
         LayerFacts {
             layer_type: if is_sliding { SLIDING_ATTENTION } else { FULL_ATTENTION },

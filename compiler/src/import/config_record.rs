@@ -6,20 +6,20 @@ use super::config::{ModelConfig, limits};
 use super::earlier_config;
 
 impl ModelConfig {
-    /// As an artifact keeps it.
+    /// The config's record in an artifact.
     pub fn encode(&self) -> Vec<u8> {
         codec::encode(self)
     }
 
-    /// What [`ModelConfig::encode`] wrote, checked as a config from a model's files is.
+    /// Decodes a record of [`ModelConfig::encode`], checked as a config from a model's files is.
     ///
     /// # Errors
-    /// When it is something else, or when its numbers belong to no model.
+    /// When it is not such a record, or when no model can have its numbers.
     pub fn decode(bytes: &[u8]) -> Result<ModelConfig, String> {
         let today = codec::decode("config", bytes);
         let config: ModelConfig = match today {
             Ok(config) => config,
-            // Bytes that are no record of either kind are refused by what today's should have.
+            // For bytes that are not a record of either kind, the error is that of the current format.
             Err(error) => earlier_config::decode(bytes).ok_or_else(|| error.to_string())?,
         };
         for (name, value, most) in [

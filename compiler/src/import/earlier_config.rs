@@ -1,5 +1,5 @@
-//! The records of a model's config as artifacts of format version 8 kept them before today's: without mixtures of experts, with
-//! them, and with all but what gpt-oss, Gemma 4, LFM2 or Gemma 4's experts need.
+//! Earlier records of a model's config in artifacts of format version 8: without mixtures of experts, with them, and with all
+//! fields except those that gpt-oss, Gemma 4, LFM2 or Gemma 4's experts need.
 
 use std::collections::BTreeMap;
 
@@ -60,11 +60,11 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// How many fields at the end of [`ModelConfig`] a record from before Gemma 4's experts does not have, one from before LFM2, one from before
-/// Gemma 4, and one from before gpt-oss: each is a byte of 0 where a model does not have what it declares.
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's experts, LFM2, Gemma 4 and
+/// gpt-oss: each is a byte of 0 where a model does not have what it declares.
 const LATER_FIELDS: [usize; 4] = [1, 2, 5, 7];
 
-/// `None`: the bytes are no such record.
+/// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         codec::decode("config", bytes).ok()
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(decode(earlier).map(|found| found.encode()), Some(today.clone()));
             assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
         }
-        // What ends elsewhere is no record of any version.
+        // Bytes of another length are not a record of any version.
         for fields in (1..8).filter(|fields| !LATER_FIELDS.contains(fields)) {
             assert!(decode(&today[..today.len() - fields]).is_none(), "{fields} fields less");
         }

@@ -1,4 +1,4 @@
-//! What transformers assumes of a family where config.json is silent: one [`FamilyDefaults`] per architecture.
+//! transformers' defaults for fields that config.json does not have: one [`FamilyDefaults`] per architecture.
 
 mod gemma;
 mod qwen;
@@ -32,12 +32,12 @@ pub(super) struct FamilyDefaults {
     pub rope_theta: f64,
     /// RoPE's base in sliding layers, where the family gives them another rotary embedding.
     pub local_rope_theta: Option<f64>,
-    /// A rotary embedding for each layer type: `rope_theta` and `rope_scaling` are those of layers that attend to all tokens, and what is not
-    /// written has `rope_theta` above.
+    /// A rotary embedding for each layer type: `rope_theta` and `rope_scaling` are those of layers that attend to all tokens, and
+    /// `rope_theta` above is the default.
     pub rope_by_layer_type: bool,
     /// The share of a head that has a rotary embedding, where that may be less than the whole.
     pub partial_rotary: Option<f64>,
-    /// Queries grow with their position, as the rotary embedding's `llama_4_scaling_beta` has it.
+    /// Queries grow with their position, by the rotary embedding's `llama_4_scaling_beta`.
     pub query_growth: bool,
     pub original_positions: Option<usize>,
     pub windows: Windows,
@@ -56,37 +56,37 @@ pub(super) struct FamilyDefaults {
     pub multipliers: bool,
     /// Layers may be of another kind, and may have experts; without both, it is dense.
     pub is_hybrid: bool,
-    /// Some layers have experts in the place of the MLP.
+    /// Some layers have experts in place of the MLP.
     pub experts: Option<ExpertDefaults>,
-    /// Most layers have a gated delta net in the place of attention, the others gated attention, and norms are of 1 + weight.
+    /// Most layers have a gated delta net in place of attention, the others gated attention, and norms multiply by 1 + weight.
     pub delta: Option<DeltaDefaults>,
     /// LFM2: some layers have a short convolution of this number of taps (`conv_L_cache`) instead of attention; the intermediate size is
-    /// worked out by `block_auto_adjust_ff_dim`.
+    /// computed by `block_auto_adjust_ff_dim`.
     pub short_conv_taps: Option<usize>,
     /// Query heads have sinks, and the router and experts biases.
     pub sinks_and_expert_bias: bool,
     /// Layers that attend to all tokens have heads of their own, and the last layer is one of them (Gemma 4).
     pub full_heads: Option<FullHeadDefaults>,
-    /// Where no rotary embedding is written, it is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
+    /// The default rotary embedding is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
     pub yarn: Option<f64>,
-    /// The text model is config.json's `text_config`, and one of these families when it stands alone: the first, where it does not name
-    /// itself.
+    /// The text model is config.json's `text_config`, and of one of these families if it is a model of its own: the first, if it
+    /// does not name one.
     pub text_models: &'static [&'static FamilyDefaults],
 }
 
 /// Which layers have a rotary embedding.
 pub(super) enum Rotated {
     All,
-    /// Where `no_rope_layers` is silent, all but each of this interval (`no_rope_layer_interval`).
+    /// Without `no_rope_layers`, all layers except each of this interval (`no_rope_layer_interval`).
     AllBut(usize),
-    /// All or none, by `position_embedding_type`.
+    /// All layers or none, by `position_embedding_type`.
     ByType,
 }
 
 /// Which layers attend to a window only.
 pub(super) enum Windows {
     Never,
-    /// Every layer, when `sliding_window` is a number. Holds its default.
+    /// Every layer, if `sliding_window` is a number; the value is its default.
     EveryLayer(Option<usize>),
     /// With `use_sliding_window`: the layers that `layer_types` names, else those from `max_window_layers` on.
     WhenAsked {
@@ -96,7 +96,7 @@ pub(super) enum Windows {
     /// With `use_sliding_window`, when `sliding_window` is a number: the layers that `layer_types` names, else those without a
     /// rotary embedding.
     Unrotated,
-    /// The layers that `layer_types` names, else every layer, when `sliding_window` is a number. Holds its default.
+    /// The layers that `layer_types` names, else every layer, if `sliding_window` is a number; the value is its default.
     Named(usize),
     /// The layers that `layer_types` names, else all but each `pattern`-th.
     Alternating {
@@ -105,7 +105,7 @@ pub(super) enum Windows {
     },
 }
 
-/// A mixture of experts, as the config class has it.
+/// The config class's fields of a mixture of experts.
 pub(super) struct ExpertDefaults {
     pub count_field: &'static str,
     pub count: usize,
@@ -115,27 +115,27 @@ pub(super) struct ExpertDefaults {
     pub intermediate_size: Option<usize>,
     /// `shared_expert_intermediate_size`.
     pub shared_intermediate_size: Option<usize>,
-    /// `decoder_sparse_step` and `mlp_only_layers` say which layers have experts. Otherwise all have.
+    /// `decoder_sparse_step` and `mlp_only_layers` select the layers with experts; otherwise all have them.
     pub some_layers: bool,
     pub names: ExpertNames,
 }
 
-/// A gated delta net, as the config class has it.
+/// The config class's fields of a gated delta net.
 pub(super) struct DeltaDefaults {
     pub key_heads: usize,
     pub value_heads: usize,
     pub head_dim: usize,
     pub taps: usize,
-    /// Every layer of this interval has attention (where `layer_types` is silent).
+    /// Without `layer_types`, every layer of this interval has attention.
     pub attention_interval: usize,
 }
 
 /// Whether the weights of a row's experts are divided by their sum.
 pub(super) enum Normalized {
     Always,
-    /// With `norm_topk_prob`.
+    /// If `norm_topk_prob` is true.
     WhenAsked,
-    /// The same, where it is not `false`.
+    /// Unless `norm_topk_prob` is false.
     UnlessForbidden,
 }
 
@@ -153,20 +153,20 @@ pub(super) enum Bias {
     AsConfigured,
 }
 
-/// What the Gemmas share beyond their sizes: norms after attention and MLP, scaled embeddings.
+/// Defaults that all Gemmas share: norms after attention and MLP, scaled embeddings.
 pub(super) struct GemmaDefaults {
-    /// Norms are of 1 + weight.
+    /// Norms multiply by 1 + weight.
     pub norms_add_one: bool,
     pub query_pre_attn_scalar: f64,
     pub attention_softcap: Option<f64>,
     pub final_softcap: Option<f64>,
 }
 
-/// Heads of layers that attend to all tokens, as the config class has them: with those come a rotary embedding that is proportional, a norm of
-/// values, and a scalar for each layer.
+/// The config class's heads of layers that attend to all tokens. Models with them also have a proportional rotary embedding, a norm
+/// of values, and a scalar for each layer.
 pub(super) struct FullHeadDefaults {
     pub head_dim: usize,
-    /// The share of pairs that are rotated, where config.json does not say.
+    /// Default of the share of pairs that are rotated.
     pub rotated_share: f64,
 }
 
@@ -174,7 +174,7 @@ impl FamilyDefaults {
     /// The family of the text model that this one's config.json holds as `text`.
     ///
     /// # Errors
-    /// When it is another than we read there.
+    /// When it is not one of the families that are supported there.
     pub fn text_model(&'static self, text: &Fields) -> Result<&'static FamilyDefaults> {
         let [first, ..] = self.text_models else { return Ok(self) };
         let Some(model_type) = text.text("model_type")? else { return Ok(first) };

@@ -7,7 +7,7 @@ use super::json::Fields;
 use super::rope::RopeScaling;
 use crate::error::{CompileError, Result};
 
-/// The heads; `n_kv_heads`: of the other layers. `None`: the family has the same in all layers.
+/// The heads; `n_kv_heads` is the number in the other layers. `None`: the family has the same heads in all layers.
 pub(super) fn full_heads(text: &Fields, defaults: &FamilyDefaults, n_kv_heads: usize) -> Result<Option<FullHeads>> {
     let Some(defaults) = &defaults.full_heads else { return Ok(None) };
     let values_are_keys = text.flag("attention_k_eq_v")?.unwrap_or(false);
@@ -50,7 +50,7 @@ const PER_LAYER: &str = "per_layer_config";
 /// Checks that the layers that `per_layer_config` names are those without a window.
 ///
 /// # Errors
-/// When others are.
+/// When these layers differ.
 pub(super) fn check_layers(text: &Fields, layers: &[LayerConfig]) -> Result<()> {
     let Some(written) = text.object(PER_LAYER)? else { return Ok(()) };
     let sees_all = |name: &&str| {
@@ -68,11 +68,11 @@ pub(super) fn check_layers(text: &Fields, layers: &[LayerConfig]) -> Result<()> 
     })
 }
 
-/// A proportional rotary embedding: as if the whole head was rotated, with frequencies of 0 behind a share of its pairs. `share` is the
-/// one that is written; `head_dim` is even.
+/// A proportional rotary embedding: the whole head is rotated, with frequencies of 0 after the first share of its pairs. `share` is
+/// the configured one; `head_dim` is even.
 ///
 /// # Errors
-/// When the share leaves no pair, or is more than all.
+/// When the share is less than one pair or more than all pairs.
 pub(super) fn proportional_rope(
     section: &Fields,
     share: Option<f64>,

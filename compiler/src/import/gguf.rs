@@ -86,7 +86,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
     })
 }
 
-/// One file as it stands; the parts of a split model by name.
+/// One file, or the parts of a split model by name.
 fn source(maps: &[Arc<MappedFile>]) -> SourceBytes {
     if let [only] = maps {
         return SourceBytes::Whole(SourcePart::Mapped(Arc::clone(only)));
@@ -95,7 +95,7 @@ fn source(maps: &[Arc<MappedFile>]) -> SourceBytes {
     SourceBytes::Named(maps.iter().map(|map| (name(map), SourcePart::Mapped(Arc::clone(map)))).collect())
 }
 
-/// What a GGUF file holds, without the file.
+/// The parsed content of a GGUF file, without its bytes.
 pub struct ParsedGguf {
     /// What the model computes, and its sizes.
     pub config: ModelConfig,
@@ -118,7 +118,7 @@ impl ParsedGguf {
 /// Checks every part of a GGUF file's `bytes`. A pure function: `path` only names the file in errors.
 ///
 /// # Errors
-/// For every input that is not a model we can compile; there is no input for which it panics.
+/// For every input that is not a supported model; no input makes it panic.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<ParsedGguf> {
     parse_parts(&[(path, bytes)])
 }
@@ -133,7 +133,7 @@ fn parse_parts(parts: &[(&Path, &[u8])]) -> Result<ParsedGguf> {
     let mut config = config_json::model_config(path, &config_json)?;
     config.architecture = architecture.name().to_string();
     for rope in &mut config.ropes {
-        // Llama 3's divisors came through config.json as a LongRoPE of twice the same list.
+        // config.json has Llama 3's divisors as a LongRoPE with the same list twice.
         rope.long.take_if(|long| long.inv_freq == rope.inv_freq);
     }
     let (tensors, skipped) = tensors::locate(&gguf, architecture, &config)?;
@@ -252,12 +252,12 @@ mod tests {
         let config = &checkpoint.config;
         assert_eq!((config.norm_offset, config.tied_embeddings, config.query_scale), (1.0, true, 0.5));
         assert_eq!(config.layers[0].window, Some(16));
-        // Sliding layers keep their own base and are not stretched.
+        // Sliding layers have a base of their own and no scaling.
         assert_eq!(config.ropes[config.layers[0].rope.expect("it is rotated")].inv_freq, [1.0, 0.01]);
         assert_eq!(checkpoint.config_json["rope_scaling"]["factor"], 8.0);
     }
 
-    /// A layer with a convolution in the place of attention.
+    /// A layer with a convolution in place of attention.
     fn lfm2() -> TestFile {
         let mut file = TestFile::model("lfm2");
         for part in ["blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v", "blk.0.attn_output", "output_norm", "output"] {

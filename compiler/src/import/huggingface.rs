@@ -145,7 +145,7 @@ struct FoundTensors {
     kept: BTreeMap<String, KeptCodes>,
 }
 
-/// Finds every tensor that the config calls for, splits fused projections, and refuses what belongs to nothing.
+/// Finds every tensor that the config requires, splits fused projections, and refuses tensors that belong to none.
 fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>) -> Result<FoundTensors> {
     let expected = config.tensor_shapes();
     let mut found = FoundTensors { tensors: BTreeMap::new(), skipped: Skipped::default(), kept: BTreeMap::new() };
@@ -201,7 +201,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         }
         let parts = parts_of(config, &canonical);
         if !parts.iter().all(|part| expected.contains_key(part)) {
-            // Tools add biases of nothing.
+            // Some tools add biases of zeros.
             let bytes = || &file.map.bytes()[stored.offset_bytes..stored.offset_bytes + stored.bytes];
             if scheme.is_some() && canonical.ends_with(".bias") && bytes().iter().all(|byte| *byte == 0) {
                 continue;
@@ -298,7 +298,7 @@ impl SourceTensor<'_> {
         })
     }
 
-    /// A matrix or vector of shape `shape` whose elements lie so.
+    /// A matrix or vector of shape `shape` whose elements have these places.
     fn strided(&self, shape: &[usize], elements: Elements) -> Result<Tensor> {
         let whole = self.rows(self.name, &self.stored.shape, 0, 1)?;
         let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };

@@ -1,4 +1,4 @@
-//! Source tensors that hold several of ours, rows of one head after the other: what transformers splits after the product.
+//! Source tensors that hold several canonical ones, one head's rows after the other; transformers splits their product.
 
 use super::config::{DeltaConfig, FolderLayout, ModelConfig};
 use super::source_layout::RowBlocks;
@@ -9,7 +9,7 @@ pub(super) struct Part {
     pub blocks: [RowBlocks; 3],
 }
 
-/// The tensors that the source tensor `canonical` holds; `None`: its rows are no mixture of several.
+/// The tensors that the source tensor `canonical` holds; `None`: its rows belong to one tensor.
 pub(super) fn parts(config: &ModelConfig, canonical: &str) -> Option<Vec<Part>> {
     let (block, name) = canonical.strip_suffix(".weight")?.rsplit_once('.')?;
     let part = |name: &str, blocks| Part { name: format!("{block}.{name}.weight"), blocks };
@@ -72,7 +72,7 @@ mod tests {
         })
     }
 
-    /// As published, less its vision part: what is silent is the family's.
+    /// As published, without its vision part; absent fields are the family's defaults.
     #[test]
     fn qwen3_5_reads_from_a_multimodal_config() {
         let config = read(&json!({

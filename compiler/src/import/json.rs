@@ -31,12 +31,12 @@ impl<'a> Fields<'a> {
         Ok(object.map(|object| Fields { path: self.path, section: format!("{}{name}.", self.section), object }))
     }
 
-    /// Whether the field is written, be it as `null`.
+    /// Whether the field is present, even as `null`.
     pub fn is_written(&self, name: &str) -> bool {
         self.object.contains_key(name)
     }
 
-    /// Whether the field is written and not `null`.
+    /// Whether the field is present and not `null`.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
@@ -100,7 +100,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value as it stands in the file, cut where it would fill the screen.
+/// A value as the file has it, cut if it is long.
 fn brief(value: &Value) -> String {
     const LONGEST_CHARS: usize = 60;
     let text = value.to_string();

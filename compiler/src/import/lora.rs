@@ -26,9 +26,9 @@ use crate::error::{CompileError, Result};
 /// An adapter that is merged into the model's weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// What PEFT's `save_pretrained` has written.
+    /// The folder that PEFT's `save_pretrained` has written.
     pub folder: PathBuf,
-    /// What its own scale is multiplied by.
+    /// Factor of the adapter's own scale.
     pub scale: f32,
 }
 
@@ -51,7 +51,7 @@ impl Adapter {
 
 const CONFIG_FILE: &str = "adapter_config.json";
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// Larger ranks than anybody trains; products of sizes stay far from overflow.
+/// Larger than any trained rank; products of sizes stay far from overflow.
 const MAX_RANK: usize = 1 << 16;
 
 /// Adds the adapters to the tensors of `checkpoint`, in order.
@@ -87,7 +87,7 @@ fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> R
     Ok(())
 }
 
-/// What the adapter's products are multiplied by.
+/// The factors of the adapter's products.
 struct Scales {
     rank: usize,
     alpha: f64,
@@ -129,7 +129,7 @@ impl Scales {
                 return unsupported(list.into());
             }
         }
-        // The others also change the model's own weights when they begin, and are merged into those.
+        // The others also change the model's own weights at the start of training, and are merged into the changed ones.
         const BEGINNINGS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
         let beginning = fields.value("init_lora_weights").and_then(Value::as_str);
         if let Some(other) = beginning.filter(|beginning| !BEGINNINGS.contains(beginning)) {
@@ -240,13 +240,13 @@ fn add(
     let up: Vec<f32> = elements(file, module, up)?.into_iter().map(|value| value * scale).collect();
     let mut first_row = 0;
     for part in parts {
-        // The adapter's rows lie as those of the folder that it was trained on.
+        // The adapter's rows have the order of the folder that it was trained on.
         let order = checkpoint.config.folder.row_order(&checkpoint.config, &part);
         let tensor = checkpoint.tensors.get_mut(&part).expect("found above");
         let rows = (0..tensor.rows).map(|row| order.source_row(first_row, row));
         let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
         first_row += tensor.rows;
-        // What an adapter adds to is quantised again.
+        // A tensor that an adapter changes is quantised again.
         checkpoint.config.kept_codes.remove(&part);
         tensor.added.push(LowRank { down: Arc::clone(&down), up: own });
     }

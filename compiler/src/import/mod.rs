@@ -1,4 +1,4 @@
-//! From a model on disk to a [`Checkpoint`]: one view of it, whatever format and family it came in.
+//! From a model on disk to a [`Checkpoint`]: one view of it, independent of format and family.
 //!
 //! In: a Hugging Face folder or a `.gguf` file. Out: a [`ModelConfig`] without family names in its fields, tensors by
 //! canonical name, the tokenizer's files. Bytes from outside are checked here, once, and trusted after.

@@ -1,5 +1,5 @@
-//! How a folder names, joins and orders a layer's tensors where our canonical names have it otherwise: [`FolderLayout`] leads from
-//! the folder to us and, for an exported folder, back again.
+//! How a folder names, joins and orders a layer's tensors where this differs from the canonical names: [`FolderLayout`] maps the
+//! folder's tensors to canonical ones and, for an exported folder, back.
 
 use super::config::{FolderLayout, ModelConfig};
 use super::interleaved;
@@ -7,13 +7,13 @@ use super::source_layout::RowOrder;
 use super::transposed;
 
 impl FolderLayout {
-    /// Our name for the folder's, without the prefix before the layers.
+    /// The canonical name for the folder's, without the prefix before the layers.
     pub fn canonical(self, theirs: &str) -> String {
         let found = self.names().iter().find(|(their_part, _)| theirs.contains(their_part));
         found.map_or(theirs.to_owned(), |(their_part, our_part)| theirs.replacen(their_part, our_part, 1))
     }
 
-    /// The folder's tensor that holds this one of ours, whole or as one of several below one another.
+    /// The folder's tensor that holds this canonical one, whole or as one of several that are stacked by rows.
     pub fn holder(self, ours: &str) -> String {
         let joined = |whole: &str, parts: &[&str]| {
             let part = parts.iter().find(|part| ours.contains(**part))?;
@@ -37,7 +37,7 @@ impl FolderLayout {
         found.map_or(whole.clone(), |(their_part, our_part)| whole.replacen(our_part, their_part, 1))
     }
 
-    /// How the rows of a canonical tensor, which the model has, lie in the folder.
+    /// Order in the folder of the rows of a canonical tensor of the model.
     pub fn row_order(self, config: &ModelConfig, canonical: &str) -> RowOrder {
         if let Some(elements) = transposed::elements(config, canonical) {
             return RowOrder::Strided(elements);
@@ -55,7 +55,7 @@ impl FolderLayout {
         }
     }
 
-    /// Parts of names, theirs and ours; the first that a name has counts.
+    /// Parts of names, the folder's and the canonical ones; the first that a name has is replaced.
     fn names(self) -> &'static [(&'static str, &'static str)] {
         match self {
             FolderLayout::Separate | FolderLayout::Joined | FolderLayout::Qwen3_5 | FolderLayout::Qwen3Next => &[],

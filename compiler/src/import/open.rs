@@ -1,4 +1,4 @@
-//! Which importer opens a model, and what else people give to a compiler.
+//! Which importer opens a model, and errors for inputs that are not models.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -11,7 +11,7 @@ use super::{gguf, huggingface};
 use crate::Source;
 use crate::error::{CompileError, NotAModel, Result};
 
-/// Opens what a compile starts from.
+/// Opens the source of a compile.
 ///
 /// # Errors
 /// Errors of [`open_model`] and [`open_config`].
@@ -22,11 +22,11 @@ pub fn open(source: Source) -> Result<Checkpoint> {
     }
 }
 
-/// Opens a Hugging Face folder or a GGUF file, which may lie alone in a folder; which of them is seen from the path itself. Tensors
-/// are mapped, not read.
+/// Opens a Hugging Face folder or a GGUF file, which may be alone in a folder; the content of the path decides which. Tensors are
+/// mapped, not read.
 ///
 /// # Errors
-/// When it is neither, saying what it is, and when it is not a model that is supported.
+/// When it is neither, with what it is, and when the model is not supported.
 pub fn open_model(path: &Path) -> Result<Checkpoint> {
     let not_a_model = |found| Err(CompileError::NotAModel { path: path.into(), found });
     match std::fs::metadata(path) {
@@ -49,7 +49,7 @@ pub fn open_model(path: &Path) -> Result<Checkpoint> {
     }
 }
 
-/// No weights: only the shape that the config.json at `path` describes, for random weights.
+/// Opens only the shape that the config.json at `path` describes, for random weights.
 ///
 /// # Errors
 /// Errors of [`open_model`] that concern the config.
@@ -91,7 +91,7 @@ fn folder(path: &Path) -> Result<Folder> {
     })
 }
 
-/// A whole model, or the first part of one that is split; projectors of images have a file of their own, which is none.
+/// Whether the file is a model, or the first part of a split one; an image projector's file is not.
 fn is_gguf_model(file: &Path) -> bool {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     ending(file) == "gguf" && !stem.starts_with("mmproj") && gguf::part_of(&stem).is_none_or(|(_, part, _)| part == 1)

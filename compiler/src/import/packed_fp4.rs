@@ -5,7 +5,7 @@
 //! NAME_scales   U8   (experts, outputs, inputs / 32)       E8M0: weights are multiplied by 2^(scale - 127)
 //! ```
 //!
-//! Codes are E2M1; the numbers are those of the OCP Microscaling formats, v1.0. Its scale of 255 is no number, and refused.
+//! Codes are E2M1; the numbers are those of the OCP Microscaling formats, v1.0. A scale of 255 is NaN and is refused.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) const BLOCKS: &str = "_blocks";
 pub(super) const SCALES: &str = "_scales";
 
 const BLOCK_BYTES: usize = FP4_GROUP / 2;
-/// E8M0's.
+/// E8M0's NaN.
 const NOT_A_NUMBER: u8 = 255;
 
 /// A stack as (experts · outputs, inputs), checked; its codes stay in the memory map until they are read.
@@ -53,7 +53,7 @@ impl PackedFp4 {
     /// The stack `name`, of which `find` finds the tensors.
     ///
     /// # Errors
-    /// When a tensor is missing or has another type or shape, inputs are no whole blocks, or a scale is no number.
+    /// When a tensor is missing or has another type or shape, inputs are not whole blocks, or a scale is NaN.
     pub fn open(name: &str, [experts, outputs, inputs]: [usize; 3], find: Find) -> Result<PackedFp4> {
         if !inputs.is_multiple_of(FP4_GROUP) {
             return Err(CompileError::Unsupported {
@@ -105,7 +105,7 @@ impl PackedFp4 {
         let blocks = &self.blocks.get()[row * groups * BLOCK_BYTES..][..groups * BLOCK_BYTES];
         let groups = out.chunks_exact_mut(FP4_GROUP).zip(blocks.chunks_exact(BLOCK_BYTES));
         for ((values, block), exponent) in groups.zip(scales) {
-            // Of levels, which are twice the codes' numbers. In f64, because the scale alone may be below f32's numbers.
+            // Scale of levels, which are twice the codes' numbers. In f64, because the scale alone may be below f32's range.
             let scale = (f64::from(*exponent) - 128.0).exp2();
             for (pair, byte) in values.chunks_exact_mut(2).zip(block) {
                 pair[0] = (f64::from(fp4_level(byte & 15)) * scale) as f32;

@@ -1,8 +1,8 @@
-//! Weights that a folder's own files have as INT4: codes, scales and zero points, as three tools write them. They are kept as they are:
-//! nothing is quantised a second time.
+//! Weights that a folder's own files have as INT4: codes, scales and zero points, as three tools write them. They are kept
+//! unchanged: nothing is quantised a second time.
 //!
 //! ```text
-//! weight (row, col) = (code - zero) * scale      rows are outputs, groups lie along the columns; eight codes an int32
+//! weight (row, col) = (code - zero) * scale      rows are outputs, groups are ranges of columns; eight codes an int32
 //!
 //!                       codes                       zero points                      scales
 //! AWQ                   qweight (cols, rows / 8)    qzeros (groups, rows / 8)        scales (groups, rows)
@@ -30,7 +30,7 @@ use crate::error::{CompileError, Result};
 
 pub(super) use scheme::{Scheme, Tool};
 
-/// Columns of which all have one group in whatever we keep.
+/// Columns that share a group in every supported format.
 const LEAST_GROUP: usize = 32;
 
 /// One matrix, (rows, cols), checked; its codes stay in the memory map until they are read.
@@ -44,7 +44,7 @@ pub struct PackedInt4 {
     zeros: Option<Words>,
     /// Group of each [`LEAST_GROUP`] columns.
     group_of: Vec<u32>,
-    /// How our INT4 holds it.
+    /// The artifact's INT4 format that holds it.
     pub kept: KeptCodes,
 }
 
@@ -91,17 +91,17 @@ fn nibble(word: u32, index: usize) -> u8 {
     (word >> (4 * index)) as u8 & 15
 }
 
-/// Where AWQ has row `row` of eight.
+/// AWQ's position of row `row` of eight.
 const AWQ_NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// What finds a tensor of the folder by its name, in whichever file it is.
+/// Finds a tensor of the folder by its name, in any of its files.
 pub(super) type Find<'a> = &'a dyn Fn(&str) -> Option<(&'a SafetensorsFile, &'a StoredTensor)>;
 
 impl PackedInt4 {
     /// The matrix (rows, cols) of the module `module`, whose tensors `find` finds.
     ///
     /// # Errors
-    /// When a tensor is missing or has another type or shape, a group or a scale is none that our INT4 holds as it is.
+    /// When a tensor is missing or has another type or shape, or the artifact's INT4 cannot hold a group or a scale unchanged.
     pub fn open(scheme: &Scheme, module: &str, [rows, cols]: [usize; 2], find: Find) -> Result<PackedInt4> {
         let reader = Reader { scheme, module, find };
         let ([codes_name, scales_name, zeros_name], groups_name) = scheme.tool.names();
@@ -137,7 +137,7 @@ impl PackedInt4 {
                 packed.kept.codes = Codes::WideInt4;
             }
         }
-        // Ours are the largest of which each is inside one of the source's.
+        // Our groups are the largest that are each inside one of the source's.
         let begins = |chunk: &usize| *chunk == 0 || packed.group_of[*chunk] != packed.group_of[chunk - 1];
         let fits = |ours: &u32| {
             let mut begins = (0..packed.group_of.len()).filter(begins);
@@ -157,7 +157,7 @@ impl PackedInt4 {
         }
     }
 
-    /// Row `row` in our groups: codes, of which those past the last column stand for 0, and a parameter for each group.
+    /// Row `row` in our groups: codes, which stand for 0 after the last column, and a parameter for each group.
     pub fn read_int4_row(&self, row: usize, group: usize, codes: &mut [u8], params: &mut [WideInt4Params]) {
         for (block, (codes, param)) in codes.chunks_exact_mut(group).zip(params).enumerate() {
             *param = self.param(row, (block * group).min(self.cols - 1));
@@ -264,7 +264,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(Words { map: Arc::clone(&file.map), offset_bytes, bytes, cols: shape[1] })
     }
 
-    /// compressed-tensors writes the shape, which padding of its words hides.
+    /// compressed-tensors stores the shape, because its words are padded.
     fn check_written_shape(&self, expected: [usize; 2]) -> Result<()> {
         if self.scheme.tool != Tool::CompressedTensors {
             return Ok(());

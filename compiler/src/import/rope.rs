@@ -23,7 +23,7 @@ pub(super) enum RopeScaling {
     Yarn {
         factor: f64,
         original_positions: usize,
-        /// Overrides what `factor` and `mscale` give.
+        /// Replaces the value that `factor` and `mscale` give.
         attention_factor: Option<f64>,
         /// `mscale` and `mscale_all_dim`, when both are given and not 0.
         mscale: Option<(f64, f64)>,
@@ -105,7 +105,7 @@ impl RopeScaling {
                 inv_freq: divided(short_factor),
                 attention_factor: attention_factor
                     .unwrap_or_else(|| long_rope_attention_factor(factor, original_positions)),
-                // Equal lists are how divisors that hold for every length are written.
+                // Equal lists stand for divisors that are the same for every length.
                 long: (long_factor != short_factor)
                     .then(|| LongRope { inv_freq: divided(long_factor), above_tokens: original_positions }),
             },
@@ -118,8 +118,8 @@ fn mix(a: f64, b: f64, share: f64) -> f64 {
     a * (1.0 - share) + b * share
 }
 
-/// YaRN leaves the fast pairs as they are, divides the slow ones by the factor, and goes from one to the other between
-/// the pairs that turn `beta_fast` and `beta_slow` times within the original context.
+/// YaRN does not change the fast pairs, divides the slow ones by the factor, and interpolates between the pairs that turn
+/// `beta_fast` and `beta_slow` times within the original context.
 struct YarnRamp {
     first_pair: f64,
     last_pair: f64,
@@ -147,7 +147,7 @@ impl YarnRamp {
         YarnRamp { first_pair, last_pair }
     }
 
-    /// 0 for a pair that stays, 1 for one that is divided by the factor.
+    /// 0 for a pair that is not changed, 1 for one that is divided by the factor.
     fn interpolated(&self, pair: usize) -> f64 {
         ((pair as f64 - self.first_pair) / (self.last_pair - self.first_pair)).clamp(0.0, 1.0)
     }

@@ -35,7 +35,7 @@ pub(super) fn layer_rope(
     };
     let written = theta_field.map_or(Ok(None), |field| text.number(field))?;
     let is_flat = defaults.rope_by_layer_type && !sections.are_nested;
-    // transformers reads nothing else of one object for all types.
+    // transformers reads no other field from one object for all types.
     let theta = sections.number("rope_theta")?.filter(|_| !is_flat).or(written).unwrap_or(theta_default);
 
     if let Some(heads) = &defaults.full_heads {
@@ -107,7 +107,7 @@ fn refuse_one_for_all_types(text: &Fields, defaults: &FamilyDefaults) -> Result<
     }
 }
 
-/// By which queries grow with their position: all layers alike.
+/// How queries grow with their position, in all layers.
 pub(super) fn query_growth(text: &Fields) -> Result<Option<QueryGrowth>> {
     let sections = Sections::of(text, FULL_ATTENTION, false)?;
     if sections.objects.is_empty() {
@@ -120,10 +120,10 @@ pub(super) fn query_growth(text: &Fields) -> Result<Option<QueryGrowth>> {
     Ok(Some(QueryGrowth { beta: beta as f32, interval }))
 }
 
-/// The objects that may hold a field of one rotary embedding; the first that has it is right.
+/// The objects that may hold a field of one rotary embedding; the first that has it is used.
 struct Sections<'a> {
     objects: Vec<Fields<'a>>,
-    /// They are of one layer type alone.
+    /// The objects belong to one layer type.
     are_nested: bool,
 }
 

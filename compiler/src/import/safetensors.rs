@@ -10,7 +10,7 @@ use unicorn_artifact::MappedFile;
 use super::source_layout::SourceDType;
 use crate::error::{CompileError, Result};
 
-/// The tensors lie in the file one after the other, without gaps or overlaps, and end where the file ends.
+/// The tensors are stored one after the other, without gaps or overlaps, and end where the file ends.
 pub(super) struct SafetensorsFile {
     pub path: PathBuf,
     pub map: Arc<MappedFile>,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes, reading returns, and what it accepts lies inside the file.
+        /// For any bytes, reading returns, and accepted ranges are inside the file.
         #[test]
         fn any_damage_is_an_error_or_stays_inside(at in 0usize..160, byte: u8, cut in 0usize..200) {
             let mut damaged = file(TWO, 16);

@@ -6,7 +6,7 @@ use unicorn_artifact::MappedFile;
 
 /// Everything that a model was read from, hashed on request, which reads every weight once.
 pub(super) enum SourceBytes {
-    /// A GGUF file as it stands; a config.json without a model.
+    /// A GGUF file as one sequence of bytes, or a config.json without a model.
     Whole(SourcePart),
     /// Files by name, each behind its name and both lengths.
     Named(Vec<(String, SourcePart)>),

@@ -9,7 +9,7 @@ use super::json::parse_json;
 use super::source_bytes::{SourceBytes, SourcePart};
 use crate::error::{CompileError, Result};
 
-/// The small files of a folder; keeps each that was read, for the hash of the source.
+/// The small files of a folder. Each file that was read is kept for the hash of the source.
 pub(super) struct SourceFiles {
     pub folder: PathBuf,
     read: BTreeMap<String, Vec<u8>>,

@@ -1,4 +1,4 @@
-//! How a source tensor lies in its file: element type, order of rows, and what stands for a number.
+//! How a source tensor is stored in its file: element type, order of rows, and encoding of numbers.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -80,38 +80,39 @@ impl Display for SourceDType {
     }
 }
 
-/// How rows lie in the source; for a vector (a bias), its elements.
+/// Order of the rows in the source; of a vector (a bias), order of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowOrder {
     Plain,
-    /// The first `rotary_dim` rows of each head of q and k are rotary pairs side by side: of a head's `r` such rows, our row `i` is
-    /// the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter orders Llama's so, and GLM-4 is trained with it.
+    /// The first `rotary_dim` rows of each head of q and k are adjacent rotary pairs: of a head's `r` such rows, our row `i` is
+    /// the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter writes Llama's in this order; GLM-4's
+    /// checkpoints have it as well.
     InterleavedHeads {
         head_dim: usize,
         rotary_dim: usize,
     },
-    /// Behind `plain` rows, heads of values of a delta net, `width` rows each, lie in tiles: the first of every key head, then the second of
-    /// every one; ours are all `shared` of a key head, then of the next. llama.cpp's converter orders Qwen 3.5's so.
+    /// After `plain` rows, a delta net's heads of values, `width` rows each, are stored in tiles: the first of every key head, then
+    /// the second of every one; ours are all `shared` of a key head, then of the next. llama.cpp's converter writes Qwen 3.5's so.
     TiledHeads {
         plain: usize,
         key_heads: usize,
         shared: usize,
         width: usize,
     },
-    /// The same of columns.
+    /// The same order, of columns.
     TiledColumns {
         key_heads: usize,
         shared: usize,
         width: usize,
     },
-    /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third. What is
-    /// not there has 0 rows.
+    /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third.
+    /// Absent blocks have 0 rows.
     Blocks([RowBlocks; 3]),
-    /// Rows are no rows of the source, whose elements lie otherwise.
+    /// Our rows are not rows of the source; each element has a place of its own.
     Strided(Elements),
 }
 
-/// Where elements of ours lie among those of the source tensor.
+/// Where our elements are stored among those of the source tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements {
     /// Source index of the element in our first row and column.
@@ -146,7 +147,7 @@ impl RowBlocks {
     /// No blocks.
     pub(crate) const NONE: RowBlocks = RowBlocks { rows: 0, first: 0, block: 1, stride: 0 };
 
-    /// Where the source keeps our row `row`.
+    /// The source's row that is our row `row`.
     fn source_row(blocks: &[RowBlocks; 3], mut row: usize) -> usize {
         for one in blocks {
             if row < one.rows {
@@ -159,7 +160,7 @@ impl RowBlocks {
 }
 
 impl RowOrder {
-    /// Where the source keeps our row `row`, if it keeps our rows from `first_row` on; where they are blocks among others, those say.
+    /// The source's row that is our row `row`, if our rows begin at its row `first_row`; blocks give their own rows.
     pub(crate) fn source_row(self, first_row: usize, row: usize) -> usize {
         let (head_dim, rotary_dim) = match self {
             RowOrder::Plain | RowOrder::TiledColumns { .. } => return first_row + row,
@@ -182,17 +183,17 @@ impl RowOrder {
     }
 }
 
-/// Where tiles have number `index` of heads of `width` numbers each.
+/// Position in tiles of number `index` of heads of `width` numbers each.
 pub(super) fn tiled(key_heads: usize, shared: usize, width: usize, index: usize) -> usize {
     let (head, within) = (index / width, index % width);
     (head % shared * key_heads + head / shared) * width + within
 }
 
-/// What the source has in the place of a number.
+/// Encoding of a number in the source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum StoredAs {
     Itself,
-    /// The number and this. GGUF stores Gemma's and Qwen 3.5's norm weights with 1 added.
+    /// The number plus this one. GGUF stores Gemma's and Qwen 3.5's norm weights with 1 added.
     Plus(f32),
     /// e to its power, negated, as GGUF has the rates of a delta net's decay.
     NegatedExponential,

@@ -4,7 +4,7 @@ use super::config::ModelConfig;
 use super::interleaved;
 use super::transposed;
 
-/// What a source tensor is to text generation.
+/// The role of a source tensor in text generation.
 #[derive(Debug, PartialEq)]
 pub(super) enum Role {
     /// Its canonical name, projections still fused.
@@ -15,7 +15,7 @@ pub(super) enum Role {
     Buffer,
 }
 
-/// What a tensor of this name is.
+/// The role of a tensor of this name.
 pub(super) fn role_of(source_name: &str) -> Role {
     const UNUSED: [&str; 7] =
         ["vision_tower.", "multi_modal_projector.", "visual.", "mtp.", "audio_tower.", "embed_vision.", "embed_audio."];
@@ -42,7 +42,7 @@ const MIXTRAL: [(&str, &str); 4] = [
     (".w3.weight", ".up_proj.weight"),
 ];
 
-/// A canonical name with our words for experts replaced by Mixtral's.
+/// A canonical name with its terms for experts replaced by Mixtral's.
 pub(crate) fn mixtral_name(name: &str) -> String {
     if name.contains(".mlp.") {
         MIXTRAL.iter().fold(name.to_owned(), |name, (theirs, ours)| name.replace(ours, theirs))
@@ -59,7 +59,7 @@ pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<Strin
     }
 }
 
-/// How many experts' matrices a source tensor holds as one, as transformers 5 stacks them.
+/// Number of experts whose matrices a source tensor stacks, as transformers 5 does.
 pub(super) fn stacked_experts(config: &ModelConfig, canonical: &str) -> Option<usize> {
     let is_stack = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"].iter().any(|name| canonical.ends_with(name));
     config.experts.as_ref().map(|experts| experts.count).filter(|_| is_stack)

@@ -3,16 +3,16 @@
 use super::config::{ExpertNames, ModelConfig};
 use super::transposed::expert_tensor;
 
-/// Where a tensor of ours lies in a stack of the folder's.
+/// Where a canonical tensor is stored in a stack of the folder.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InStack {
     /// Shape of the stack: (experts, outputs, inputs).
     pub shape: Vec<usize>,
-    /// The stack's first row that belongs to our tensor; the others follow. Each expert has one row an output.
+    /// The stack's first row that belongs to the canonical tensor; the others follow. Each expert has one row for each output.
     pub first_row: usize,
 }
 
-/// `None`: the folder has it as a tensor of its own, or otherwise stacked.
+/// The place of a canonical tensor; `None`: the folder has it as a tensor of its own, or in a stack of another layout.
 pub(crate) fn in_stack(config: &ModelConfig, ours: &str) -> Option<InStack> {
     let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::Gemma4)?;
     let (_, expert, name, _) = expert_tensor(ours)?;

@@ -1,5 +1,5 @@
-//! A trial of a model's tokenizer. Its rules are data that anybody may have written, and some of them make the library that runs
-//! them panic or never end: that is found here, before an artifact is made of them, and not at the first request.
+//! A trial of a model's tokenizer. Its rules are untrusted data, and some of them make the library that runs them panic or never
+//! end: that is found here, before an artifact is made, and not at the first request.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use tokenizers::Tokenizer;
 /// may leave it out.
 pub const TRIAL_THREAD: &str = "tokenizer trial";
 
-/// Far more than the largest tokenizers take: half a second.
+/// Far more than the half second that the largest tokenizers take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Letters of several scripts, an emoji of several code points, numbers, white space, a control character.
@@ -25,7 +25,7 @@ const DECODED_TOKENS: usize = 64;
 /// Parses tokenizer.json, encodes a text with it and decodes every token.
 ///
 /// # Errors
-/// When it is none, panics, or takes longer than a minute.
+/// When it is not a tokenizer, panics, or takes longer than a minute.
 pub fn tried(tokenizer_json: &str) -> Result<Tokenizer, String> {
     tried_within(LIMIT, tokenizer_json, trial)
 }
@@ -38,7 +38,7 @@ fn tried_within(limit: Duration, tokenizer_json: &str, trial: Trial) -> Result<T
         Ok(_) => receiver.recv_timeout(limit).unwrap_or_else(|_| {
             Err(format!("tokenizer is not done with a short text after {} s, expected less than 1 s", limit.as_secs()))
         }),
-        // No thread is to be had: without one there is no limit.
+        // No thread can be started: the trial runs on this one, without a limit of time.
         Err(_) => caught(tokenizer_json, trial),
     }
 }
@@ -52,7 +52,7 @@ fn caught(tokenizer_json: &str, trial: Trial) -> Result<Tokenizer, String> {
 
 fn trial(tokenizer_json: &str) -> Result<Tokenizer, String> {
     let tokenizer: Tokenizer = tokenizer_json.parse().map_err(|error| format!("tokenizer: {error}"))?;
-    // An error is a result that callers handle: only what gives none is refused.
+    // Callers handle errors; only a tokenizer that gives no result is refused.
     let _ = tokenizer.encode(TEXT, true);
     let ids: Vec<u32> = (0..tokenizer.get_vocab_size(true) as u32).collect();
     for some in ids.chunks(DECODED_TOKENS) {

@@ -1,5 +1,5 @@
-//! Experts as gpt-oss' folders stack them: each matrix transposed, (experts, inputs, outputs), the outputs of gate and up in turn; and
-//! their biases, (experts, outputs). Where matrices are MXFP4, their stacks are not transposed.
+//! Experts as gpt-oss' folders stack them: each matrix transposed, (experts, inputs, outputs), the outputs of gate and up
+//! alternating; and their biases, (experts, outputs). Where matrices are MXFP4, their stacks are not transposed.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use super::config::{ExpertNames, ExpertsConfig, KeptCodes, ModelConfig};
 use super::packed_fp4::BLOCKS;
 use super::source_layout::{Elements, RowBlocks};
 
-/// What a source tensor holds.
+/// The content of a source tensor.
 pub(super) struct Stack {
     /// Shape of the source tensor.
     pub shape: Vec<usize>,
-    /// Canonical names, and where their elements lie.
+    /// Canonical names, and the places of their elements.
     pub parts: Vec<(String, Elements)>,
 }
 
-/// The stack that the folder's tensor `canonical` is; `None`: it is another tensor.
+/// The stack in the folder's tensor `canonical`; `None`: it is another tensor.
 pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
     let (block, name) = canonical.rsplit_once('.').filter(|(block, _)| block.ends_with("mlp.experts"))?;
     let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
@@ -37,11 +37,11 @@ pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
 pub(super) struct PackedStack {
     /// (experts, outputs, inputs)
     pub shape: [usize; 3],
-    /// Canonical names, and which of the stack's rows, an output each, are theirs.
+    /// Canonical names, and the stack's rows, one for each output, that belong to them.
     pub parts: Vec<(String, [RowBlocks; 3])>,
 }
 
-/// The stack of whose codes the folder's tensor `canonical` consists; `None`: it is another tensor.
+/// The stack whose codes are the folder's tensor `canonical`; `None`: it is another tensor.
 pub(super) fn packed_stack(config: &ModelConfig, canonical: &str) -> Option<PackedStack> {
     let name = canonical.strip_suffix(BLOCKS)?;
     let (block, matrix) = name.rsplit_once('.').filter(|(block, _)| block.ends_with("mlp.experts"))?;
@@ -51,7 +51,7 @@ pub(super) fn packed_stack(config: &ModelConfig, canonical: &str) -> Option<Pack
     let rows = outputs / names.len();
     let of_expert = |expert: usize| {
         names.iter().enumerate().map(move |(index, ours)| {
-            // Outputs of gate and up come in turn.
+            // Outputs of gate and up alternate.
             let own = RowBlocks { rows, first: expert * outputs + index, block: 1, stride: names.len() };
             (format!("{block}.{expert}.{ours}.weight"), [own, RowBlocks::NONE, RowBlocks::NONE])
         })
@@ -67,7 +67,7 @@ pub(super) fn experts_as_fp4(config: &ModelConfig) -> BTreeMap<String, KeptCodes
     matrices.filter(|name| expert_tensor(name).is_some()).map(|name| (name, KeptCodes::FP4)).collect()
 }
 
-/// Our matrices in this one of the folder's.
+/// The canonical matrices in this matrix of the folder.
 fn matrices(matrix: &str) -> Option<&'static [&'static str]> {
     match matrix {
         "gate_up_proj" => Some(&["gate_proj", "up_proj"]),
@@ -76,7 +76,7 @@ fn matrices(matrix: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Inputs and outputs of this matrix of the folder's.
+/// Inputs and outputs of this matrix of the folder.
 fn widths(config: &ModelConfig, experts: &ExpertsConfig, matrix: &str) -> (usize, usize) {
     match matrix {
         "down_proj" => (experts.intermediate_size, config.hidden_size),
@@ -84,7 +84,7 @@ fn widths(config: &ModelConfig, experts: &ExpertsConfig, matrix: &str) -> (usize
     }
 }
 
-/// The folder's shape of the stack that holds our tensor; `None`: it lies in none.
+/// The folder's shape of the stack that holds our tensor; `None`: no stack holds it.
 pub(crate) fn transposed_shape(config: &ModelConfig, ours: &str) -> Option<Vec<usize>> {
     config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
     Some(stack(config, &holder(ours)?)?.shape)
@@ -98,7 +98,7 @@ pub(super) fn holder(ours: &str) -> Option<String> {
     Some(format!("{block}.{stack}{suffix}"))
 }
 
-/// Where our tensor of an expert lies in its stack; `None`: it is no such tensor.
+/// Where our tensor of an expert is stored in its stack; `None`: it is not such a tensor.
 pub(super) fn elements(config: &ModelConfig, ours: &str) -> Option<Elements> {
     let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
     let (_, expert, name, kind) = expert_tensor(ours)?;

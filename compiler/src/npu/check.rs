@@ -5,7 +5,7 @@ use unicorn_kernels::npu::quantize::{Activations, Weights};
 use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_kernels::npu::twin;
 
-/// One product on activations that depend on nothing but their place.
+/// One product on activations that are a function of their place alone.
 pub struct NpuCheck {
     shape: GemmShape,
     activations: Activations,
@@ -16,7 +16,7 @@ impl NpuCheck {
     /// For a product of `program`, whose weights are `weights`, as the artifact has them; `None`: its activation is unknown.
     ///
     /// # Panics
-    /// If the weights are not as many as the program has.
+    /// If the number of weights is not the program's.
     pub fn of(program: &NpuProgram, product: &NpuProduct, weights: &[u8]) -> Option<NpuCheck> {
         let shape = GemmShape::of_program(program)?;
         let depth = product.depth as usize;
@@ -31,7 +31,8 @@ impl NpuCheck {
         self.activations.pack(&self.shape)
     }
 
-    /// How many values of `rows` rows, spread over all, differ from the definition, and how many there are. `outputs` are the program's.
+    /// Compares `rows` rows of the program's `outputs`, spread over all, with the definition. Returns the number of values that
+    /// differ, and of all that were compared.
     pub fn wrong(&self, outputs: &[u8], rows: usize) -> (usize, usize) {
         let GemmShape { rows: all, .. } = self.shape;
         let rows: Vec<usize> = (0..all).step_by(all.div_ceil(rows).max(1)).collect();

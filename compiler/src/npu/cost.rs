@@ -10,7 +10,8 @@ use unicorn_npu::solve::Estimate;
 pub const GPU_OPS_PER_S: f64 = 4.7e12;
 /// Operations a second of XDNA1 in INT8, the most that was measured end to end (arXiv 2512.13282).
 pub const NPU_OPS_PER_S: f64 = 6.76e12;
-/// Seconds of one command besides its work: 0.22 ms from end to end, of which a kernel that does nothing takes 0.12 to 0.14 (open-xdna on a Ryzen 7 8845HS).
+/// Seconds of one command in addition to its work: 0.22 ms from end to end, of which a kernel that does nothing takes 0.12 to 0.14
+/// (open-xdna on a Ryzen 7 8845HS).
 pub const DISPATCH_S: f64 = 0.2e-3;
 /// Bytes a second through all shim tiles at the array's highest clock: four columns of two channels of 4 bytes at 1.6 GHz.
 pub const SHIM_BYTES_PER_S: f64 = 51.2e9;

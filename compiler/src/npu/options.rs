@@ -33,7 +33,7 @@ impl Display for NpuWork {
     }
 }
 
-/// Which NPU programs to make. Checked by what takes them.
+/// Which NPU programs to make. Checked by the functions that take them.
 ///
 /// ```
 /// use unicorn_compiler::{CompileOptions, NpuOptions};

@@ -20,8 +20,8 @@ pub struct Product {
     pub has_bias: bool,
 }
 
-/// All of them, in the order of a step. The output head computes one row, a router chooses, errors of a state's gates add up over all
-/// tokens, and experts multiply other rows each: they are none.
+/// All such products, in the order of a step. Not among them: the output head, which computes one row; routers, which choose; gates
+/// of recurrent state, whose errors add up over all tokens; and experts, each of which multiplies other rows.
 pub fn products(graph: &FusedGraph, options: &NpuOptions) -> Vec<Product> {
     let product = |op: &FusedOp| {
         let FusedOp::MatMul { matrix: id, act_mul, bias, .. } = op else { return None };
@@ -53,7 +53,7 @@ fn work_of(matrix: &Matrix) -> NpuWork {
 /// The fastest program for a problem.
 ///
 /// # Errors
-/// Why there is none: no design fits the array, or its weights fit no section of an artifact.
+/// When there is none, the reason: no design fits the array, or its weights fit no section of an artifact.
 pub fn solution(problem: &Problem) -> Result<Solution, String> {
     let Problem { rows, cols, depth, columns, .. } = problem;
     let of_product = format!("product of {rows} × {cols} × {depth}");

@@ -10,10 +10,10 @@ use crate::fuse::FusedGraph;
 use crate::import::Checkpoint;
 use crate::{Source, synthesize};
 
-/// Tiles in memory for each thread: the next one is there when a thread is done.
+/// Tiles in memory for each thread, so that the next one is ready when a thread has finished.
 const TILES_PER_THREAD: usize = 2;
 
-/// Hands the bytes of one product's weights to `sink` in order. All of them were read by [`crate::pack`] before: they are finite.
+/// Passes the bytes of one product's weights to `sink` in order. They are finite, because [`crate::pack`] has checked all of them.
 pub fn pack(
     packed: &NpuMatrix,
     graph: &FusedGraph,

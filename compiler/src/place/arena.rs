@@ -16,7 +16,7 @@ use crate::graph::ValueId;
 use crate::select::{KernelDispatch, Operand, SelectedProgram, Selection, stride};
 
 /// Counters at the beginning of the arena, in words: of splits, then the slots of counters. No activation of any
-/// program lies there: the runtime zeros the arena once, and each step leaves them as it found them.
+/// program is stored there: the runtime zeros the arena once, and each step leaves the counters at 0.
 const COUNTERS: usize = COMPLETION_COUNTERS + counter_sync::SLOTS * counter_sync::SLOT_WORDS;
 
 /// Activations of one program by operand.
@@ -39,7 +39,7 @@ pub fn arenas(request: &PlaceRequest, selection: &Selection) -> Vec<Vec<Arena>> 
     targets.map(|target| target.programs.par_iter().map(of_program).collect()).collect()
 }
 
-/// The program that needs the largest arena, the first of equals, and that arena.
+/// The first program that needs the largest arena, and that arena.
 pub fn largest<'a>(
     selections: impl IntoIterator<Item = (&'a Selection, &'a Vec<Vec<Arena>>)>,
 ) -> Option<(&'a SelectedProgram, &'a Arena)> {

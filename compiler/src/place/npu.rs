@@ -1,4 +1,4 @@
-//! Places of the NPU's weights in sections of their own, and its memory in the plan. It lies in system memory.
+//! Places of the NPU's weights in sections of their own, and the NPU's memory, which is system memory, in the plan.
 
 use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;

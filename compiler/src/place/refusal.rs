@@ -42,7 +42,7 @@ pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> Com
 /// A line about a remedy, and the remedy if it is enough.
 type WayOut = (String, Option<Remedy>);
 
-/// `8.00 GiB of vram and 20.00 GiB of gtt`
+/// Text such as `8.00 GiB of vram and 20.00 GiB of gtt`.
 pub fn budgets(machine: &MachinePlan) -> String {
     let budget = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), size);
     let tiers: Vec<String> =

@@ -1,4 +1,4 @@
-//! Other tiers for a plan that exists: slices stay as they were cut, and each goes as a whole where there is room.
+//! Other tiers for an existing plan: slices stay as they were cut, and each is moved as a whole to a tier that has room.
 
 use unicorn_artifact::account::size;
 use unicorn_artifact::{MachinePlan, Plan, fit};

@@ -1,4 +1,4 @@
-//! Tiers filled by traffic: what a token reads most of, byte for byte, comes first to the fastest memory that has room.
+//! Tiers filled by traffic: data that a token reads most often per byte is placed first, in the fastest memory that has room.
 
 use unicorn_artifact::fit::{Choice, Item, Preference, fill};
 use unicorn_artifact::plan::BUFFER_ALIGN;
@@ -10,18 +10,18 @@ use crate::weights::{PackedId, PackedWeight, PackedWeights, Precedence};
 #[derive(Clone)]
 pub(crate) struct Demand<'a> {
     pub(crate) weights: &'a PackedWeights,
-    /// Their tiers are not chosen yet.
+    /// KV groups whose tiers are not chosen yet.
     pub(crate) kv_groups: Vec<KvGroupPlan>,
     pub(crate) context_tokens: u32,
     /// Most tokens that a step appends.
     pub(crate) chunk_tokens: u32,
     /// The arena and the logits, which share a tier.
     pub(crate) activation_bytes: u64,
-    /// Buffers that the host writes or reads, too.
+    /// Buffers that the host also writes or reads.
     pub(crate) host_buffer_bytes: u64,
 }
 
-/// Where each thing of a demand lies.
+/// The tier of each part of a demand.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tiers {
     pub(crate) activations: Tier,
@@ -36,7 +36,7 @@ impl Demand<'_> {
     /// Chooses a tier for everything.
     ///
     /// # Errors
-    /// Bytes that the slowest tier of the GPU would have to be larger.
+    /// Bytes that are missing in the slowest tier of the GPU.
     pub(crate) fn fill(&self, machine: &MachinePlan) -> Result<Tiers, u64> {
         let items = self.items();
         let just_items: Vec<Item> = items.iter().map(|(item, _)| *item).collect();
@@ -75,8 +75,8 @@ impl Demand<'_> {
         aligned(group.bytes(group.pages_per_sequence(self.context_tokens, self.chunk_tokens)))
     }
 
-    /// In the order in which they are given room: activations are read and written many times a step, then come attention
-    /// and its cache, then what else is read whole, then tables.
+    /// Parts in the order in which they get memory: activations, which are read and written many times a step, then attention
+    /// and its cache, then other weights that are read whole, then tables.
     fn items(&self) -> Vec<(Item, What)> {
         let fast = |bytes| Item { bytes, preference: Preference::Fastest };
         let mut items = vec![

@@ -1,5 +1,5 @@
-//! One MXFP4 group. What MXFP4 was keeps every bit: of the powers of two that a group's largest weight may be a level of, one is the
-//! scale that it had, or one that holds the same numbers.
+//! One MXFP4 group. A source in MXFP4 keeps every bit: the scales that are tried, powers of two of which the group's largest weight
+//! may be a level, include the source's scale or one that holds the same numbers.
 
 use half::f16;
 use unicorn_artifact::fp4::{

@@ -23,7 +23,7 @@ use super::lanes::{LANES, fold, larger, nearest_integer, smaller, sum};
 /// Largest magnitude that every group can hold: a group from −this to this needs the largest storable scale.
 pub const MAX_INT4_WEIGHT: f32 = LARGEST_SCALE * LEVEL_MAX / 2.0;
 
-/// f16's largest value with three bits of mantissa cut.
+/// The largest f16 with three bits of mantissa cut.
 const LARGEST_SCALE: f32 = 65280.0;
 const LEVEL_MAX: f32 = INT4_MAX as f32;
 
@@ -175,7 +175,7 @@ impl Fit {
     }
 }
 
-/// `importance` with its largest at 1; all ones where that cannot be.
+/// `importance` scaled to a maximum of 1; all ones where that is impossible.
 #[inline(always)]
 fn normalised<const GROUP: usize>(importance: &[f32; GROUP]) -> [f32; GROUP] {
     let inverse = 1.0 / fold(importance, larger);

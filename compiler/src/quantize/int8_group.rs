@@ -1,5 +1,5 @@
-//! One INT8 group. The largest weight becomes ±127 or a little less: rounding errors of the others vary from scale to scale, and of the
-//! tightest scale and a few above it, the one with the smallest error is used.
+//! One INT8 group. The largest weight becomes ±127 or a little less: the rounding errors of the others depend on the scale, and of
+//! the tightest scale and a few above it, the one with the smallest error is used.
 
 use half::f16;
 use unicorn_artifact::int4::{INT8_GROUP, INT8_MAX};
@@ -48,7 +48,7 @@ pub fn quantize_int8_group(
     ErrorSum::in_units(min_error, sum(squared_weight), most)
 }
 
-/// Scales that are tried, and how many of f16's steps (a thousandth or two thousandths each) they are apart.
+/// Number of scales that are tried, and their distance in steps of f16 (a thousandth or two thousandths each).
 const CANDIDATES: u16 = 12;
 const CANDIDATE_STEP: u16 = 3;
 

@@ -1,5 +1,5 @@
-//! From `heads` to attention and its combine. What they are depends on whether each row of a step is the only one of its
-//! sequence, and on how many workgroups fill the device.
+//! The kernels from `heads` to attention and its combine. The choice depends on whether each row of a step is the only one of its
+//! sequence, and on the number of workgroups that fill the device.
 
 use unicorn_kernels::Number;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
@@ -66,8 +66,8 @@ impl Selector<'_> {
         self.kind.rows == 1 || self.kind.batch
     }
 
-    /// Whether attention does this step as its prologue: in a program whose rows are alone, where q, k and v come together
-    /// and there is an attention. (The last layer of a program without logits only fills its cache.)
+    /// Whether attention computes this step as its prologue: in a program whose rows are alone, where one step makes q, k and v
+    /// and an attention follows. (The last layer of a program without logits only fills its cache.)
     pub(super) fn folds_into_attention(&self, step: &HeadsStep) -> bool {
         let (Some(heads), true) = (step.out, self.options.fold && self.rows_are_alone()) else { return false };
         let is_attention = |&&node: &&usize| matches!(self.graph.nodes[node].op, FusedOp::Attention { .. });
@@ -139,7 +139,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Attention that takes q, k and v to the result in one dispatch, where the target has it and the cache suits it.
+    /// Attention that computes the result from q, k and v in one dispatch, where target and cache format allow it.
     fn decode_attention_spec(&self, node: &FusedNode, out: ValueId, step: &HeadsStep) -> Option<DecodeAttentionSpec> {
         let tuning = self.target.decode_attention?;
         let (config, rows) = (self.config, self.kind.rows);
@@ -196,8 +196,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Attention on matrix units, where the target has them: in programs of many rows of one sequence, over a cache that
-    /// suits them.
+    /// Attention on matrix units, where the target has them: in programs of many rows of one sequence, over a cache whose
+    /// format allows it.
     fn flash_spec(&self, node: &FusedNode, query: ValueId, out: ValueId) -> Option<FlashSpec> {
         let tile = self.target.matrix?.flash;
         let cache = self.cache_layout_of(node);
@@ -276,7 +276,7 @@ impl Selector<'_> {
         }
     }
 
-    /// The logits that take a share of the softmax of each head of an attention.
+    /// The sinks of an attention: a logit for each head that takes a share of its softmax.
     fn sinks(&self, node: &FusedNode) -> Operand {
         let FusedOp::Attention { sinks: Some(sinks), .. } = node.op else {
             unreachable!("called for heads with sinks")
@@ -284,8 +284,8 @@ impl Selector<'_> {
         Operand::Weight(self.weights.vector(sinks))
     }
 
-    /// The format in which attention or its combine writes: what is wanted, where it can. A row's factor is only known before the row
-    /// where the cache bounds its values.
+    /// The format in which attention or its combine writes: the format that readers need, where possible. A row's factor is known
+    /// before the row only if the cache bounds its values.
     fn attention_format(&self, out: ValueId, cache: &CacheLayout) -> ActivationFormat {
         let wanted = self.stored_format(out);
         let known = match wanted {
@@ -296,13 +296,13 @@ impl Selector<'_> {
         if whole && known { wanted } else { ActivationFormat::F32 }
     }
 
-    /// Parts of the cached tokens: as many as are `wanted` to fill the device, and no more than there can be tiles. And for how
-    /// many there is room, so that `tune` may double them.
+    /// Number of parts of the cached tokens: `wanted`, which fill the device, or the largest number of tiles if that is less.
+    /// Second: the number for which memory is reserved, so that `tune` may double them.
     fn splits(&self, wanted: usize, window: Option<usize>, tile: usize) -> (usize, usize) {
         if self.kind.rows > SPLIT_ROWS && !self.rows_are_alone() {
             return (1, 1);
         }
-        // A window that begins and ends within a tile reaches over one more.
+        // A window that begins and ends within a tile overlaps one more.
         let tokens = window.map_or(self.config.max_positions, |window| window + tile).min(self.config.max_positions);
         let tiles = tokens.div_ceil(tile);
         let splits = wanted.clamp(1, tiles);

@@ -5,9 +5,9 @@ use unicorn_kernels::{KernelSpec, counter_sync};
 use super::{KernelDispatch, Operand};
 
 /// Replaces the barriers of every run of dispatches whose kernels can wait for each other, in a program whose last dispatch is the
-/// sampler: it reports one that gave up.
+/// sampler, which reports a dispatch that gave up waiting.
 pub fn synchronize(dispatches: &mut [KernelDispatch]) {
-    // The first step's slot has one in front of it, as all have.
+    // The first dispatch's slot also has one in front of it.
     if dispatches.len() >= counter_sync::SLOTS {
         return;
     }

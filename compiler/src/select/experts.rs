@@ -1,4 +1,4 @@
-//! Mixtures of experts: which experts each row is given to, their matmuls, and the sum of what they make.
+//! Mixtures of experts: which experts each row is given to, their matmuls, and the sum of their results.
 
 use unicorn_kernels::expert_rows::{ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::ExpertSumSpec;
@@ -23,7 +23,7 @@ pub(super) struct ByExpert {
     kernel: TileKernel,
 }
 
-/// What multiplies an expert's matrix by a tile of its rows.
+/// The kernel that multiplies an expert's matrix by a tile of its rows.
 #[derive(Clone, Copy)]
 enum TileKernel {
     MatMul,
@@ -73,15 +73,15 @@ impl Selector<'_> {
         }
     }
 
-    /// How the rows of a program are grouped by expert: several rows for each read of an expert's weights. `None`: each pair of a row and an
-    /// expert by itself, where there is one row, and in graphs without fusion, which show what is right.
+    /// How the rows of a program are grouped by expert, so that one read of an expert's weights serves several rows. `None`: each
+    /// pair of a row and an expert is computed alone, in programs of one row and in graphs without fusion, the reference.
     fn by_expert(&self, routes: ValueId) -> Option<ByExpert> {
         if self.kind.rows == 1 || !self.options.fold {
             return None;
         }
         let pairs = self.kind.rows * self.chosen(routes);
         let experts = self.config.experts.as_ref().expect("there are routes").count;
-        // If all are chosen equally often.
+        // If all experts are chosen equally often.
         let rows = pairs.div_ceil(experts);
         let with = |kernel, tile_rows| ByExpert { kernel, tiles: ExpertTiles::of(pairs, experts, tile_rows) };
         let fits = |tuning: &MatrixTuning| rows >= tuning.min_rows.large && self.experts_fit_matrices(routes, tuning);
@@ -97,12 +97,12 @@ impl Selector<'_> {
                 }
             });
         }
-        // Twice as many as on average, because some are chosen more often.
+        // Twice the average, because some are chosen more often.
         let tile_rows = (2 * rows).next_power_of_two().min(self.target.matmul.tokens_per_lane);
         (tile_rows > 1).then(|| with(TileKernel::MatMul, tile_rows))
     }
 
-    /// Whether all that these routes' experts read can be in the format of matrix units.
+    /// Whether all inputs of these routes' experts can have the format of matrix units.
     fn experts_fit_matrices(&self, routes: ValueId, tuning: &MatrixTuning) -> bool {
         let mut inputs = self.readers(routes).filter_map(|node| match node.op {
             FusedOp::ExpertMatMul { input, .. } => Some(input),
@@ -131,7 +131,7 @@ impl Selector<'_> {
         self.quantize(node, out);
     }
 
-    /// One dispatch for each part of the stack: of a row whose expert is in another part, workgroups end at once.
+    /// One dispatch for each part of the stack; workgroups of a row whose expert is in another part end at once.
     pub(super) fn expert_matmul(&mut self, node: &FusedNode) {
         let FusedOp::ExpertMatMul { input, routes, matrix, bias, out, .. } = node.op else {
             unreachable!("called for experts")
@@ -149,7 +149,7 @@ impl Selector<'_> {
         };
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let spec = self.expert_kernel(node, id, by_expert, encodes);
-            // Of rows that are given to as many experts as there are, each is read about once, if it stays in the cache.
+            // As many experts as the rows choose in total, at most all: each is read about once, if it stays in the cache.
             let read = self.rows_of(out).min(experts);
             let bytes = self.weights.get(id).len_bytes * read as u64 / experts as u64;
             self.push(node, spec, self.kind.rows, bytes, |role| match role {
@@ -237,7 +237,7 @@ impl Selector<'_> {
         spec
     }
 
-    /// The format in which experts read a value: integers also where others, such as the router, read it in f32.
+    /// The format in which experts read a value: integers even where other readers, such as the router, read it in f32.
     pub(super) fn experts_input(&self, value: ValueId) -> ActivationFormat {
         match self.stored_format(value) {
             ActivationFormat::F32 => self.encoded_beside(value).unwrap_or(ActivationFormat::F32),
@@ -245,7 +245,7 @@ impl Selector<'_> {
         }
     }
 
-    /// The integers that experts read of a value that is stored in f32.
+    /// The integers that experts read, of a value that is stored in f32.
     pub(super) fn encoded_beside(&self, value: ValueId) -> Option<ActivationFormat> {
         if self.stored_format(value) != ActivationFormat::F32 {
             return None;
@@ -259,7 +259,7 @@ impl Selector<'_> {
             .filter(|format| *format != ActivationFormat::F32)
     }
 
-    /// What experts read best of `input`, of rows with these routes.
+    /// The best format of `input` for experts of rows with these routes.
     pub(super) fn best_experts_input(&self, input: ValueId, routes: ValueId) -> ActivationFormat {
         if !self.reads_integers(input) {
             return ActivationFormat::F32;
@@ -270,7 +270,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Whether the matmul makes the integers that its result is wanted in.
+    /// Whether the matmul also converts its result to the integers that readers need.
     fn experts_encode(&self, node: &FusedNode) -> bool {
         let FusedOp::ExpertMatMul { act_mul, out, .. } = node.op else { return false };
         act_mul.is_some() && self.stored_format(out) == EXPERTS_INPUT
@@ -279,7 +279,7 @@ impl Selector<'_> {
 
 const EXPERTS_INPUT: ActivationFormat = ActivationFormat::Quantized(Precision::Int8);
 
-/// What matrix units read of the experts' inputs.
+/// The format in which matrix units read the experts' inputs.
 fn matrix_format(tuning: &MatrixTuning) -> ActivationFormat {
     match tuning.gemm {
         GemmTuning::Workgroup { .. } => ActivationFormat::RowScaled(Precision::Int8),
@@ -287,7 +287,7 @@ fn matrix_format(tuning: &MatrixTuning) -> ActivationFormat {
     }
 }
 
-/// The tile of least time for experts of `rows` rows each, on average: half a tile of each is empty.
+/// The tile with the shortest time for experts with `rows` rows each on average, of which half a tile is empty.
 fn expert_tile(tuning: RegisterTuning, rows: usize) -> RegisterTile {
     let halves = |step_rows: usize| (2 * rows).div_ceil(step_rows) + 1;
     let first = tuning.tiles.iter().min_by_key(|timed| halves(timed.tile.step_rows) * timed.shared_ns);

@@ -1,10 +1,10 @@
-//! Which kernels of a decode step do the matmul behind them, too (`unicorn_kernels::fused_tail`).
+//! Which kernels of a decode step also compute the matmul behind them (`unicorn_kernels::fused_tail`).
 //!
 //! ```text
 //! before: zeroes the sums     producer + its next matmul: add to them     …     reader: a norm that begins with them
 //! ```
 //!
-//! A norm by itself zeroes nothing: where norms are not folded into matmuls, gate and up do without down.
+//! A norm with a dispatch of its own zeroes nothing: where norms are not folded into matmuls, gate and up have no fused down.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,7 +19,7 @@ use crate::graph::ValueId;
 /// The input of a matmul that its producer can compute.
 const CODES: ActivationFormat = ActivationFormat::Quantized(Precision::Int8);
 
-/// The dispatches of a program of one row without every matmul that the dispatch before it can do, on targets whose kernels do.
+/// The dispatches of a program of one row, without each matmul that the dispatch before it can compute on this target.
 pub fn merge(dispatches: Vec<KernelDispatch>, target: &Target) -> Vec<KernelDispatch> {
     let Some(tuning) = target.fused_tail else { return dispatches };
     let users = users(&dispatches);
@@ -36,14 +36,14 @@ pub fn merge(dispatches: Vec<KernelDispatch>, target: &Target) -> Vec<KernelDisp
     merged
 }
 
-/// A dispatch, and the matmul behind it that becomes a part of it: the first two of those that are left.
+/// A dispatch, and the matmul behind it that becomes a part of it: the first two of the remaining dispatches.
 struct Merger {
-    /// Which of those that are left reads the result.
+    /// Index, among the remaining dispatches, of the reader of the result.
     reader: usize,
     weights: Operand,
     /// The matmul's result.
     sums: ValueId,
-    /// Kernels of the dispatch before, of the producer and of the reader as they become.
+    /// The new kernels of the dispatch before, of the producer and of the reader.
     specs: [KernelSpec; 3],
 }
 
@@ -60,7 +60,7 @@ impl Merger {
         let next = next_spec(matmul)?;
         let (made, of_matmul) = (by_role(producer).remove(&Role::Encoded)?, by_role(matmul));
         let Operand::Value(sums) = of_matmul[&Role::Output] else { return None };
-        // Parts of a matrix that was cut all write there, and so more dispatches use it.
+        // All parts of a cut matrix write there, so that more dispatches use it.
         let is_between_them = users[&made] == 2 && matmul.operands.contains(&made) && users[&Operand::Value(sums)] == 2;
         if !is_between_them {
             return None;
@@ -96,7 +96,7 @@ impl Merger {
     }
 }
 
-/// The dispatch's matmul as a next one, if it can be.
+/// The dispatch's matmul as the next one of another kernel, if that is possible.
 fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
     let KernelSpec::MatMul(spec) = &dispatch.spec else { return None };
     let is_plain = spec.prologue.is_none() && spec.act_mul.is_none() && spec.softcap.is_none() && !spec.bias;
@@ -106,8 +106,8 @@ fn next_spec(dispatch: &KernelDispatch) -> Option<FusedTailSpec> {
         .then_some(FusedTailSpec { layout: spec.layout })
 }
 
-/// Whether a kernel with its next matmul, in `workgroups` workgroups, has lanes and room for it, and adds few parts. All splits of an
-/// attention read the weights, one of each head adds.
+/// Whether a kernel, in `workgroups` workgroups, has lanes and memory for its next matmul and adds few parts. All splits of an
+/// attention read the weights; one of each head adds.
 fn is_little(merged: &KernelSpec, workgroups: [usize; 3], tuning: FusedTailTuning, shared_memory_bytes: usize) -> bool {
     let (tail, groups, shared_bytes, adding) = match merged {
         KernelSpec::MatMul(spec) if spec.output == CODES && spec.tile.tokens_per_lane * spec.tile.passes == 1 => {

@@ -1,5 +1,5 @@
-//! Matmuls of many rows on matrix units: which tile, and among how many workgroups its columns are divided. And those by packed dot
-//! products or in f32, on devices without matrix units.
+//! Matmuls of many rows, on matrix units or, on devices without them, by packed dot products or in f32: which tile, and among how
+//! many workgroups its columns are divided.
 
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::dot_gemm::DotGemmSpec;
@@ -57,7 +57,7 @@ impl Selector<'_> {
         });
     }
 
-    /// How a matmul of many rows is cut without matrix units; `None`: another kernel takes it.
+    /// How a matmul of many rows is cut without matrix units; `None`: another kernel computes it.
     pub(super) fn lane_tile(&self, node: &FusedNode) -> Option<LaneTile> {
         let FusedOp::MatMul { input, matrix, softcap: None, .. } = node.op else { return None };
         let takes = match self.stored_format(input) {
@@ -91,7 +91,7 @@ impl Selector<'_> {
         });
     }
 
-    /// What products of gate and up are divided by, where a GEMM makes the f16 of them that the next one reads.
+    /// Divisor of the products of gate and up, where a GEMM converts them to the f16 that the next one reads.
     pub(super) fn product_factor(&self, node: &FusedNode) -> Option<PackedId> {
         let FusedOp::MatMul { input, matrix, out, .. } = node.op else { return None };
         let [whole] = self.weights.matrix(matrix) else { return None };
@@ -116,8 +116,8 @@ impl Selector<'_> {
         }
     }
 
-    /// The tile and the splits that are done first. `whole`: no other part of the matrix works at the same time, on the same
-    /// counters.
+    /// The tile and the number of splits with the shortest time. `whole`: no other part of the matrix runs at the same time, on the
+    /// same counters.
     fn register_gemm(
         &self,
         tuning: RegisterTuning,
@@ -146,16 +146,16 @@ impl Selector<'_> {
     }
 }
 
-/// All parts of a sum are in flight at a time.
+/// Most parts of a sum, which are all in flight at once.
 const MAX_SPLITS: usize = 16;
 
-/// Nanoseconds until the last of a GEMM's workgroups is done.
+/// Nanoseconds until the last of a GEMM's workgroups ends.
 fn estimate_ns(timed: TimedTile, spec: &RegisterGemmSpec, compute_units: usize) -> usize {
-    /// Stages' worth of time in which a workgroup begins and ends.
+    /// Time in which a workgroup begins and ends, in stages.
     const BEGIN_AND_END: usize = 3;
-    /// For a workgroup to see that it is the last.
+    /// Time in which a workgroup determines whether it is the last.
     const LAST_NS: usize = 1000;
-    /// For each row of a part that it adds.
+    /// Time for each row of a part that it adds.
     const ROW_NS: usize = 3;
     let of_unit = spec.workgroups().into_iter().product::<usize>().div_ceil(compute_units);
     let stage = timed.alone_ns.max(of_unit * timed.shared_ns);

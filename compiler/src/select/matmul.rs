@@ -1,5 +1,5 @@
-//! Norms, matmuls and what lies between them: which norm a matmul takes over, in which format activations pass from one
-//! kernel to the next. How a matmul is cut: `tile`.
+//! Norms and matmuls: which norm becomes a matmul's prologue, and in which format one kernel writes activations for the next.
+//! How a matmul is cut: `tile`.
 
 use unicorn_artifact::LogitsRows;
 use unicorn_kernels::Number;
@@ -59,8 +59,8 @@ impl Selector<'_> {
         }
     }
 
-    /// The matmul that does this norm as its prologue: the only reader of its output, in a program where that matmul has
-    /// one row, if a workgroup has room for the row.
+    /// The matmul that computes this norm as its prologue: the only reader of its output, in a program where that matmul has
+    /// one row, if a workgroup's memory holds the row.
     pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
         if self.is_result(step.out) {
             return None;
@@ -71,7 +71,7 @@ impl Selector<'_> {
         if self.on_npu(reader).is_some() {
             return None;
         }
-        // A matrix that is cut would do the norm again with each part, and write its sum more than once.
+        // A cut matrix would compute the norm again with each part, and write its sum more than once.
         let [only] = self.weights.matrix(*matrix) else { return None };
         let one_row = self.kind.rows == 1 || self.row_from_step(reader);
         let spec = self.matmul_spec(reader, *only, Some(step));
@@ -133,7 +133,7 @@ impl Selector<'_> {
         }
     }
 
-    /// The format in which a value's readers take it: integers if all are matmuls that take the same ones.
+    /// The format in which a value's readers read it: integers if all are matmuls that read the same integers.
     pub(super) fn stored_format(&self, value: ValueId) -> ActivationFormat {
         if self.is_result(value) {
             return ActivationFormat::F32;
@@ -148,7 +148,7 @@ impl Selector<'_> {
         first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
     }
 
-    /// The format that a matmul reads best; `None`: no matmul.
+    /// The best input format of a matmul; `None`: not a matmul.
     fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
         let FusedOp::MatMul { input, matrix, softcap, .. } = node.op else { return None };
         let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
@@ -161,7 +161,7 @@ impl Selector<'_> {
         let is_of_heads = self.readers(input).any(becomes_heads);
         let precision = if is_of_heads { Precision::Int11 } else { Precision::Int8 };
         let rows = self.product_rows(matrix);
-        // What a GEMM cannot do, and where its tiles would be mostly empty.
+        // Products that a GEMM does not support, and those whose tiles would be mostly empty.
         let weights =
             self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols);
         let min_rows = |tuning: &MatrixTuning| tuning.min_rows.of(weights.sum());
@@ -170,7 +170,7 @@ impl Selector<'_> {
             GemmTuning::Workgroup { .. } => ActivationFormat::RowScaled(precision),
             GemmTuning::Registers(_) => ActivationFormat::Halves(precision),
         });
-        // A short row of halves, whole blocks of them, may be longer than the row in f32 whose place it takes.
+        // A short row of f16, in whole blocks, may be longer than the f32 row that it replaces.
         let width = self.graph.values[input.0].width;
         let fits = |format: &ActivationFormat| format.factor_at(width) < stride(width);
         Some(format.filter(fits).unwrap_or(ActivationFormat::Quantized(precision)))
@@ -183,18 +183,18 @@ impl Selector<'_> {
         self.weights.integer_activations && self.target.integer_dot && whole_quads
     }
 
-    /// Whether a value is q, k or v, of attention or of a delta net, or controls how that changes its state.
+    /// Whether a value is q, k or v of attention or of a delta net, or controls the change of a delta net's state.
     fn becomes_heads(&self, value: ValueId) -> bool {
         self.readers(value).any(|node| match &node.op {
             FusedOp::Heads(_) | FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
             FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
-            // Of a whole query or key; the stream's norms read the sums of many.
+            // A norm of a whole query or key; the stream's norms read sums.
             FusedOp::Norm(step) => step.residual.is_none() && self.becomes_heads(step.out),
             _ => false,
         })
     }
 
-    /// Whether a matmul makes the integers that its result is wanted in: whole groups of them in each workgroup.
+    /// Whether a matmul also converts its result to the integers that readers need: whole groups of them in each workgroup.
     fn encodes_output(&self, node: &FusedNode) -> bool {
         let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
         let on_gemm = self.on_matrices(input).is_some() || self.lane_tile(node).is_some();
@@ -203,7 +203,7 @@ impl Selector<'_> {
         act_mul.is_some() && whole && codes
     }
 
-    /// Makes the integers or f16 that a value is wanted in, from f32.
+    /// Converts a value from f32 to the integers or f16 that its readers need.
     pub(super) fn quantize(&mut self, node: &FusedNode, value: ValueId) {
         let format = self.stored_format(value);
         if format != ActivationFormat::F32 {
@@ -260,7 +260,7 @@ impl Selector<'_> {
     }
 }
 
-/// Lanes that make a row's integers: one for every four elements, as far as a workgroup reaches; every device has 128.
+/// Lanes that convert a row to integers: one for every four elements, at most a workgroup; every device has 128.
 pub(super) fn quantize_lanes(width: usize, max: usize) -> usize {
     (width / 4).next_multiple_of(128).min(max)
 }

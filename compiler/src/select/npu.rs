@@ -1,4 +1,4 @@
-//! Products that an NPU computes between two dispatches: one makes its activations of f32 rows, one makes f32 rows of its outputs.
+//! Products that an NPU computes between two dispatches: one converts f32 rows to its activations, one its outputs to f32 rows.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::matmul::quantize_lanes;
 use super::{Operand, Selector};
 use crate::fuse::{FusedNode, FusedOp, MatrixId};
 
-/// What an NPU computes in a step.
+/// The products that an NPU computes in a step.
 pub struct NpuProducts {
     /// Tokens of the step.
     pub rows: usize,
@@ -20,7 +20,7 @@ pub struct NpuProducts {
 }
 
 impl Selector<'_> {
-    /// The NPU's product that a node is.
+    /// The NPU's product that computes a node.
     pub(super) fn on_npu(&self, node: &FusedNode) -> Option<(usize, GemmShape)> {
         let FusedOp::MatMul { matrix, .. } = &node.op else { return None };
         self.npu?.products.get(matrix).copied()

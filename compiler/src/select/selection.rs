@@ -37,17 +37,17 @@ pub struct TargetSelection {
     /// Each distinct kernel once: those of the programs in the order of their first use, then those that the runtime runs by
     /// itself.
     pub kernels: Vec<SelectedKernel>,
-    /// Index into `kernels`; `None` of those for steps on an NPU.
+    /// Index into `kernels`; `None` in a selection for steps on an NPU.
     pub(crate) checksum: Option<usize>,
-    /// Likewise.
+    /// Index into `kernels`; `None` in a selection for steps on an NPU.
     pub(crate) bandwidth_probe: Option<usize>,
     /// Index into `kernels`, on targets with matrix units.
     pub(crate) fragments: Option<usize>,
 }
 
-/// A kernel, and what `unicorn-run tune` may put in its place.
+/// A kernel, and the kernels by which `unicorn-run tune` may replace it.
 pub struct SelectedKernel {
-    /// What is used unless a tuning file names an alternative.
+    /// The kernel that is used unless a tuning file names an alternative.
     pub spec: KernelSpec,
     /// Kernels of the same result and bindings; empty where there is none.
     pub alternatives: Vec<KernelSpec>,
@@ -93,7 +93,7 @@ impl Selection {
         options: SelectOptions,
         npu: &NpuProducts,
     ) -> Selection {
-        // What is measured by `tune` is the target's own programs.
+        // `tune` measures only the target's own programs.
         let options = SelectOptions { alternatives: false, ..options };
         let kinds: Vec<ProgramKind> = PROGRAMS
             .into_iter()
@@ -150,7 +150,7 @@ impl TargetSelection {
         target: &Target,
         options: SelectOptions,
     ) -> TargetSelection {
-        // Those whose numbers were measured have none to tune.
+        // Targets whose numbers were measured have no alternatives.
         let options = SelectOptions { alternatives: options.alternatives && !target.is_measured, ..options };
         let mut found = TargetSelection::empty(target);
         let mut kernel_of_spec = BTreeMap::new();
@@ -170,8 +170,8 @@ impl TargetSelection {
         found
     }
 
-    /// Whether there is a program for `kind` with these kernels: another list of kernels may come out as the same, as may
-    /// the one for a long context.
+    /// Whether there is a program for `kind` with these kernels: another list of kernels, or the one for a long context, may be the
+    /// same.
     fn has_program(&self, kind: ProgramKind, dispatches: &[KernelDispatch]) -> bool {
         let serves = |other: ProgramKind| other == kind || other == ProgramKind { from_tokens: 0, ..kind };
         let runs_the_same = |other: &SelectedProgram| {
@@ -200,7 +200,7 @@ impl TargetSelection {
         self.programs.push(SelectedProgram { kind, dispatches, kernels });
     }
 
-    /// Adds a kernel that is not there yet and returns its index.
+    /// Adds a kernel, if it is new, and returns its index.
     fn add_kernel(&mut self, spec: KernelSpec, options: SelectOptions) -> usize {
         let alternatives =
             if options.alternatives { alternatives::alternatives(&spec, &self.target) } else { Vec::new() };

@@ -26,7 +26,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     };
     let min_tiles = match spec.output {
         ActivationFormat::F32 => shared_tiles.max(1),
-        // 32 rows of gate and as many of up.
+        // 32 rows of gate and 32 of up.
         _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
     };
     // A lane without columns to read only waits.
@@ -66,10 +66,10 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     }
 }
 
-/// However short the input of a prologue is: its workgroup also has rows to make, which fewer lanes would do one after another.
+/// Fewest lanes of a workgroup with a prologue, even for a short input: it also computes rows, which fewer lanes would do in turn.
 const MIN_PROLOGUE_LANES: usize = 128;
 
-/// Runs of columns that a lane has in flight, `max` at a time: no more than it takes to do all of its own in as few rounds.
+/// Runs of columns that a lane has in flight: the fewest with which it needs no more rounds than with `max`.
 fn unroll(max: usize, runs: usize, split_k: usize) -> usize {
     let own = runs.div_ceil(split_k);
     own.div_ceil(own.div_ceil(max.max(1)))

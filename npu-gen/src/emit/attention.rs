@@ -1,8 +1,8 @@
-//! What the cores of attention compute, in operations of MLIR's vector dialect.
+//! The computations of attention's cores, in operations of MLIR's vector dialect.
 //!
 //! mlir-aie's conversion makes the matrix unit's instruction of a `vector.contract` of 4×8 by 8×4 bf16 with extensions to f32 in front, and converts products
 //! of f32 and the truncation to bf16. Bit casts of whole vectors are left to the compiler of the core; they are not checked here. The softmax is an
-//! external function: AIE2 has no exponential but by tables, and its vectors of f32 have neither sum nor difference.
+//! external function: AIE2 has exponentials only by tables, and its vectors of f32 have neither sum nor difference.
 
 use unicorn_kernels::npu::attention::{AttentionTile, BLOCK, BLOCK_INNER, BLOCK_VALUES, OPERAND_BYTES};
 
@@ -28,7 +28,7 @@ pub fn clear(block: &mut Block, tile: &AttentionTile, sums: Value) {
     });
 }
 
-/// Makes the scores of a block of keys, and copies the limits.
+/// Computes the scores of a block of keys, and copies the limits.
 pub fn scores(block: &mut Block, tile: &AttentionTile, queries: Value, keys: Value, scores: Value) {
     let (across, steps) = (tile.keys / BLOCK, tile.depth / BLOCK_INNER);
     block.repeat(tile.rows / BLOCK, &[], |block, rows, _| {
@@ -75,7 +75,7 @@ fn products(block: &mut Block, operands: [(Value, Value); 2], steps: usize, sum:
     sums[0]
 }
 
-/// Calls the external function that makes probabilities of the scores of block `index`.
+/// Calls the external function that computes probabilities from the scores of block `index`.
 pub fn softmax(
     block: &mut Block,
     tile: &AttentionTile,
@@ -127,7 +127,7 @@ pub fn add_values(
     });
 }
 
-/// Makes output object `piece`.
+/// Computes output object `piece`.
 pub fn normalise(block: &mut Block, tile: &AttentionTile, [sums, inverses]: [Value; 2], piece: Value, output: Value) {
     let nothing = block.index(0);
     let at = block.scaled_sum(piece, BLOCK_VALUES, nothing);

@@ -1,4 +1,4 @@
-//! What cores compute, in operations of MLIR's vector dialect.
+//! The computations of cores, in operations of MLIR's vector dialect.
 //!
 //! Which of them become AIE2 instructions was tried with mlir-aie's conversion by its developers and users: a `vector.contract` of 4×16 INT8 by
 //! 16×8 INT4 does, with sign extensions of its operands in front. The shift, truncation, multiplication and addition of whole vectors are left to
@@ -18,7 +18,7 @@ const SUMS: &str = "vector<4x8xi32>";
 /// Bytes of a vector that copies scales.
 const COPIED_BYTES: usize = 32;
 
-/// Name of the external function that makes an output object.
+/// Name of the external function that computes an output object.
 pub fn epilogue_name(epilogue: Epilogue) -> &'static str {
     match epilogue {
         Epilogue::Scale => "unicorn_scale_bf16",
@@ -142,7 +142,7 @@ pub fn keep_scales(block: &mut Block, core: &CoreTile, activations: Value, weigh
     }
 }
 
-/// Calls the external function that makes output object `piece`.
+/// Calls the external function that computes output object `piece`.
 pub fn finish(block: &mut Block, core: &CoreTile, sums: Value, scales: Value, piece: Value, output: Value) {
     let piece = block.make("arith.index_cast", &[piece], Vec::new(), "i32");
     let rows = block.constant(&core.rows.to_string(), "i32");

@@ -15,10 +15,10 @@ use thiserror::Error;
 
 use super::op::{Module, Op, Region};
 
-/// What MLIR refuses. Each is a mistake of this crate.
+/// Operations that MLIR refuses. Each is an error in this crate.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MlirError {
-    /// A text that is no attribute or type.
+    /// A text that is not an attribute or type.
     #[error("MLIR refuses {what} of {op}: {text}")]
     Text {
         /// Attribute or type.
@@ -31,9 +31,9 @@ pub enum MlirError {
     /// An operation that cannot be built.
     #[error("MLIR refuses {op}: {reason}")]
     Operation {
-        /// Which.
+        /// Name of the operation.
         op: String,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// A module that its verifier refuses.
@@ -41,7 +41,7 @@ pub enum MlirError {
     Verify,
 }
 
-/// A context with all dialects of MLIR, which also takes operations of mlir-aie's dialects as they are.
+/// A context with all dialects of MLIR, which also accepts operations of mlir-aie's dialects without checking them.
 pub fn context() -> Context {
     register_all_passes();
     let registry = DialectRegistry::new();
@@ -59,7 +59,7 @@ pub fn context() -> Context {
 /// # Errors
 /// See [`MlirError`].
 pub fn generic<'c>(context: &'c Context, module: &Module) -> Result<MlirModule<'c>, MlirError> {
-    // MLIR finds no symbol through operations of dialects that it has not got: the verifier gets the module without calls.
+    // MLIR finds no symbol through operations of dialects that it does not have, so the verifier gets the module without calls.
     let mut checked = module.clone();
     remove_calls(&mut checked.ops);
     if !build(context, &checked)?.as_operation().verify() {

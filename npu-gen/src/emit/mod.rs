@@ -1,7 +1,7 @@
 //! MLIR of a design, in mlir-aie's dialects.
 //!
-//! [`module`] makes the operations, [`readable`] writes them as a person would, and with the feature `mlir` `generic` builds them with melior,
-//! which verifies every dialect except `aie` and `aiex`, and prints the generic form.
+//! [`module`] makes the operations, [`readable`] prints each in its own syntax, and with the feature `mlir` `generic` builds them
+//! with melior, which verifies every dialect except `aie` and `aiex`, and prints the generic form.
 //!
 //! The dialects changed between 2024 (LLVM 19) and 2026: [`Dialect`] chooses.
 
@@ -21,7 +21,7 @@ pub use module::{EPILOGUES, attention_functions, body_function, module};
 pub use op::{Block, Module, Op, Region, Value, ValueInfo};
 pub use readable::readable;
 
-/// Which version of mlir-aie a text is for.
+/// Version of mlir-aie that a text is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
     /// Version of summer 2024, with LLVM 19: `npu1_4col`, `aiex.runtime_sequence`.
@@ -31,10 +31,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Both.
+    /// All versions.
     pub const ALL: [Dialect; 2] = [Dialect::Y2024, Dialect::Y2026];
 
-    /// `2024` or `2026`.
+    /// Name of the version: `2024` or `2026`.
     pub fn name(self) -> &'static str {
         match self {
             Dialect::Y2024 => "2024",

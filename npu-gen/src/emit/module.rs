@@ -117,7 +117,7 @@ impl Emitter<'_> {
                     let value = block.module.value(&format!("tile_{}_{}", tile.col, tile.row), "index");
                     let mut attributes =
                         vec![("col", format!("{} : i32", tile.col)), ("row", format!("{} : i32", tile.row))];
-                    // Sums lie in more than one bank of a core's memory. In 2024, an option of the pass says so.
+                    // Sums take more than one bank of a core's memory. In 2024, an option of the pass permits that.
                     if self.dialect == Dialect::Y2026 && tile.kind() == TileKind::Core {
                         attributes.push(("allocation_scheme", "\"basic-sequential\"".to_owned()));
                     }
@@ -340,7 +340,7 @@ impl Emitter<'_> {
     }
 }
 
-/// Whether a FIFO goes from core to core: two neighbours could share memory instead, which the design does not count on.
+/// Whether a FIFO goes from core to core. Two neighbours could share memory instead, which the design does not use.
 fn between_cores(fifo: &Fifo) -> bool {
     std::iter::once(&fifo.producer).chain(&fifo.consumers).all(|tile| tile.kind() == TileKind::Core)
 }

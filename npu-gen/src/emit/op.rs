@@ -7,22 +7,22 @@ pub struct Value(pub usize);
 /// Name and type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueInfo {
-    /// Unique in the module, without `%`.
+    /// Name, unique in the module, without `%`.
     pub name: String,
-    /// As MLIR writes it.
+    /// Type in MLIR's syntax.
     pub ty: String,
 }
 
 /// One operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Op {
-    /// With its dialect.
+    /// Name with its dialect.
     pub name: &'static str,
-    /// Values that it takes.
+    /// Operands.
     pub operands: Vec<Value>,
-    /// Values that it makes.
+    /// Results.
     pub results: Vec<Value>,
-    /// Name and text of each.
+    /// Name and text of each attribute.
     pub attributes: Vec<(&'static str, String)>,
     /// Its bodies; each is one block, or none for a declaration.
     pub regions: Vec<Region>,
@@ -31,14 +31,14 @@ pub struct Op {
 /// One block of operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// Values that it is given.
+    /// Arguments of the block.
     pub arguments: Vec<Value>,
-    /// In order.
+    /// Operations in order.
     pub ops: Vec<Op>,
 }
 
 impl Op {
-    /// Text of an attribute; empty if it is not there.
+    /// Text of an attribute; empty if it is absent.
     pub fn attribute(&self, name: &str) -> &str {
         self.attributes.iter().find(|(found, _)| *found == name).map_or("", |(_, text)| text)
     }
@@ -49,7 +49,7 @@ impl Op {
 pub struct Module {
     /// All values.
     pub values: Vec<ValueInfo>,
-    /// In order.
+    /// Operations in order.
     pub ops: Vec<Op>,
 }
 
@@ -69,11 +69,11 @@ impl Module {
     }
 }
 
-/// Operations of a region in the making.
+/// The operations of a region that is being built.
 pub struct Block<'m> {
-    /// Where values are.
+    /// The module that holds the values.
     pub module: &'m mut Module,
-    /// What it has so far.
+    /// The operations so far.
     pub ops: Vec<Op>,
 }
 

@@ -1,4 +1,4 @@
-//! Operations as a person would write them: each in its own syntax.
+//! Prints operations for people, each in its own syntax.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub fn readable(module: &Module) -> String {
     writer.text + "}\n"
 }
 
-/// Devices by the number that the dialects give them.
+/// Names of devices by their number in the dialects.
 const DEVICES: [&str; 9] = ["", "", "", "", "npu1", "npu1_1col", "npu1_2col", "npu1_3col", "npu1_4col"];
 
 struct Writer<'m> {
@@ -32,7 +32,7 @@ impl Writer<'_> {
         writeln!(self.text, "{:indent$}{text}", "").expect("writing to a String");
     }
 
-    /// `head {`, the region, `} tail`.
+    /// Prints `head {`, the region, `} tail`.
     fn region(&mut self, head: &str, region: &Region, tail: &str) {
         self.line(&format!("{head} {{"));
         self.depth += 1;

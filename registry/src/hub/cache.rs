@@ -3,8 +3,8 @@
 //! ```text
 //! $HF_HUB_CACHE/models--OWNER--NAME/
 //!   refs/REVISION              the commit that a branch or tag led to
-//!   blobs/HASH                 a file, under the hash that the hub names it by
-//!   blobs/HASH.incomplete      as much of it as came
+//!   blobs/HASH                 a file, under the hash by which the hub names it
+//!   blobs/HASH.incomplete      the part of it that was received
 //!   snapshots/COMMIT/FILE      a link to its blob
 //! $HF_HUB_CACHE/.locks/models--OWNER--NAME/HASH.lock    of the process that fetches it
 //! ```
@@ -22,12 +22,12 @@ use crate::hub::reference::HubReference;
 use crate::hub::select::{INDEX, Kind, Selection, parts_of};
 use crate::hub::settings::HubSettings;
 
-/// Deeper, no file of a model lies.
+/// Most folders in a path of a model's file.
 const MAX_DEPTH: usize = 4;
-/// More than any index of weights has.
+/// More bytes than any index of weights has.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
-/// The part of the cache that one repository has.
+/// The part of the cache for one repository.
 pub struct Cache {
     folder: PathBuf,
     locks: PathBuf,
@@ -68,7 +68,7 @@ impl Cache {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Files of a snapshot that are there, as paths within it.
+    /// Existing files of a snapshot, as paths within it.
     pub fn names(&self, commit: &str) -> Vec<String> {
         let mut names = Vec::new();
         collect(&self.snapshot(commit), "", MAX_DEPTH, &mut names);
@@ -76,7 +76,7 @@ impl Cache {
         names
     }
 
-    /// Whether a snapshot has all of a model; another program may have fetched some of its files only.
+    /// Whether a snapshot has all of a model; another program may have fetched only some of its files.
     pub fn is_complete(&self, commit: &str, selection: &Selection) -> bool {
         let has = |name: &str| selection.files.contains(name);
         match selection.kind {
@@ -93,12 +93,12 @@ impl Cache {
         self.folder.join("blobs").join(file.hash.digits())
     }
 
-    /// Whether a file is there; it got its name when its hash was right.
+    /// Whether a file is there; it gets its name only when its hash is correct.
     pub fn has(&self, file: &HubFile) -> bool {
         fs::metadata(self.blob(file)).is_ok_and(|found| found.is_file() && found.len() == file.size)
     }
 
-    /// As much of a file as came before, for this process alone until the lock is dropped.
+    /// The part of a file that was received before, locked for this process until the lock is dropped.
     pub fn incomplete(&self, file: &HubFile, on_wait: &dyn Fn()) -> Result<(PathBuf, File, File), RegistryError> {
         let lock_path = self.locks.join(format!("{}.lock", file.hash.digits()));
         let lock = || {

@@ -12,11 +12,11 @@ use crate::error::RegistryError;
 use crate::hub::reference::HubReference;
 use crate::hub::settings::HubSettings;
 
-/// More than the description of any repository has.
+/// More bytes than the description of any repository has.
 const MAX_DESCRIPTION_BYTES: usize = 64 << 20;
-/// Requests that may bring nothing before a fetch gives up; what was fetched until then is kept.
+/// Requests without received bytes after which a fetch gives up; bytes that were fetched until then are kept.
 pub const ATTEMPTS: u32 = 5;
-/// Before the first of them is made again; doubled each time.
+/// Delay before the first of them is repeated; doubled each time.
 pub const FIRST_WAIT: Duration = Duration::from_millis(200);
 
 /// The hub's description of one revision.
@@ -27,7 +27,7 @@ pub struct Repository {
     pub files: Vec<HubFile>,
 }
 
-/// A file of a repository. Its name is a path within it, without a way out.
+/// A file of a repository. Its name is a path that stays within the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFile {
     pub name: String,
@@ -35,7 +35,7 @@ pub struct HubFile {
     pub hash: FileHash,
 }
 
-/// What the content hashes to; its digits are the name of a blob in the cache, too.
+/// Hash of the content; its digits are also the name of the blob in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileHash {
     /// SHA-256 of a large file.
@@ -59,7 +59,7 @@ pub struct Hub<'a> {
     has_token: bool,
 }
 
-/// Why a request brought nothing, or not all.
+/// Why a request failed or was cut.
 pub enum Failure {
     /// The same request may succeed a moment later.
     Transient(String),
@@ -153,7 +153,7 @@ impl Hub<'_> {
         Ok(body)
     }
 
-    /// Names of the hub are segments of a path, whatever characters they have.
+    /// Escapes a name of the hub as one segment of a path.
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.endpoint.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -162,7 +162,7 @@ impl Hub<'_> {
         url
     }
 
-    /// In words that a user can act on.
+    /// The error as a message that helps the user.
     fn refusal(&self, status: StatusCode, response: &Response) -> Failure {
         let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok()).unwrap_or_default();
         let revision = self.reference.revision();
@@ -203,10 +203,11 @@ pub fn in_words(error: &reqwest::Error) -> String {
     what
 }
 
-/// Checks a hub's description of a repository, and names its files: all that is read of its answers before files are fetched.
+/// Checks a hub's description of a repository and returns the names of its files: the only answer that is parsed before files are
+/// fetched.
 ///
 /// # Errors
-/// In words, for bytes that say something else.
+/// A message for people, for bytes that are not such a description.
 #[doc(hidden)]
 pub fn describe(description: &[u8]) -> Result<Vec<String>, String> {
     decode(description).map(|repository| repository.files.into_iter().map(|file| file.name).collect())
@@ -260,7 +261,7 @@ fn is_digits(text: &str, count: usize) -> bool {
     text.len() == count && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether a path stays in the folder that it is put into.
+/// Whether a relative path stays inside its folder.
 fn is_inside(name: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && part != "." && part != ".." && part.len() <= 255;
     name.len() <= 1024

@@ -1,4 +1,5 @@
-//! One file of a repository, into the cache: what is there is kept, an interrupted download goes on, and what came is hashed.
+//! Downloads one file of a repository into the cache: existing bytes are kept, an interrupted download continues, and all bytes are
+//! hashed.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,7 +15,7 @@ use crate::hub::cache::Cache;
 use crate::hub::client::{ATTEMPTS, FIRST_WAIT, Failure, FileHash, Hub, HubFile, in_words};
 use crate::progress::Counter;
 
-/// Brings a file into the cache unless it is there.
+/// Downloads a file into the cache unless it is there.
 pub async fn blob(
     hub: &Hub<'_>,
     cache: &Cache,
@@ -28,7 +29,7 @@ pub async fn blob(
         return Ok(());
     }
     let (path, mut content, _lock) = tokio::task::block_in_place(|| cache.incomplete(file, on_wait))?;
-    // Another process may have brought it meanwhile.
+    // Another process may have downloaded it meanwhile.
     if cache.has(file) {
         counter.kept(file.size);
         return Ok(());
@@ -49,7 +50,7 @@ pub async fn blob(
             Err(Broken::Here(error)) => return Err(in_file(error)),
             Err(Broken::There(Failure::Final(error))) => return Err(error),
             Err(Broken::There(Failure::Transient(what))) => {
-                // What arrived is progress, however little.
+                // Any received bytes count as progress.
                 (attempt, wait) = if done > begun { (1, FIRST_WAIT) } else { (attempt + 1, wait) };
                 if attempt == ATTEMPTS {
                     return Err(RegistryError::hub(hub.reference, format!("{}: {what}", file.name)));
@@ -94,7 +95,7 @@ async fn piece_by_piece(
 ) -> Result<(), Broken> {
     let (response, is_rest) = hub.content(commit, &file.name, *done).await.map_err(Broken::There)?;
     if !is_rest && *done > 0 {
-        // This hub serves no ranges.
+        // This hub does not support ranges.
         counter.lost(std::mem::take(done));
         *hasher = Hasher::new(file);
     }

@@ -1,5 +1,5 @@
-//! Models of the Hugging Face Hub, in the cache that its own programs keep: what they have fetched is used, and what is fetched here
-//! is theirs, too.
+//! Models of the Hugging Face Hub, in the cache that the Hub's own programs share: files are used whichever program has fetched
+//! them.
 //!
 //! ```text
 //! hf:owner/name@rev ──► /api/models/owner/name/revision/rev ──► commit, files with sizes and hashes
@@ -8,9 +8,9 @@
 //!                       /owner/name/resolve/commit/file ──► blobs/HASH.incomplete ──► blobs/HASH ──► snapshots/commit/file
 //! ```
 //!
-//! Two calls are all that this needs of the hub. hf-hub 1.0 makes them, too, with 220 crates in its tree, among them an upload client and a
-//! storage protocol; this makes them with the HTTP client that the registry's client brings, and SHA-1 besides, by which the
-//! hub names small files.
+//! Only two calls of the hub are needed. hf-hub 1.0 also makes them, with 220 crates in its tree, among them an upload client and a
+//! storage protocol; this module makes them with the HTTP client of the registry's client, and with SHA-1, by which the hub names
+//! small files.
 
 mod cache;
 mod client;
@@ -39,13 +39,13 @@ pub use settings::HubSettings;
 pub struct HubModel {
     /// An artifact, a GGUF file (of a split model, the first), or a folder with safetensors.
     pub path: PathBuf,
-    /// The commit that it is of.
+    /// The commit of the repository.
     pub commit: String,
-    /// Bytes that came over the network for it.
+    /// Bytes that were received over the network for it.
     pub moved_bytes: u64,
 }
 
-/// What the cache has of a reference, without asking the hub: a revision that was fetched, with all files that its model needs.
+/// The model of a reference in the cache, without a request to the hub: a fetched revision with all files that its model needs.
 pub fn cached(reference: &HubReference, settings: &HubSettings) -> Option<HubModel> {
     let cache = Cache::of(reference, settings);
     let commit = cache.commit_of(reference.revision())?;
@@ -55,11 +55,11 @@ pub fn cached(reference: &HubReference, settings: &HubSettings) -> Option<HubMod
     cache.is_complete(&commit, &selection).then_some(HubModel { path, commit, moved_bytes: 0 })
 }
 
-/// Fetches what a reference leads to now, but for the files that are there. `on_wait` is called before a wait for another process.
+/// Fetches the current model of a reference, except files that are there. `on_wait` is called before a wait for another process.
 ///
 /// # Errors
-/// When the hub does not answer, refuses, or gives other bytes than it names, when the repository has no model or several, and when there
-/// is no room.
+/// When the hub does not answer, refuses, or sends bytes with another hash, when the repository has no model or several, and when
+/// the disk is full.
 pub fn fetch(
     reference: &HubReference,
     settings: &HubSettings,
@@ -81,7 +81,7 @@ pub fn fetch(
         let counted = &counter;
         let fetched = files.iter().map(|file| download::blob(hub, cache, &repository.commit, file, counted, on_wait));
         stream::iter(fetched).buffer_unordered(PARALLEL).try_collect::<()>().await?;
-        // Names come last: a snapshot of ours has all of its model.
+        // Names are made last, so that a snapshot made here has all files of its model.
         files.iter().try_for_each(|file| cache.link(&repository.commit, file))?;
         cache.set_commit(reference.revision(), &repository.commit)?;
         let path = cache.snapshot(&repository.commit).join(main);

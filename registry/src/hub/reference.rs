@@ -1,11 +1,11 @@
-//! `hf:owner/name[@revision][:part]`: what a model on the hub is called.
+//! `hf:owner/name[@revision][:part]`: the reference to a model on the hub.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::RegistryError;
 
-/// What every such name begins with.
+/// Begin of every such reference.
 const SCHEME: &str = "hf:";
 const DEFAULT_REVISION: &str = "main";
 /// The hub's own limit.
@@ -23,7 +23,7 @@ pub struct HubReference {
 }
 
 impl HubReference {
-    /// Whether a text is meant as one, well-formed or not.
+    /// Whether a text begins as a reference, well-formed or not.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
@@ -82,7 +82,7 @@ fn split(text: &str, at: char) -> (&str, Option<&str>) {
     text.split_once(at).map_or((text, None), |(first, second)| (first, Some(second)))
 }
 
-/// Never a way out of a folder.
+/// Checks a name, which must not lead out of a folder.
 fn is_name(text: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let begins = text.starts_with(|letter: char| letter.is_ascii_alphanumeric() || letter == '_');

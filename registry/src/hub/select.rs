@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     pub kind: Kind,
-    /// What is run or compiled: a file, or the empty name of the repository's folder.
+    /// The file to run or compile; empty: the repository's folder.
     pub main: String,
     pub files: BTreeSet<String>,
 }

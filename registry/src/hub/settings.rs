@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Settings of a user. There is no default, for a cache lies somewhere: [`HubSettings::of_user`] and [`HubSettings::at`] say where.
+/// Settings of a user. There is no default, because the cache needs a folder, from [`HubSettings::of_user`] or [`HubSettings::at`].
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubSettings {
@@ -12,7 +12,7 @@ pub struct HubSettings {
     pub token: Option<String>,
     /// Folder of repositories.
     pub cache: PathBuf,
-    /// Nothing is fetched.
+    /// Whether nothing is fetched.
     pub offline: bool,
 }
 

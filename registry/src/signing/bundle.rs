@@ -1,4 +1,4 @@
-//! The sigstore bundle: a signature and what to verify it with, as JSON.
+//! The sigstore bundle: a signature and its verification material, as JSON.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub const BUNDLE_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 /// Media type of the signed payload.
 const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
-/// Larger than any that was written.
+/// Larger than any real bundle.
 pub const MAX_BUNDLE_BYTES: u64 = 1 << 20;
 
 /// A signature of a payload.
@@ -20,7 +20,7 @@ pub struct Bundle {
     pub signature: Vec<u8>,
 }
 
-/// Who signed.
+/// The signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Material {
     /// SHA-256 of the public key as PEM, in digits.
@@ -51,10 +51,10 @@ impl Bundle {
         serde_json::to_vec(&bundle).expect("a bundle is plain data")
     }
 
-    /// Reads what anybody may have written.
+    /// Reads an untrusted bundle.
     ///
     /// # Errors
-    /// In words, for bytes that are no bundle with one signature.
+    /// A message for people, for bytes that are not a bundle with one signature.
     pub fn decode(bytes: &[u8]) -> Result<Bundle, String> {
         if bytes.len() as u64 > MAX_BUNDLE_BYTES {
             return Err(format!("signature has {} bytes, expected at most {MAX_BUNDLE_BYTES}", bytes.len()));
@@ -88,7 +88,7 @@ impl Bundle {
         })
     }
 
-    /// The bytes that the signature is of: DSSE's encoding of a payload and its type.
+    /// The signed bytes: DSSE's encoding of a payload and its type.
     pub fn signed_bytes(payload: &[u8]) -> Vec<u8> {
         let mut bytes = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
         bytes.extend(payload);

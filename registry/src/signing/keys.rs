@@ -1,4 +1,4 @@
-//! Keys on elliptic curves: a private one signs, a public one verifies.
+//! Keys on elliptic curves: private keys sign, public keys verify.
 
 use std::path::Path;
 
@@ -16,21 +16,21 @@ use super::statement;
 use crate::error::RegistryError;
 use crate::sha256;
 
-/// What model-signing uses on each curve.
+/// The algorithms that model-signing uses on each curve.
 const SCHEMES: [SignatureScheme; 2] = [SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ECDSA_NISTP384_SHA384];
 
-/// A private key, and what others verify its signatures with.
+/// A private key, and the public key or certificates that verify its signatures.
 pub struct SigningKey {
     key: std::sync::Arc<dyn rustls::sign::SigningKey>,
     material: Material,
 }
 
 impl SigningKey {
-    /// Reads a private key as PEM, by `openssl genpkey` or `openssl ecparam -genkey`; with certificates, the signer's first, the signature
-    /// is valid for everybody who trusts the last one's issuer.
+    /// Reads a private key as PEM, by `openssl genpkey` or `openssl ecparam -genkey`. With certificates, the signer's first, the
+    /// signature is valid for everybody who trusts the last one's issuer.
     ///
     /// # Errors
-    /// When a file is none of these, or the first certificate is of another key.
+    /// When a file is not PEM of such content, or the first certificate belongs to another key.
     pub fn read(path: &Path, certificates: &[std::path::PathBuf]) -> Result<SigningKey, RegistryError> {
         let wrong = |what: String| RegistryError::Artifact { path: path.to_owned(), what };
         let bytes = std::fs::read(path).map_err(RegistryError::io(path))?;
@@ -109,7 +109,7 @@ fn algorithm<'k>(
     let known = default_provider().signature_verification_algorithms.mapping;
     let of_scheme = |scheme| known.iter().find(|(known, _)| *known == scheme).map(|(_, algorithms)| *algorithms);
     SCHEMES.into_iter().filter_map(of_scheme).find_map(|algorithms| {
-        // The first is of the curve that the scheme names.
+        // The first algorithm is that of the scheme's own curve.
         let first = *algorithms.first()?;
         (first.public_key_alg_id().as_ref() == id).then_some((first, point))
     })
@@ -127,7 +127,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     (found == tag && len <= rest.len()).then(|| rest.split_at(len))
 }
 
-/// What model-signing names a public key by: the SHA-256 of its PEM.
+/// model-signing's name of a public key: the SHA-256 of its PEM.
 pub fn hint(key: &SubjectPublicKeyInfoDer<'_>) -> String {
     let text = STANDARD.encode(key);
     let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("ASCII")).collect();

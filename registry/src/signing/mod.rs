@@ -1,4 +1,4 @@
-//! Signatures of artifacts, in the OpenSSF model-signing format: a sigstore bundle that `model_signing verify` reads, too.
+//! Signatures of artifacts, in the OpenSSF model-signing format: a sigstore bundle that `model_signing verify` also reads.
 //!
 //! ```text
 //! bundle ── verification material: the hash of a public key, or a chain of certificates
@@ -6,8 +6,8 @@
 //!              └─ in-toto statement: SHA-256 of the artifact's file, and of all such hashes
 //! ```
 //!
-//! A signature covers the file with the kernels of all targets. Keys are on the curves P-256 and P-384; TLS's library computes
-//! with them.
+//! A signature covers the file with the kernels of all targets. Keys are on the curves P-256 and P-384; the cryptography is that of
+//! the TLS library.
 
 mod bundle;
 mod keys;

@@ -1,4 +1,4 @@
-//! What is signed: an in-toto statement of the hashes of a model's files.
+//! The signed content: an in-toto statement of the hashes of a model's files.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use unicorn_artifact::header::hex;
 
 const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/v1";
 const PREDICATE_TYPE: &str = "https://model_signing/signature/v1.0";
-/// How model-signing names the file of a model that is one file.
+/// Name of the file in model-signing's statement of a model that is one file.
 const ONLY_FILE: &str = ".";
 
 /// The statement of a model that is one file.
@@ -23,10 +23,10 @@ pub fn of_file(file_name: &str, sha256: &[u8; 32]) -> Vec<u8> {
     serde_json::to_vec(&statement).expect("a statement is plain data")
 }
 
-/// Checks that a statement is of this file, alone or in a folder with others.
+/// Checks that a statement covers this file, alone or in a folder with others.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why the statement is refused.
 pub fn check(payload: &[u8], file_name: &str, sha256: &[u8; 32]) -> Result<(), String> {
     let statement: Value =
         serde_json::from_slice(payload).map_err(|error| format!("statement does not decode: {error}"))?;

@@ -1,4 +1,4 @@
-//! Whose signatures are trusted, and whether an artifact has one.
+//! The trusted signers, and the check whether one of them has signed an artifact.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::sha256;
 /// OID of the extended key usage codeSigning, in DER.
 const CODE_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x03];
 
-/// Public keys, and certificates whose holders vouch for others.
+/// Trusted public keys, and certificates of trusted issuers.
 #[derive(Default)]
 pub struct Trust {
     keys: Vec<(PathBuf, SubjectPublicKeyInfoDer<'static>)>,
@@ -46,7 +46,7 @@ impl Trust {
     /// Adds a public key as PEM.
     ///
     /// # Errors
-    /// When the file is none.
+    /// When the file is not a public key.
     pub fn add_key(&mut self, path: &Path) -> Result<(), RegistryError> {
         self.keys.push((path.to_owned(), keys::read_public(path)?));
         Ok(())
@@ -55,17 +55,17 @@ impl Trust {
     /// Adds certificates of issuers as PEM.
     ///
     /// # Errors
-    /// When the file holds none.
+    /// When the file holds no certificate.
     pub fn add_certificates(&mut self, path: &Path) -> Result<(), RegistryError> {
         self.anchors
             .extend(keys::read_certificates(path)?.into_iter().map(|certificate| (path.to_owned(), certificate)));
         Ok(())
     }
 
-    /// Adds what a policy names: a JSON object with lists `keys` and `certificates` of PEM files, relative to its own folder.
+    /// Adds the signers of a policy: a JSON object with lists `keys` and `certificates` of PEM files, relative to its own folder.
     ///
     /// # Errors
-    /// When it is no policy, names no signer, or names a file that is none of these.
+    /// When it is not a policy, names no signer, or names a file that is neither a key nor certificates.
     pub fn add_policy(&mut self, path: &Path) -> Result<(), RegistryError> {
         let wrong = |what: String| RegistryError::Artifact { path: path.to_owned(), what };
         let text = std::fs::read_to_string(path).map_err(RegistryError::io(path))?;
@@ -82,7 +82,7 @@ impl Trust {
     /// Verifies that the bundle in the file `signature` is a trusted signature of the file at `path`.
     ///
     /// # Errors
-    /// What is wrong with the signature, or whose it is.
+    /// Why the signature is refused, or whose it is.
     pub fn verify(&self, path: &Path, signature: &Path) -> Result<Signed, RegistryError> {
         let wrong = |what: String| RegistryError::Artifact { path: signature.to_owned(), what };
         let found = std::fs::metadata(signature).map_err(RegistryError::io(signature))?;
@@ -103,12 +103,12 @@ impl Trust {
 
     pub(crate) fn verify_bytes(&self, bundle: &[u8], file_name: &str, hash: &[u8; 32]) -> Result<Signed, String> {
         let (signed, payload) = self.signer(bundle)?;
-        // Only now is what was signed worth reading.
+        // The signed content is read only after its signature was verified.
         statement::check(&payload, file_name, hash)?;
         Ok(signed)
     }
 
-    /// Whose signature a bundle is, and what it is of.
+    /// The signer of a bundle, and the signed content.
     pub(crate) fn signer(&self, bundle: &[u8]) -> Result<(Signed, Vec<u8>), String> {
         let bundle = Bundle::decode(bundle)?;
         let message = Bundle::signed_bytes(&bundle.payload);
@@ -130,7 +130,7 @@ impl Trust {
         }
     }
 
-    /// The chain must lead to a trusted certificate today, and the signer's must not be for another purpose.
+    /// Checks that the chain leads to a trusted certificate today, and that the signer's certificate is not for another purpose.
     fn by_certificate(&self, chain: &[Vec<u8>], message: &[u8], signature: &[u8]) -> Result<Signed, String> {
         let chain: Vec<CertificateDer<'_>> = chain.iter().map(|der| CertificateDer::from(&der[..])).collect();
         let (own, others) = chain.split_first().ok_or("signature has no certificate")?;

@@ -9,13 +9,13 @@ use rspirv::spirv::{
 
 use super::module::{instructions, new_id, points_to, u32_constant, workgroup_pointers};
 
-/// Completes a module that declares the Vulkan memory model; one with the GLSL450 model stays as it is.
+/// Completes a module that declares the Vulkan memory model; one with the GLSL450 model is not changed.
 ///
 /// - An access is private to its invocation unless it is NonPrivatePointer: accesses to workgroup memory and to `@coherent` buffers
-///   get that operand, and the Coherent decoration, which this model lacks, goes.
-/// - A barrier makes writes available and visible only where its semantics say so: here every barrier does.
-/// - The Device scope needs a feature of its own; QueueFamily, the widest scope without one, includes every workgroup that we
-///   submit, because all run on one queue.
+///   get that operand, and the Coherent decoration, which this model lacks, is removed.
+/// - A barrier makes writes available and visible only if its semantics include that: here every barrier's do.
+/// - The Device scope needs a feature of its own; QueueFamily, the widest scope without one, includes every submitted
+///   workgroup, because all run on one queue.
 pub(crate) fn apply_vulkan_memory_model(module: &mut Module) {
     if has_vulkan_memory_model(module) {
         mark_shared_accesses(module);
@@ -100,7 +100,7 @@ fn complete_barriers(module: &mut Module) {
     module.types_global_values.extend(completed.into_values());
 }
 
-/// Fences and atomics of the Device scope get that of QueueFamily.
+/// Replaces the Device scope of fences and atomics by QueueFamily.
 fn narrow_scopes(module: &mut Module) {
     let device: BTreeSet<Word> = module
         .types_global_values

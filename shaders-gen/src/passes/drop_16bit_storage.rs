@@ -3,8 +3,8 @@
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::Capability;
 
-/// Drops the capabilities for f16 in buffers and in the shader's interface. naga requests them wherever a module has f16 at all;
-/// our buffers hold 32-bit words, and f16 appears in registers alone.
+/// Drops the capabilities for f16 in buffers and in the shader's interface. naga requests them for every module with f16; buffers
+/// here hold 32-bit words, and f16 appears only in registers.
 pub(crate) fn drop_16bit_storage(module: &mut Module) {
     let unused = [
         Capability::StorageBuffer16BitAccess,

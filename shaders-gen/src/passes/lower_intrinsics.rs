@@ -4,12 +4,13 @@
 //! OpFunctionCall for each call; here each call becomes the instructions of that name, and the functions are dropped. A function of that
 //! file without a lowering is an error, and `check` refuses a module that still has one.
 //!
-//! Where naga 30 does not let a function take what the operation needs, the call is still explicit, and the pass reads its argument as the
+//! Where naga 30 does not allow the operation's parameters, the call is still explicit, and the pass reads its argument as the
 //! declaration describes:
 //!
-//! - A pointer into workgroup memory is no parameter for naga. A load of a matrix takes the first element by value
+//! - naga does not allow a pointer into workgroup memory as a parameter. A load of a matrix takes the first element by value
 //!   (`coop_load_half_a(tile[i], stride)`), and the pass takes the pointer from the OpLoad of that argument.
-//! - Functions have a fixed number of parameters. Words of a lane come as an array, and the pass takes them from the OpCompositeConstruct.
+//! - Functions have a fixed number of parameters. Words of a lane are passed as an array, and the pass takes them from the
+//!   OpCompositeConstruct.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ use super::module::{declared_type, new_id, u32_constant};
 use crate::check::mismatch;
 use crate::error::EmitError;
 
-/// Replaces calls of intrinsics by instructions, and drops the intrinsics with the types and constants that they alone used.
+/// Replaces calls of intrinsics by instructions, and drops the intrinsics with the types and constants that only they used.
 ///
 /// # Errors
 /// When an intrinsic has no lowering, or a call's argument is not of the kind that its declaration describes.
@@ -90,12 +91,12 @@ impl Call {
 
 /// The calls of one function.
 struct Calls<'a> {
-    /// Without its functions.
+    /// The module without its functions.
     module: &'a mut Module,
     intrinsics: &'a BTreeMap<Word, Lower>,
     /// OpLoads and OpCompositeConstructs of the function, by result: arguments that stand for their operands.
     sources: BTreeMap<Word, Instruction>,
-    /// The function's variable in which fragments are put together, once there is one, and its type.
+    /// The function's variable in which fragments are assembled, once there is one, and its type.
     fragment: Option<(Word, Word)>,
 }
 
@@ -144,8 +145,8 @@ impl Calls<'_> {
 }
 
 /// OpMemoryBarrier. In the GLSL450 memory model a fence orders coherent accesses, and others may be served by a cache that it
-/// does not invalidate: on an H200, dispatches synchronised by counters
-/// then read the previous layer's activations. Hence the Vulkan model.
+/// does not invalidate: on an H200, dispatches synchronised by counters then read the previous layer's activations. Therefore
+/// kernels use the Vulkan model.
 fn device_fence(calls: &mut Calls) -> Vec<Instruction> {
     request_vulkan_memory_model(calls.module);
     let scope = u32_constant(calls.module, Scope::Device as u32);

@@ -1,7 +1,7 @@
 //! Passes over a SPIR-V module, one function each, in the order in which [`emit`](crate::emit) runs them.
 //!
 //! They replace named intrinsics by instructions, and correct what naga 30 writes where a driver would reject it or run it slowly.
-//! A pass that finds nothing to do leaves the module as it is.
+//! A pass that finds nothing to do does not change the module.
 
 mod apply_vulkan_memory_model;
 mod drop_16bit_storage;

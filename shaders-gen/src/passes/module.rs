@@ -1,4 +1,4 @@
-//! What several passes need: new ids, types and constants, and iteration over instructions.
+//! Shared functions of the passes: new ids, types and constants, and iteration over instructions.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) fn instructions(module: &mut Module) -> impl Iterator<Item = &mut Ins
     blocks.flat_map(|block| &mut block.instructions)
 }
 
-/// An unused id. Takes the header alone, so that the caller can hold references into the module.
+/// An unused id. Takes only the header, so that the caller can hold references into the module.
 pub(super) fn new_id(header: &mut Option<ModuleHeader>) -> Word {
     let header = header.as_mut().expect("a module that was parsed has a header");
     header.bound += 1;

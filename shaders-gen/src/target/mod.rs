@@ -25,15 +25,15 @@ pub struct Target {
     pub is_measured: bool,
     /// Invocations of a subgroup, which reductions use; 0: unknown, reductions go through workgroup memory.
     pub subgroup_size: u32,
-    /// Workgroup memory, as Vulkan's maxComputeSharedMemorySize.
+    /// Bytes of workgroup memory, as Vulkan's maxComputeSharedMemorySize.
     pub shared_memory_bytes: usize,
-    /// Invocations of a workgroup at most, as maxComputeWorkGroupInvocations.
+    /// Most invocations of a workgroup, as maxComputeWorkGroupInvocations.
     pub workgroup_invocations: usize,
     /// Parts of the device that run workgroups independently (CUs, SMs, cores).
     pub compute_units: usize,
-    /// Classes of devices that take it by themselves; empty: any that meets its requirements.
+    /// Classes of devices that use it by default; empty: any that meets its requirements.
     classes: &'static [DeviceClass],
-    /// Whether artifacts hold it unless targets are named.
+    /// Whether artifacts hold it by default.
     pub is_default: bool,
     /// Whether the device multiplies four pairs of int8 in one instruction: INT4 and INT8 weights are then multiplied by integer activations.
     pub integer_dot: bool,
@@ -45,7 +45,7 @@ pub struct Target {
     pub norm: NormTuning,
     /// For devices with cooperative matrices of f16 and sums of f32, 16 x 16 x 16.
     pub matrix: Option<MatrixTuning>,
-    /// Workgroups into which decode's attention is split where a context is long enough: as many as fill the device.
+    /// Workgroups into which decode's attention is split where a context is long enough: the number that fills the device.
     /// `decode_attention` has its own number.
     pub attention_workgroups: usize,
     /// Maximum number of words of K, and of V, that a lane of attention loads ahead. Each is unrolled code, which a driver for CPUs
@@ -116,8 +116,8 @@ impl Target {
         Some(Fragment { side: matrix.fragment, subgroup_size: self.subgroup_size })
     }
 
-    /// The target with attention for long contexts, and from how many cached tokens on it is used; `None`: there is one program for all
-    /// contexts.
+    /// The target with attention for long contexts, and the number of cached tokens from which on it is used; `None`: one program
+    /// for all contexts.
     pub fn long_context(&self) -> Option<(usize, Target)> {
         let tuning = self.decode_attention?;
         let LongContextAttention { from_tokens, heads, workgroups } = tuning.long_context;
@@ -153,12 +153,12 @@ pub fn by_name(name: &str) -> Option<Target> {
     presets::PRESETS.iter().find(|target| target.name == name).cloned()
 }
 
-/// All targets, the more specific first: the runtime takes the first that fits the device.
+/// All targets, the more specific first: the runtime chooses the first that fits the device.
 pub fn presets() -> Vec<Target> {
     presets::PRESETS.to_vec()
 }
 
-/// The targets of an artifact for which none were named, in the order of [`presets`].
+/// The default targets of an artifact, in the order of [`presets`].
 pub fn defaults() -> Vec<Target> {
     presets::PRESETS.iter().filter(|target| target.is_default).cloned().collect()
 }

@@ -12,7 +12,7 @@ use super::{
     MatrixTuning, MinRows, NormTuning, RegisterTuning, Target, TimedTile,
 };
 
-/// The more specific first: the runtime takes the first that fits the device.
+/// The more specific first: the runtime chooses the first that fits the device.
 pub(super) const PRESETS: &[Target] = &[
     RDNA4,
     RDNA3,
@@ -176,7 +176,7 @@ const NVIDIA: Target = Target {
     }),
 };
 
-/// Barriers instead of counters, whose order of workgroups was seen on an H200 alone.
+/// Barriers instead of counters: the order of workgroups that counters need was observed only on an H200.
 const NVIDIA_RTX: Target = Target {
     name: "nvidia-rtx",
     about: "GeForce and RTX from Turing to Blackwell",
@@ -187,7 +187,7 @@ const NVIDIA_RTX: Target = Target {
     ..NVIDIA
 };
 
-/// No matrices: those of Intel are 8 rows high, which naga does not write.
+/// No matrices: Intel's have 8 rows, which naga does not support.
 const INTEL: Target = Target {
     name: "intel",
     about: "Arc and Xe graphics: packed dot products, subgroups of 16",
@@ -329,15 +329,15 @@ const GENERIC: Target = Target {
     decode_attention: None,
 };
 
-/// As much as the registers of a lane hold. With 128 rows of the step, a workgroup of twice the lanes waits longer at each barrier: on an H100
-/// a third more time.
+/// The largest tile that the registers of a lane hold. With 128 rows of the step, a workgroup of twice the lanes waits longer at
+/// each barrier: on an H100 a third more time.
 const LANE_GEMM: LaneGemmTuning = LaneGemmTuning {
     many: LaneTile { matrix_rows: 128, step_rows: 64, lane_tiles: 8, lane_rows: 8 },
     few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
     min_rows: 64,
 };
 
-/// For devices of which nothing is known: on an H100, half the results a lane take 40 registers fewer, and 1.2 of the time.
+/// For unknown devices: on an H100, half the results a lane take 40 registers fewer and 1.2 of the time.
 const LANE_GEMM_OF_UNKNOWN_REGISTERS: LaneGemmTuning = LaneGemmTuning {
     many: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
     few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 8 },
@@ -351,7 +351,7 @@ const LANE_GEMM_OF_FEW_REGISTERS: LaneGemmTuning = LaneGemmTuning {
     min_rows: 64,
 };
 
-/// 128 matrix rows each, of four subgroups; times are of an H200.
+/// Tiles of 128 matrix rows, for four subgroups; times are of an H200.
 const NVIDIA_TILES: &[TimedTile] = &[
     nvidia_tile(16, 128, 1160, 366),
     nvidia_tile(32, 128, 1010, 497),

@@ -21,7 +21,7 @@ pub struct MatMulTuning {
     pub workgroup: usize,
     /// The same for kernels that normalise and quantise their input first, or that have four or more rows of the step.
     pub prologue_workgroup: usize,
-    /// Tiles that share such a prologue, where there is more than one for each of the device's `compute_units`.
+    /// Tiles that share such a prologue if there is more than one for each of the device's `compute_units`.
     pub prologue_tiles: usize,
     /// Workgroups with a prologue for each of the `compute_units`; further matrix rows are made in passes of these workgroups. 0: each
     /// has a workgroup of its own.
@@ -48,11 +48,11 @@ pub struct MatMulTuning {
 /// integers, else in f32 (`unicorn_kernels::float_gemm`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaneGemmTuning {
-    /// Where it makes at least two workgroups for each of the device's `compute_units`.
+    /// Tile for products with at least two such workgroups for each of the device's `compute_units`.
     pub many: LaneTile,
-    /// For smaller products: more workgroups, each of which does less.
+    /// Tile for smaller products: more workgroups, each with less work.
     pub few: LaneTile,
-    /// From how many rows of the step on they are used.
+    /// Number of rows of the step from which on they are used.
     pub min_rows: usize,
 }
 
@@ -95,14 +95,14 @@ pub struct DecodeAttentionTuning {
     pub lanes: usize,
     /// Workgroups into which it is split, where a context is long enough.
     pub workgroups: usize,
-    /// Maximum number of query heads of a KV head that a workgroup takes, in steps of up to eight rows. With more, more of them share
-    /// each read of K and V; with fewer, each workgroup has less to do in sequence.
+    /// Maximum number of query heads of a KV head in a workgroup, in steps of up to eight rows. With more, more of them share each
+    /// read of K and V; with fewer, each workgroup has less sequential work.
     pub few_heads: usize,
-    /// The same in steps of more rows.
+    /// The same for steps of more rows.
     pub many_heads: usize,
-    /// Words of K, and of V, that a lane loads ahead: with more it waits less often, and fewer lanes fit.
+    /// Words of K, and of V, that a lane loads ahead: with more, it waits less often, but fewer lanes fit the registers.
     pub words_ahead: usize,
-    /// For steps of one row behind many cached tokens.
+    /// Tuning for steps of one row after many cached tokens.
     pub long_context: LongContextAttention,
 }
 
@@ -111,7 +111,7 @@ pub struct DecodeAttentionTuning {
 pub struct LongContextAttention {
     /// Cached tokens from which on this program is faster.
     pub from_tokens: usize,
-    /// Query heads of a KV head that a workgroup takes.
+    /// Query heads of a KV head in a workgroup.
     pub heads: usize,
     /// Workgroups into which it is split.
     pub workgroups: usize,
@@ -131,7 +131,7 @@ pub struct MatrixTuning {
     pub fragment: usize,
     /// How GEMMs are cut.
     pub gemm: GemmTuning,
-    /// From how many rows of the step on they are used.
+    /// Number of rows of the step from which on they are used.
     pub min_rows: MinRows,
     /// How attention of many rows is cut.
     pub flash: FlashTile,
@@ -163,11 +163,11 @@ impl MinRows {
 /// How the operands of a GEMM reach the matrix units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GemmTuning {
-    /// Both through workgroup memory (`unicorn_kernels::gemm`).
+    /// Both operands through workgroup memory (`unicorn_kernels::gemm`).
     Workgroup {
-        /// For programs of more than `few.step_rows` rows.
+        /// Tiles for programs of more than `few.step_rows` rows.
         many: GemmTile,
-        /// For programs of at most `few.step_rows` rows.
+        /// Tiles for programs of at most `few.step_rows` rows.
         few: GemmTile,
     },
     /// Weights from registers (`unicorn_kernels::register_gemm`).
@@ -183,14 +183,14 @@ pub struct RegisterTuning {
     pub lanes_hold_fragments: bool,
 }
 
-/// A tile, and how long a workgroup takes for a stage of 128 columns of INT4, in nanoseconds.
+/// A tile, and the time of a workgroup for a stage of 128 columns of INT4, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimedTile {
     /// The tile.
     pub tile: RegisterTile,
-    /// Alone on one of the `compute_units`.
+    /// Time if the workgroup is alone on one of the `compute_units`.
     pub alone_ns: usize,
-    /// One of several on a compute unit: the time of all, divided by their number.
+    /// Time of several workgroups on a compute unit, divided by their number.
     pub shared_ns: usize,
 }
 

@@ -50,7 +50,7 @@ pub fn make(release: &Release) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Writes SHA256SUMS, as `sha256sum --check` reads it.
+/// Writes SHA256SUMS in the form that `sha256sum --check` reads.
 ///
 /// # Errors
 /// When a package cannot be read.
@@ -65,7 +65,7 @@ pub fn sums(out: &Path, packages: &[&Path]) -> Result<()> {
     run(Command::new("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(out))
 }
 
-/// `content` as gzip makes it, without name and time.
+/// `content` compressed by gzip, without name and time.
 ///
 /// # Errors
 /// When gzip does not run.

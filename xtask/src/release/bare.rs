@@ -15,7 +15,7 @@ use crate::root::{RELEASE, Root};
 use crate::run::{read, run};
 use crate::system;
 
-/// Without certificates, apt-get does not reach every mirror.
+/// Certificates, without which apt-get does not reach every mirror.
 const PACKAGES: &str = "ca-certificates";
 /// The model of the tests, under the name that the examples have for one.
 const MODEL: &str = "tests/models/gemma3-2m-draft";
@@ -26,10 +26,10 @@ const APT: [&str; 5] =
     ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--yes", "--option=APT::Install-Recommends=false"];
 /// The most that `systemd-analyze security` may find exposed, of 100.
 const MAX_EXPOSURE: &str = "30";
-/// For a server to load its model.
+/// Time for a server to load its model.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs the test. What failed stays where it is.
+/// Runs the test. A root in which it failed is kept.
 ///
 /// # Errors
 /// The first command that fails in the root.
@@ -78,7 +78,7 @@ impl Bare<'_> {
         run(&mut self.shell("archive/*/bin/unicorn-compile --version && archive/*/bin/unicorn-run --version"))
     }
 
-    /// What every command must have, is there and is what it should be.
+    /// Checks that the files of every command are there and correct.
     fn check_files(&self) -> Result<()> {
         let listed = read(&mut self.command(&["dpkg", "--listfiles", deb::NAME]))?;
         for path in [

@@ -8,29 +8,29 @@ use serde_json::Value;
 
 use crate::run::{cargo, read};
 
-/// A crate, ours or another.
+/// A crate, of this repository or another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crate {
     pub name: String,
     pub version: String,
     /// An SPDX expression.
     pub licence: String,
-    /// Where its source lies on this machine.
+    /// Folder of its source on this machine.
     pub folder: PathBuf,
     /// SHA-256 of the archive that crates.io has; `None`: ours.
     pub checksum: Option<String>,
-    /// Others that it is linked with, by place in the list.
+    /// Crates that it is linked with, by index in the list.
     pub links: Vec<usize>,
 }
 
 impl Crate {
-    /// As package URLs name it.
+    /// The crate's package URL.
     pub fn url(&self) -> String {
         format!("pkg:cargo/{}@{}", self.name, self.version)
     }
 }
 
-/// `packages` and what they are linked with, by name: neither tools of their builds nor what their tests use.
+/// `packages` and the crates that they are linked with, by name, without crates that only builds or tests use.
 ///
 /// # Errors
 /// When cargo does not resolve them.

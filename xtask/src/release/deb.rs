@@ -1,4 +1,4 @@
-//! The Debian package, by dpkg-deb alone: what it holds is a folder with a control file.
+//! The Debian package, made by dpkg-deb from a folder with a control file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

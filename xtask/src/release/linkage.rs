@@ -1,4 +1,4 @@
-//! What the programs need of a system: the C library and the compiler's, and nothing else. Vulkan's loader is opened when they run.
+//! The libraries that the programs link: only the C library and the compiler's. Vulkan's loader is opened at run time.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `cargo xtask release`: both programs as a user gets them, and a test of that in a bare Debian.
+//! `cargo xtask release`: packages of both programs, and a test of them in a bare Debian.
 //!
 //! ```text
 //! programs, man pages, completions ─┬─► unicorn-VERSION-TARGET.tar.gz      any Linux with its C library or a newer one
@@ -9,8 +9,8 @@
 //! all of them ──────────────────────► SHA256SUMS
 //! ```
 //!
-//! They lie in `target/packages/out`. The same commit, toolchain and machine give the same bytes: times are that of the commit. This is a
-//! command of its own, no part of `cargo xtask test`: an optimised build takes minutes.
+//! They are written to `target/packages/out`. The same commit, toolchain and machine give the same bytes: times are that of the
+//! commit. This is not a part of `cargo xtask test`, because an optimised build takes minutes.
 
 mod archive;
 mod bare;
@@ -43,7 +43,7 @@ pub struct ReleaseArgs {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PACKAGES: [&str; 2] = ["unicorn-compiler", "unicorn-run"];
 
-/// What every kind of package is made of.
+/// The parts of every kind of package.
 pub struct Release {
     binaries: Binaries,
     man_pages: PathBuf,

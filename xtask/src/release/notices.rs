@@ -1,4 +1,4 @@
-//! Licences of what is linked: most require that their text goes along with the program.
+//! Licences of linked crates: most require that their text is distributed with the program.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::tree;
 /// Beginnings of the names of such files.
 const NAMES: [&str; 4] = ["LICEN", "COPYING", "NOTICE", "UNLICENSE"];
 
-/// Every text once, below the crates that it is of.
+/// Every text once, below the crates to which it applies.
 ///
 /// # Errors
 /// When a crate's folder cannot be read, or names no licence in any way.
@@ -45,7 +45,7 @@ pub fn of(crates: &[Crate]) -> Result<String> {
     Ok(all)
 }
 
-/// What stands for the licence of a crate whose manifest names a file instead of an expression.
+/// Text in place of a licence expression, for a crate whose manifest names a file instead.
 pub fn text_of_unlisted(one: &Crate) -> String {
     format!("licence file of {} {}", one.name, one.version)
 }

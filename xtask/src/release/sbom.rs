@@ -1,5 +1,5 @@
-//! The list of what the programs are linked with, as CycloneDX 1.6 (JSON): scanners compare it with advisories. cargo-cyclonedx writes
-//! such lists, too, for each package by itself; the parts of a release are those of two packages together, which `cargo metadata` names.
+//! The list of the crates that the programs are linked with, as CycloneDX 1.6 (JSON): scanners compare it with advisories.
+//! cargo-cyclonedx also writes such lists, but for one package; a release has two, whose crates `cargo metadata` lists together.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn component(one: &Crate) -> Value {
     });
     match &one.licence[..] {
         "" => component["licenses"] = json!([{"license": {"name": text_of_unlisted(one)}}]),
-        // Of old: `MIT/Apache-2.0` means either.
+        // Older syntax: `MIT/Apache-2.0` means either.
         expression => component["licenses"] = json!([{"expression": expression.replace('/', " OR ")}]),
     }
     if let Some(checksum) = &one.checksum {
@@ -58,7 +58,7 @@ fn component(one: &Crate) -> Value {
     component
 }
 
-/// `seconds` since 1970, as RFC 3339 writes it.
+/// `seconds` since 1970 in the form of RFC 3339.
 fn utc(seconds: u64) -> Result<String> {
     Ok(OffsetDateTime::from_unix_timestamp(seconds.try_into()?)?.format(&Rfc3339)?)
 }

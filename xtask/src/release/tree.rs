@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Makes a folder that has nothing in it.
+/// Makes an empty folder.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -16,7 +16,7 @@ pub fn empty(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("folder cannot be made: {}", folder.display()))
 }
 
-/// Writes a file that every user can read, and the folders that it lies in.
+/// Writes a file that every user can read, and makes its folders.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -1,4 +1,4 @@
-//! Errors on the terminal: the library's message, and what to type next, which only the program can name.
+//! Errors on the terminal: the library's message and the command to type next, which only the program knows.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub fn explain(error: &CompileError) -> String {
     }
 }
 
-/// What to type next, with what joins it to the message.
+/// The command to type next, with the text that joins it to the message.
 fn next(error: &CompileError) -> Option<String> {
     match error {
         CompileError::Option { option, .. } => option_flag(option).map(|flag| format!(" ({flag})")),
@@ -85,7 +85,7 @@ fn remedy_flags(remedy: &Remedy) -> String {
     }
 }
 
-/// The command that leads from what was given to a model.
+/// The command that makes a model from what was given.
 fn next_model(path: &Path, found: &NotAModel) -> Option<String> {
     let (given, name) = (quoted(path), path.file_name().unwrap_or_default().to_string_lossy());
     let out = |ending: &str| quoted(Path::new(&format!("{name}{ending}")));
@@ -136,7 +136,7 @@ fn beside(path: &Path) -> std::path::PathBuf {
     path.with_file_name(name)
 }
 
-/// As a shell takes it for one word.
+/// Quoted so that a shell reads it as one word.
 pub fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%=~".contains(letter);
@@ -146,7 +146,7 @@ pub fn quoted(path: &Path) -> String {
     printable(&format!("'{}'", text.replace('\'', r"'\''"))).into_owned()
 }
 
-/// As a string of Python within double quotes of a shell.
+/// Quoted as a Python string within a shell's double quotes.
 fn python(path: &Path) -> String {
     let text = path.to_string_lossy();
     let mut escaped = String::from("'");

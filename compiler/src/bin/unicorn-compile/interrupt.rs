@@ -19,7 +19,7 @@ use unicorn_compiler::TRIAL_THREAD;
 pub struct Partial(Arc<Mutex<Option<PathBuf>>>);
 
 impl Partial {
-    /// From now on a signal that ends the process removes what [`Partial::set`] named last.
+    /// From now on a signal that ends the process removes the path that [`Partial::set`] received last.
     pub fn removed_by_signals() -> Partial {
         let partial = Partial::default();
         // Without a handler an interrupt would leave the temporary file; failing to set one changes nothing else.
@@ -29,14 +29,14 @@ impl Partial {
         partial
     }
 
-    /// Replaces what an interrupt removes.
+    /// Sets the path that an interrupt removes.
     pub fn set(&self, path: Option<&Path>) {
         if let Ok(mut partial) = self.0.lock() {
             *partial = path.map(Path::to_owned);
         }
     }
 
-    /// Returns when signals are heeded.
+    /// Returns when signals are handled.
     fn watch(&self) -> io::Result<()> {
         let ignored = ignored_signals();
         let heeded =
@@ -58,13 +58,13 @@ impl Partial {
     /// Ends the process at the first signal.
     fn removed_by(&self, mut signals: Signals) {
         let Some(signal) = signals.forever().next() else { return };
-        // Held until the process is gone, so that no half-written file begins or gets its name meanwhile.
+        // Held until the process has ended, so that no half-written file begins or gets its name meanwhile.
         let path = self.0.lock();
         if let Ok(Some(path)) = path.as_deref() {
             let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
         }
         if signal == SIGBUS {
-            // The thread that read behind a file's end does so again and again until the process is gone.
+            // The thread that read after a file's end repeats this until the process has ended.
             tell(format_args!("error: {}", unreadable_file()));
             std::process::exit(1);
         }
@@ -87,8 +87,8 @@ fn unreadable_file() -> String {
     }
 }
 
-/// Path and last page of a line of `/proc/self/maps`: `from-to rwxp offset dev inode path`. A file that is gone has ` (deleted)`
-/// behind its name.
+/// Path and last page of a line of `/proc/self/maps`: `from-to rwxp offset dev inode path`. The name of a deleted file is followed
+/// by ` (deleted)`.
 fn mapped_file(line: &str) -> Option<(String, u64)> {
     let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
     let mut words = line.splitn(6, ' ');
@@ -105,10 +105,10 @@ fn file_bytes(path: &str) -> Option<u64> {
     std::fs::metadata(path).ok().filter(|found| found.is_file()).map(|found| found.len())
 }
 
-/// When memory runs out, the standard library prints that and aborts. From now on that ends the process as any error
+/// When memory is exhausted, the standard library prints an error and aborts. From now on it ends the process as any error
 /// does: with status 1 and no core.
 pub fn fail_when_memory_runs_out() {
-    // Without a handler the same line is there, with another status.
+    // Without a handler the same line is printed, with another status.
     let _ = flag::register_conditional_shutdown(SIGABRT, 1, Arc::new(AtomicBool::new(true)));
 }
 
@@ -122,12 +122,12 @@ pub fn leave_out_panics_of_trials() {
     }));
 }
 
-/// A line on stderr, if it takes one.
+/// Prints a line to stderr, if it can be written.
 fn tell(line: Arguments) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// What shells add to a signal's number for the status of a process that it ended.
+/// Offset that shells add to a signal's number for the status of a process that it ended.
 const SIGNALLED: i32 = 128;
 
 /// Signals that the parent process ignores, as `nohup` does with the closing of the terminal: a bit each, the first

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // A stderr that takes nothing (a log on a full disk) must not end in a panic.
+            // A stderr that cannot be written (a log on a full disk) must not cause a panic.
             let _ = writeln!(std::io::stderr(), "error: {message}");
             ExitCode::FAILURE
         }
@@ -131,7 +131,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     print(false, args.quiet, &format!("{report}\n  run it    unicorn-run {}", explain::quoted(output)))
 }
 
-/// The plan without the model: its sums on stdout, itself in the output file.
+/// The plan without the model: its sums on stdout, the plan itself in the output file.
 fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut Bars) -> Result<(), CompileError> {
     // The same command without --plan-only may have made it.
     if let Some(output) = args.output.as_ref().filter(|output| is_artifact(output)) {
@@ -185,7 +185,7 @@ fn run_retarget(args: &RetargetArgs) -> Result<(), CompileError> {
     print(args.json, args.quiet, &retargeted)
 }
 
-/// All that is not weights is made again from the model's numbers in the metadata: for the targets that the artifact has, and no more.
+/// Makes all parts except weights again from the model's numbers in the metadata, for the targets that the artifact has.
 fn run_upgrade(args: &UpgradeArgs) -> Result<(), CompileError> {
     let output = args.output.as_ref().unwrap_or(&args.artifact);
     if !args.force {
@@ -197,7 +197,7 @@ fn run_upgrade(args: &UpgradeArgs) -> Result<(), CompileError> {
     print(args.json, args.quiet, &upgraded)
 }
 
-/// Each once, with those of this machine's devices in the place of `native`.
+/// The targets, each once, with those of this machine's devices in place of `native`.
 fn targets_named(names: &[String]) -> Result<Vec<Target>, CompileError> {
     let native = if names.iter().any(|name| name == NATIVE) { native::target_names()? } else { Vec::new() };
     let is_named = |target: &Target| names.iter().any(|name| name == target.name) || native.contains(&target.name);
@@ -219,7 +219,7 @@ fn print<T: Display + Serialize>(json: bool, quiet: bool, report: &T) -> Result<
     }
 }
 
-/// Prints to stdout; a reader that has gone (`| head`) is no mistake of ours.
+/// Prints to stdout; a closed pipe (`| head`) is not an error.
 fn say(text: &str) -> Result<(), CompileError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

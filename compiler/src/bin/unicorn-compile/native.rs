@@ -6,7 +6,7 @@ use unicorn_runtime::{DeviceFacts, DeviceKind, devices, misfit};
 /// For each device that can run models, the first target that fits it. A software device counts where there is no other.
 ///
 /// # Errors
-/// Without such a device, and without Vulkan.
+/// When there is no such device, or no Vulkan.
 pub fn target_names() -> Result<Vec<&'static str>, CompileError> {
     let refused = |found: String| CompileError::Option {
         option: "targets",

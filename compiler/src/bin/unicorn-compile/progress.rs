@@ -10,7 +10,7 @@ use unicorn_compiler::{Prediction, Progress, Stage};
 
 use crate::interrupt::Partial;
 
-/// Shows stages on stderr. An interrupt ends the process and what it had half written.
+/// Shows stages on stderr. An interrupt ends the process and removes its half-written files.
 pub struct Bars {
     quiet: bool,
     /// Whether a model without a tokenizer is worth a note.
@@ -89,7 +89,7 @@ impl Progress for Bars {
     }
 }
 
-/// A line on stderr. Progress that cannot be shown is no reason to stop.
+/// Prints a line to stderr. Progress that cannot be shown does not end the compile.
 fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

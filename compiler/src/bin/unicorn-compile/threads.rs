@@ -1,5 +1,5 @@
-//! This process's threads and heap. A limit on processes (`ulimit -u`) or on address space (`ulimit -v`) allows fewer threads than
-//! cores, and while one thread can do the work that is no reason to stop.
+//! This process's threads and heap. A limit on processes (`ulimit -u`) or on address space (`ulimit -v`) may allow fewer threads
+//! than cores; one thread is enough for the work.
 
 use std::env;
 use std::io;
@@ -35,7 +35,7 @@ fn pool_threads() -> usize {
     *THREADS.get_or_init(start_pool)
 }
 
-/// Ensures that rayon has a pool. Where the system gives no thread this one does all the work, so that no other may call
+/// Ensures that rayon has a pool. If the system starts no thread, this thread does all the work, and no other thread may call
 /// rayon.
 ///
 /// # Panics
@@ -47,7 +47,7 @@ pub fn start_pool_here() {
     }
 }
 
-/// rayon panics when it can start fewer threads than it requests. It is set to those that are there, waiting for it.
+/// rayon panics when it can start fewer threads than it requests. Its number is set to the threads that were started before.
 fn start_pool() -> usize {
     let mut waiting: Vec<mpsc::Sender<ThreadBuilder>> =
         (0..wanted_threads()).map_while(|_| waiting_thread().ok()).collect();
@@ -71,7 +71,7 @@ fn waiting_thread() -> io::Result<mpsc::Sender<ThreadBuilder>> {
     thread::Builder::new().spawn(work).map(|_| sender)
 }
 
-/// As many as rayon would start by itself.
+/// Number of threads that rayon would start by default.
 fn wanted_threads() -> usize {
     let requested = env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
     requested.filter(|&count| count > 0).unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))

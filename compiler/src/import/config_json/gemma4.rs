@@ -1,4 +1,4 @@
-//! What Gemma 4's config.json has by fields of its own.
+//! Fields that only Gemma 4's config.json has.
 
 use super::super::config::{ExpertNames, ExpertsConfig, limits};
 use super::super::json::Fields;

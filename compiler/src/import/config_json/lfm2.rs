@@ -1,11 +1,11 @@
-//! What LFM2's config.json has by fields of its own.
+//! Fields that only LFM2's config.json has.
 
 use super::super::config::limits;
 use super::super::families::FamilyDefaults;
 use super::super::json::Fields;
 use crate::error::{CompileError, Result};
 
-/// The field that decides whether the head is the embedding: the first models named it otherwise, and that counts where it is written.
+/// The field that decides whether the head is the embedding: the first models have another name for it, which is used if present.
 pub(super) fn tie_field(text: &Fields, defaults: &FamilyDefaults) -> &'static str {
     match defaults.short_conv_taps {
         Some(_) if text.is_written("tie_embedding") => "tie_embedding",
@@ -25,7 +25,7 @@ pub(super) fn short_conv_taps(text: &Fields, defaults: &FamilyDefaults) -> Resul
     Ok(Some(text.size("conv_L_cache", limits::TAPS)?.unwrap_or(default)))
 }
 
-/// LFM2's intermediate size: of the written one two thirds, times a factor, rounded up, unless `block_auto_adjust_ff_dim` is false.
+/// LFM2's intermediate size: unless `block_auto_adjust_ff_dim` is false, 2/3 of the configured one, times a factor, rounded up.
 pub(super) fn intermediate_size(text: &Fields, written: usize) -> Result<usize> {
     let written = text.size("block_ff_dim", limits::INTERMEDIATE_SIZE)?.unwrap_or(written);
     if !text.flag("block_auto_adjust_ff_dim")?.unwrap_or(true) {

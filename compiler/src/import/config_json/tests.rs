@@ -173,7 +173,7 @@ fn gemma_3_4b_reads_from_its_sparse_config() {
     let full: Vec<usize> = (0..34).filter(|layer| config.layers[*layer].window.is_none()).collect();
     assert_eq!(full, [5, 11, 17, 23, 29]);
     assert_eq!(config.layers[0].window, Some(1024));
-    // Sliding layers keep their own base, and are not stretched.
+    // Sliding layers have a base of their own and no scaling.
     assert_eq!((config.layers[0].rope, config.layers[5].rope), (Some(0), Some(1)));
     assert_eq!((config.ropes[0].inv_freq[0], theta(&config, 0)), (1.0, 10000.0));
     assert_eq!(config.ropes[1].inv_freq[0], 0.125);
@@ -283,7 +283,7 @@ fn granite_multiplies_embedding_residual_scores_and_logits() {
             "logits_scaling": 8.0, "rms_norm_eps": 1e-5 }),
     );
     let config = ok(granite.clone());
-    // The stream is kept divided by the residual's multiplier.
+    // The stream is stored divided by the residual's multiplier.
     assert_eq!((config.embedding_scale, config.rms_norm_eps), (48.0, 1.6e-4));
     assert_eq!((config.query_scale, config.logits_scale), (0.015625, 0.125));
     let plain = ok(small("GraniteForCausalLM"));
@@ -317,7 +317,7 @@ fn granite_4_is_read_where_it_is_dense() {
     }
 }
 
-/// LFM2-1.2B as it is published, and as transformers 5 writes it.
+/// LFM2-1.2B's config.json as published, and as transformers 5 writes it.
 #[test]
 fn lfm2_convolves_in_the_layers_without_attention() {
     let published = json!({

@@ -1,7 +1,7 @@
 //! GGUF's block formats back to floats.
 //!
-//! A block is 32 elements with one scale, or (K) 256 elements in groups of 16 or 32 whose scales are quantised once
-//! more. Nibbles are packed by halves: byte `i` of a run of n bytes holds element `i` low and element `i + n` high.
+//! A block is 32 elements with one scale, or (K) 256 elements in groups of 16 or 32 whose scales are quantised as
+//! well. Nibbles are packed by halves: byte `i` of a run of n bytes holds element `i` low and element `i + n` high.
 
 use half::f16;
 
@@ -10,7 +10,7 @@ use crate::import::SourceDType;
 /// Writes the elements of whole blocks in `bytes` to `out`.
 ///
 /// # Panics
-/// When `dtype` is a float type, which has no blocks, or when `out` is not as long as the blocks are.
+/// When `dtype` is a float type, which has no blocks, or when `out` has another length than the blocks.
 pub fn dequantize(dtype: SourceDType, bytes: &[u8], out: &mut [f32]) {
     let (block_elements, block_bytes) = dtype.block();
     assert_eq!(bytes.len() / block_bytes, out.len() / block_elements, "blocks in and out");
@@ -124,12 +124,12 @@ fn pair_byte(group: usize) -> usize {
     32 * (group / 8) + 16 * (group % 2)
 }
 
-/// And where in each of 16 bytes the group's pair is.
+/// Shift of the group's bit pair in each of its 16 bytes.
 fn pair_shift(group: usize) -> usize {
     2 * (group / 2 % 4)
 }
 
-/// What a code of IQ4_NL and IQ4_XS stands for.
+/// Value of each code of IQ4_NL and IQ4_XS.
 const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// d f16 | 16 bytes of nibbles; element = d * value of the code
@@ -150,7 +150,7 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Twice what a code of MXFP4 stands for: sign, two bits of exponent, one of mantissa.
+/// Twice the value of a code of MXFP4: sign, two bits of exponent, one of mantissa.
 const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// exponent u8 | 16 bytes of nibbles; element = 2^(exponent - 128) * value of the code

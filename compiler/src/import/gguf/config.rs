@@ -15,7 +15,7 @@ use crate::error::{CompileError, Result};
 /// Makes the config.json; `tokenizer` gives its token ids.
 ///
 /// # Errors
-/// When a key is missing or has another type than it should, or when the metadata requires what we do not do.
+/// When a key is missing or has the wrong type, or when the metadata requires something that is not supported.
 pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &TokenizerSection) -> Result<Json> {
     let keys = Keys { gguf, architecture };
     keys.refuse_unknown_graphs()?;
@@ -89,7 +89,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
 fn feed_forward(keys: &Keys) -> Result<usize> {
     let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
     let whole = keys.size("feed_forward_length")?;
-    // Where experts alone take its place, theirs is meant.
+    // Where experts replace the MLP, the width is theirs.
     let size = if keys.architecture == Architecture::GptOss { expert.or(whole) } else { whole.or(expert) };
     match size {
         Some(size) => Ok(size),
@@ -180,7 +180,7 @@ fn delta_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     if keys.architecture.has_experts() { experts_fields(keys, Json::Object(fields)) } else { Ok(fields) }
 }
 
-/// llama.cpp has no keys for the kinds of its layers, which take turns, or for the numbers of its activation.
+/// llama.cpp has no keys for the kinds of its layers, which alternate, or for the constants of its activation.
 fn gpt_oss_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     let window = keys.size("attention.sliding_window")?;
     let window = keys.gguf.require(&keys.name("attention.sliding_window"), window)?;
@@ -214,7 +214,7 @@ fn granite_fields(keys: &Keys) -> Result<Map<String, Json>> {
     Ok(fields)
 }
 
-/// A layer without heads of keys has a convolution. The length of the feed-forward is the one that the folder's factors make.
+/// A layer without KV heads has a convolution. The width of the feed-forward is already multiplied by the folder's factors.
 fn lfm2_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     if keys.size("attention.sliding_window")?.is_some() {
         return Err(CompileError::Unsupported {
@@ -251,13 +251,13 @@ fn mistral3_fields(keys: &Keys, config: &mut Map<String, Json>) -> Result<Map<St
 
 fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     let is_gemma2 = keys.architecture == Architecture::Gemma2;
-    // GGUF has no key for the scale of q·k. The 27B models alone do not use the head's size, and llama.cpp recognises them
-    // by their number of layers.
+    // GGUF has no key for the scale of q·k. Only the 27B models use another one than the head's size gives, and llama.cpp
+    // recognises them by their number of layers.
     let is_27b = sizes.layers == if is_gemma2 { 46 } else { 62 };
     let query_pre_attn_scalar = if is_27b { sizes.hidden / sizes.heads } else { sizes.head_dim };
     let (default_window, default_period) = if is_gemma2 { (Some(4096), 2) } else { (None, 6) };
     let window = keys.size("attention.sliding_window")?.or(default_window);
-    // Gemma 2 exports from before the keys existed mean the published caps.
+    // Gemma 2 exports from before the keys existed have the published caps.
     let (default_attention_cap, default_final_cap) = if is_gemma2 { (Some(50.0), Some(30.0)) } else { (None, None) };
     let mut fields = object(json!({
         "hidden_activation": "gelu_pytorch_tanh",
@@ -275,7 +275,7 @@ fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     Ok(fields)
 }
 
-/// One name a layer. A pattern is a period, of which the last layer attends to all tokens, or a bool a layer.
+/// The kind of each layer. A pattern is a period, of which the last layer attends to all tokens, or a bool for each layer.
 fn layer_types(keys: &Keys, layers: usize, window: Option<usize>, default_period: usize) -> Result<Vec<&'static str>> {
     let key = keys.name("attention.sliding_window_pattern");
     let is_sliding: Vec<bool> = match keys.gguf.value(&key) {
@@ -314,7 +314,7 @@ impl Sizes {
             let (key, tensors) = (keys.name("block_count"), keys.gguf.tensors.len());
             return Err(keys.gguf.malformed(format!("{key} is {layers}, more than the file's {tensors} tensors")));
         }
-        // Layers that predict further tokens are counted, too.
+        // Layers that predict further tokens are counted as well.
         let further =
             if keys.architecture.has_delta_nets() { keys.size("nextn_predict_layers")?.unwrap_or(0) } else { 0 };
         let Some(layers) = layers.checked_sub(further).filter(|layers| *layers > 0) else {

@@ -44,7 +44,7 @@ impl<'a> Cursor<'a> {
         Ok(taken.try_into().expect("take gives as many bytes as were requested"))
     }
 
-    /// The next `len_bytes` bytes. The length may be the file's own claim, so it is compared before it is used.
+    /// The next `len_bytes` bytes. The length may come from the file, so it is checked before it is used.
     pub fn take(&mut self, len_bytes: u64, what: &str) -> Result<&'a [u8]> {
         let rest = &self.bytes[self.position..];
         if len_bytes > rest.len() as u64 {

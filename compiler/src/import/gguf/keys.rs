@@ -6,12 +6,12 @@ use super::reader::Gguf;
 use super::value::Value;
 use crate::error::{CompileError, Result};
 
-/// The architectures of GGUF that we read.
+/// The architectures of GGUF that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// Llama, and what shares its graph: Mistral, SmolLM and more are exported under this name.
+    /// Llama and models with its graph: Mistral, SmolLM and more are exported under this name.
     Llama,
-    /// Under Llama's name, with experts.
+    /// Exported under Llama's name, with experts.
     Mixtral,
     Qwen2,
     Qwen2Moe,
@@ -84,7 +84,7 @@ impl Architecture {
         matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
     }
 
-    /// q and k have the order of their rows that llama.cpp's converter gives Llamas.
+    /// The rows of q and k are ordered as llama.cpp's converter orders Llama's.
     pub fn interleaves_heads(self) -> bool {
         matches!(self, Architecture::Llama | Architecture::Mixtral | Architecture::Granite | Architecture::Mistral3)
     }
@@ -102,7 +102,7 @@ impl Architecture {
         )
     }
 
-    /// Most layers have a gated delta net in the place of attention.
+    /// Most layers have a gated delta net in place of attention.
     pub fn has_delta_nets(self) -> bool {
         matches!(self, Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe)
     }
@@ -154,7 +154,7 @@ impl Keys<'_> {
         format!("{}.{key}", self.architecture.name())
     }
 
-    /// A number above 0; 0 reads as absent, as llama.cpp takes it.
+    /// A number above 0; 0 reads as absent, as in llama.cpp.
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
         let key = self.name(key);
         if let Some(Value::Array(_)) = self.gguf.value(&key) {
@@ -184,7 +184,7 @@ impl Keys<'_> {
         numbers.ok_or_else(|| self.gguf.malformed(format!("{name} has an element that is no whole number from 0 on")))
     }
 
-    /// Heads of keys of the layers that have any.
+    /// KV heads of the layers that have any.
     pub fn kv_heads_of_attention(&self, layers: usize) -> Result<Option<usize>> {
         let key = "attention.head_count_kv";
         let mut found = self.of_layers(key, layers)?;
@@ -213,7 +213,7 @@ impl Keys<'_> {
         self.gguf.require(&self.name(key), self.decimal(key)?)
     }
 
-    /// Keys that change the graph into one that we do not compile.
+    /// Refuses keys that change the graph into one that is not supported.
     pub fn refuse_unknown_graphs(&self) -> Result<()> {
         let unsupported = |key: &str, detail: &str| {
             Err(CompileError::Unsupported { what: self.name(key), detail: detail.to_string() })
@@ -248,7 +248,7 @@ impl Keys<'_> {
     }
 }
 
-/// The shortest decimal that reads back as the same f32; NaN and infinities as they are.
+/// The shortest decimal that reads back as the same f32; NaN and infinities are not changed.
 pub fn shortest_decimal(value: f64) -> f64 {
     (value as f32).to_string().parse().expect("a printed float parses")
 }

@@ -1,4 +1,4 @@
-//! [`Gguf`]: a GGUF file taken apart into metadata and tensors, with every length and offset checked.
+//! [`Gguf`]: a GGUF file parsed into metadata and tensors, with every length and offset checked.
 //!
 //! ```text
 //!   "GGUF" | version u32 | tensor count u64 | metadata count u64
@@ -21,21 +21,21 @@ use crate::import::SourceDType;
 /// The file's parts, borrowed from its bytes.
 pub struct Gguf<'a> {
     path: &'a Path,
-    /// The file, and behind it those that were appended.
+    /// The bytes of the file, followed by those of appended files.
     parts: Vec<&'a [u8]>,
     metadata: BTreeMap<&'a str, Value<'a>>,
     pub tensors: BTreeMap<&'a str, TensorInfo>,
 }
 
-/// Where a tensor lies. The range is inside the file and the last dimension is whole blocks.
+/// Where a tensor is stored. The range is inside the file and the last dimension is whole blocks.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// Outermost first, columns last: the reverse of the file's order. 1 to 4 dimensions, none of them 0.
     pub shape: Vec<usize>,
     pub dtype: SourceDType,
-    /// Which of the model's files it lies in.
+    /// Index of the model's file that holds it.
     pub part: usize,
-    /// In that file.
+    /// Offset in that file.
     pub offset_bytes: usize,
     pub len_bytes: usize,
 }
@@ -45,7 +45,7 @@ const MAX_DIMENSIONS: u32 = 4;
 const DEFAULT_ALIGNMENT_BYTES: u64 = 32;
 
 impl<'a> Gguf<'a> {
-    /// Takes `bytes` apart; `path` only names the file in errors.
+    /// Parses `bytes`; `path` only names the file in errors.
     ///
     /// # Errors
     /// When the bytes are not a little-endian GGUF of version 2 or 3, are cut, repeat a key or a tensor, or place a
@@ -60,7 +60,7 @@ impl<'a> Gguf<'a> {
         gguf.check_version(cursor.u32("version")?)?;
         let tensor_count = cursor.u64("tensor count")?;
         let metadata_count = cursor.u64("metadata count")?;
-        // Nothing is reserved for the counts: they are claims, and each entry that is there costs bytes of the file.
+        // No memory is reserved by the counts, which are not trusted; each entry that is read takes bytes of the file.
         for _ in 0..metadata_count {
             gguf.read_metadata(&mut cursor)?;
         }
@@ -128,7 +128,7 @@ impl<'a> Gguf<'a> {
         &self.parts[info.part][info.offset_bytes..][..info.len_bytes]
     }
 
-    /// For keys without which there is no model.
+    /// The value of a key that every model has.
     pub fn require<T>(&self, key: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.malformed(format!("metadata has no {key}")))
     }

@@ -1,7 +1,7 @@
 //! The rotary embedding's part of config.json.
 //!
-//! GGUF has it in keys (`rope.scaling.*`) and in tensors of divisors, one per frequency: `rope_freqs.weight` is what
-//! Llama 3's scaling comes to, `rope_factors_{short,long}.weight` are LongRoPE's. transformers divides frequencies one
+//! GGUF has it in keys (`rope.scaling.*`) and in tensors of divisors, one per frequency: `rope_freqs.weight` is the
+//! result of Llama 3's scaling, `rope_factors_{short,long}.weight` are LongRoPE's. transformers divides frequencies one
 //! by one only under the name `longrope`, so Llama 3's divisors are written as that, with the same list twice.
 
 use serde_json::{Map, Value as Json, json};
@@ -10,7 +10,7 @@ use super::keys::{Architecture, Keys, object, shortest_decimal};
 use crate::error::{CompileError, Result};
 use crate::import::SourceDType;
 
-/// What the fields are made from beside the metadata. `positions` is the longest context, in tokens.
+/// Inputs of the fields in addition to the metadata. `positions` is the longest context, in tokens.
 pub struct RopeShape {
     pub base: f64,
     pub head_dim: usize,
@@ -89,7 +89,7 @@ impl<'a> Scaling<'a> {
             }
         }
         if keys.architecture == Architecture::GptOss {
-            // Between the frequencies that are divided and those that are not, the bounds are no whole numbers.
+            // The bounds between the frequencies that are divided and those that are not are not rounded to whole numbers.
             yarn.insert("truncate".to_string(), json!(false));
         }
         if let Some(mscale_all_dim) = keys.decimal("rope.scaling.yarn_log_multiplier")?.filter(|mscale| *mscale != 0.0)
@@ -117,7 +117,7 @@ fn long_rope(
     original: usize,
     positions: usize,
 ) -> Json {
-    /// Further apart than an f32's rounding, nearer than anything a model would mean.
+    /// More than an f32's rounding error, less than any difference between models.
     const TOLERANCE: f64 = 1e-5;
     let mut fields = object(json!({ "type": "longrope", "short_factor": short, "long_factor": long }));
     let stretch = positions as f64 / original as f64;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::reader::Gguf;
 use crate::error::{CompileError, Result};
 
-/// `NAME`, the number of the part, from 1, and how many there are, of the name of a part without its ending.
+/// Splits the name of a part, without its extension, into `NAME`, the number of the part, from 1, and the number of parts.
 pub fn part_of(stem: &str) -> Option<(&str, usize, usize)> {
     /// Digits of a number, as llama.cpp writes and expects them.
     const DIGITS: usize = 5;

@@ -1,4 +1,4 @@
-//! Where each weight of the model lies in the GGUF file, under its canonical name.
+//! Where each weight of the model is stored in the GGUF file, by canonical name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::error::{CompileError, Result};
 use crate::import::source_layout::StoredAs;
 use crate::import::{DeltaConfig, ModelConfig, RowOrder, Skipped};
 
-/// A row range of a source tensor: what [`crate::import::Tensor`] is, before it has a memory map.
+/// A row range of a source tensor: a [`crate::import::Tensor`] before it has a memory map.
 #[derive(Clone, Debug)]
 pub struct TensorPlace {
     pub source_name: String,
@@ -21,11 +21,11 @@ pub struct TensorPlace {
     pub stored_as: StoredAs,
 }
 
-/// Finds every tensor that `config` calls for. Returns them by canonical name, with what a vision tower takes, and layers that predict
-/// further tokens.
+/// Finds every tensor that `config` requires. Returns them by canonical name, with the tensors of a vision tower and of layers that
+/// predict further tokens, which are skipped.
 ///
 /// # Errors
-/// When a tensor is missing, has another shape than the config gives it, or is there without us knowing its use.
+/// When a tensor is missing, has another shape than the config gives it, or has no known use.
 pub fn locate(
     gguf: &Gguf,
     architecture: Architecture,
@@ -38,7 +38,7 @@ pub fn locate(
         let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
         };
-        // Filters of channels, between whose axes transformers has one of 1.
+        // Filters of channels; transformers has an axis of length 1 between their axes.
         let shape = if let [channels, 1, taps] = shape[..] { vec![channels, taps] } else { shape.clone() };
         let mut expected = shape.clone();
         match wanted.stacked {
@@ -69,7 +69,7 @@ pub fn locate(
     Ok((places, skipped))
 }
 
-/// The source tensor of a canonical one, and which of its rows.
+/// The source tensor of a canonical one, and the first of its rows.
 struct Source {
     name: String,
     first_row: usize,
@@ -96,7 +96,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
     if let (Some(experts), Some((expert, name))) = (&config.experts, expert_part(part)) {
         let rows = match (suffix, name) {
-            // One row holds an expert's.
+            // An expert's biases are one row.
             ("bias", _) => 1,
             (_, "down") => config.hidden_size,
             _ => experts.intermediate_size,
@@ -110,7 +110,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let (q_rows, kv_rows) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
     let fused = |fused_part: &str, first_row: usize, source_rows: usize| {
         let name = in_layer(fused_part);
-        // A range of rows cuts a matrix; of a fused bias, which is one row, we could read the whole only.
+        // Only matrices can be cut by rows; a fused bias is one row and could only be read whole.
         let is_fused = suffix == "weight" && gguf.tensors.contains_key(name.as_str());
         is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows), stacked: None })
     };
@@ -221,7 +221,7 @@ fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) 
     }
 }
 
-/// Qwen3-Next's converter takes apart what the folder has together, but for b and a; Qwen 3.5's lays heads of values in tiles.
+/// Qwen3-Next's converter splits the folder's fused tensors, except b and a; Qwen 3.5's stores heads of values in tiles.
 fn delta_row_order(
     architecture: Architecture,
     config: &ModelConfig,
@@ -243,7 +243,7 @@ fn delta_row_order(
     }
 }
 
-/// A tensor that we would leave unread is part of a graph that we would get wrong, unless its use is known.
+/// Refuses tensors that would not be read, unless their use is known: without them the graph would be wrong.
 fn account_for_the_rest(
     gguf: &Gguf,
     architecture: Architecture,
@@ -256,7 +256,7 @@ fn account_for_the_rest(
     let mut skipped = Skipped::default();
     for (name, info) in &gguf.tensors {
         let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-        // Behind the layers come those that predict further tokens.
+        // After the layers come those that predict further tokens.
         if architecture.has_delta_nets() && layer.is_some_and(|layer| layer >= layers) {
             skipped.tensors += 1;
             skipped.bytes += info.len_bytes as u64;

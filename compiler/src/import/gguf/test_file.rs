@@ -1,6 +1,6 @@
 //! [`TestFile`]: a GGUF file written byte by byte, for tests that then break it.
 
-/// Everything is public: a test changes what is to be wrong and calls [`TestFile::bytes`].
+/// Everything is public: a test changes the part that is to be wrong and calls [`TestFile::bytes`].
 #[derive(Clone)]
 pub struct TestFile {
     pub version: u32,

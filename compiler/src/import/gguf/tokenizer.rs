@@ -1,4 +1,4 @@
-//! The tokenizer in a GGUF file's metadata as a tokenizer.json and what goes with it.
+//! The tokenizer in a GGUF file's metadata as a tokenizer.json, with its special tokens and chat template.
 
 use serde_json::{Value as Json, json};
 use unicorn_artifact::TokenizerSection;
@@ -63,7 +63,7 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
     })
 }
 
-/// What the two kinds of tokenizers differ in: parts of tokenizer.json, and llama.cpp's values for missing keys.
+/// The differences between the two kinds of tokenizers: parts of tokenizer.json, and llama.cpp's values for missing keys.
 struct TokenizerParts {
     normalizer: Json,
     pre_tokenizer: Json,
@@ -74,7 +74,7 @@ struct TokenizerParts {
     default_eos_id: Option<u32>,
 }
 
-/// Tokens that are found in the text before anything else is done with it.
+/// Tokens that are matched in the text before any other step.
 fn added_tokens(vocabulary: &Vocabulary) -> Vec<Json> {
     let added = vocabulary.tokens().filter(|token| token.kind.is_matched_whole());
     let entry = |token: vocabulary::Token| {
@@ -127,7 +127,7 @@ fn stop_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Result
     Ok(ids)
 }
 
-/// A token without a row in the embedding could be typed and not be computed.
+/// A token without a row in the embedding could occur in a text but not be computed.
 fn check_rows(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<()> {
     match gguf.tensors.get("token_embd.weight") {
         Some(embedding) if vocabulary.len() > embedding.shape[0] => {
@@ -187,7 +187,7 @@ mod tests {
         file.set("tokenizer.ggml.eot_token_id", TestValue::U32(1));
         file.set("tokenizer.chat_template", TestValue::String("{{ bos_token }}"));
         let files = parsed(&file);
-        // "</s>" is no control token here, so it is text.
+        // "</s>" is not a control token here, so it is text.
         assert_eq!(files.stop_ids, [3, 1, 0]);
         assert_eq!(files.eos_token.as_deref(), Some("x"));
         assert_eq!(files.chat_template.as_deref(), Some("{{ bos_token }}"));

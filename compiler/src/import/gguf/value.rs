@@ -11,7 +11,7 @@ use std::path::Path;
 use super::cursor::Cursor;
 use crate::error::{CompileError, Result};
 
-/// Integers and floats are widened: what width a writer chose does not matter to any reader of ours.
+/// Integers and floats are widened: no reader here depends on the width that a writer chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     Unsigned(u64),

@@ -50,7 +50,7 @@ impl Tool {
         tensor.strip_suffix(self.names().0[0])?.strip_suffix('.')
     }
 
-    /// The module that this tensor belongs to, if it is no tensor of codes.
+    /// The module that this tensor belongs to, if it is not a tensor of codes.
     pub fn module_of_others(self, tensor: &str) -> Option<&str> {
         let (module, name) = tensor.rsplit_once('.')?;
         let ([_, scales, zeros], groups) = self.names();
@@ -63,7 +63,7 @@ impl Scheme {
     /// Reads `config`'s quantization_config; `None`: weights are floats.
     ///
     /// # Errors
-    /// For another tool, and for what we do not keep: other bits, other layouts, quantised activations.
+    /// For another tool, and for formats that are not supported: other bits, other layouts, quantised activations.
     pub fn read(config: &Fields) -> Result<Option<Scheme>> {
         let Some(fields) = config.object("quantization_config")? else { return Ok(None) };
         match fields.text("quant_method")? {
@@ -85,7 +85,7 @@ fn unsupported(what: String, detail: &str) -> CompileError {
     CompileError::Unsupported { what, detail: detail.to_owned() }
 }
 
-/// Refuses a field that is written and is none of these values, in whatever case.
+/// Refuses a field that is present and has none of these values, ignoring case.
 fn expect(fields: &Fields, name: &str, supported: &[&str]) -> Result<()> {
     match fields.text(name)? {
         Some(found) if !supported.iter().any(|supported| supported.eq_ignore_ascii_case(found)) => Err(unsupported(

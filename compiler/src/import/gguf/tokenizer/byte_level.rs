@@ -44,7 +44,7 @@ fn byte_level() -> Json {
     json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false })
 }
 
-/// Pairs in order of their rank. `tokenizers` refuses one whose parts or whole are no tokens, so we do, with the place.
+/// Pairs in order of their rank. `tokenizers` refuses a pair whose parts or whole are not tokens; this error also names its place.
 fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
     let key = "tokenizer.ggml.merges";
     let list = gguf.require(key, gguf.array(key)?)?;

@@ -6,13 +6,13 @@ use crate::error::{CompileError, Result};
 pub struct PreTokenizer {
     /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
-    /// Applied one after the other; a match is a word of its own, and so is what lies between matches.
+    /// Applied one after the other; each match is a word, and so is each text between matches.
     pub patterns: &'static [&'static str],
-    /// Text is brought to Unicode's composed form first.
+    /// Text is first converted to Unicode's composed form (NFC).
     pub composes_unicode: bool,
-    /// A word that is a token is that token, whatever merging would give.
+    /// A word that is a token becomes that token without merging.
     pub takes_known_words_whole: bool,
-    /// Whether BOS is added where the file is silent.
+    /// Whether BOS is added where the file does not state it.
     pub adds_bos: bool,
 }
 
