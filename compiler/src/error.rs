@@ -17,7 +17,7 @@ pub enum CompileError {
     /// The file system refused.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was read or written.
+        /// File or folder that was read or written.
         path: PathBuf,
         /// The system's message.
         source: std::io::Error,
@@ -42,7 +42,7 @@ pub enum CompileError {
         path.display(), size(*needed_bytes), size(*free_bytes), size(needed_bytes - free_bytes)
     )]
     DiskFull {
-        /// What would have been written.
+        /// The file that would have been written.
         path: PathBuf,
         /// Its predicted length.
         needed_bytes: u64,
@@ -67,12 +67,12 @@ pub enum CompileError {
         /// The version of the compiler that made it, where that is another one.
         other_version: Option<String>,
     },
-    /// What was given as a model is something else.
+    /// The input is not a model.
     #[error("{}: {found}", path.display())]
     NotAModel {
-        /// What was given.
+        /// Path of the input.
         path: PathBuf,
-        /// What it is.
+        /// Kind of the input.
         found: NotAModel,
     },
     /// A GGUF file has tensors of a type that is not read.
@@ -82,20 +82,20 @@ pub enum CompileError {
         path: PathBuf,
         /// Its first tensor of such a type.
         tensor: String,
-        /// As ggml calls it.
+        /// ggml's name of the type.
         found: String,
         /// All that are read, separated by commas.
         supported: &'static str,
     },
-    /// The model's architecture is none that is known.
+    /// The model's architecture is unknown.
     #[error("architecture {found} is not supported; supported are: {supported}")]
     UnsupportedArchitecture {
-        /// As the model names it.
+        /// The model's name for it.
         found: String,
         /// All that are known, separated by commas.
         supported: String,
     },
-    /// A known architecture requires something that we do not do.
+    /// A known architecture requires something that is not supported.
     #[error("{what} is not supported: {detail}")]
     Unsupported {
         /// What it requires.
@@ -146,7 +146,7 @@ pub enum CompileError {
     /// This build of the compiler cannot write NPU programs as MLIR.
     #[error("compiler was built without MLIR of NPU programs, expected the feature npu of unicorn-compiler")]
     NoMlir,
-    /// A kernel is more than a target can do.
+    /// A kernel needs more than a target has.
     #[error("kernel {kernel} for target {target}: {what}")]
     Kernel {
         /// Family and shape.
@@ -169,7 +169,7 @@ pub enum CompileError {
     Cancelled,
 }
 
-/// What people give to a compiler that is no model.
+/// Inputs to a compile that are not models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotAModel {

@@ -463,7 +463,7 @@ impl Builder<'_> {
         VectorRef { tensor: self.tensor(tensor), offset: self.config.norm_offset, scale: 1.0 }
     }
 
-    /// A vector as it is.
+    /// A vector without offset and scale.
     fn plain_vector(&self, name: &str) -> VectorRef {
         VectorRef { tensor: self.tensor(name), offset: 0.0, scale: 1.0 }
     }

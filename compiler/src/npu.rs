@@ -1,4 +1,4 @@
-//! What the NPU does for a model: which products, by which programs, and where their weights lie.
+//! The NPU's work for a model: which products, by which programs, and where their weights are stored.
 //!
 //! ```text
 //! FusedGraph ─ products ─► cost ─► decisions ─► NpuPlan: record of the NPU section, matrices ─ weights ─► sections of NPU weights
@@ -161,8 +161,8 @@ pub fn npu_plan(
     Ok(assemble(graph, decisions, &chosen, &solutions))
 }
 
-/// Bytes of memory that the GPU's plan leaves to an NPU: of the largest memory that an NPU reads, system memory, in which GTT lies, too. `None`:
-/// no limit is known.
+/// Bytes that the GPU's plan leaves to an NPU of the largest memory that an NPU reads: system memory, of which GTT is a part.
+/// `None`: no limit is known.
 fn free_bytes(plan: &Plan) -> Option<u64> {
     let read = plan.machine.tiers.iter().filter(|tier| tier.tier != Tier::Npu && tier.readers.contains(&Reader::Npu));
     let most: Vec<Option<u64>> = read.map(|tier| tier.budget_bytes).collect();

@@ -33,7 +33,7 @@ impl FormatPolicy {
     }
 }
 
-/// The format that holds the parts that the source has as codes of 4 bits without quantising them again; `None`: it has none so.
+/// The format that holds, without quantising again, parts that the source has as codes of 4 bits; `None`: there are no such parts.
 fn kept_format(matrix: &Matrix, config: &ModelConfig) -> Option<WeightFormat> {
     let tensors = matrix.parts.iter().flat_map(MatrixRef::tensors);
     let found: Vec<Option<&KeptCodes>> = tensors.map(|tensor| config.kept_codes.get(&*tensor)).collect();
@@ -253,7 +253,7 @@ impl PackedWeights {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceRow<'a> {
     pub(crate) part: &'a MatrixRef,
-    /// 0 where the matrix is no stack.
+    /// Index of the expert; 0 if the matrix is not a stack.
     pub(crate) expert: usize,
     pub(crate) row: usize,
 }
@@ -307,7 +307,7 @@ impl Matrix {
 /// weights and inputs before they are quantised; no group of weights grows by half, and no row of inputs by a sixth.
 pub(crate) fn product_factor(bound: f64) -> f32 {
     const QUANTISED: f64 = 1.5 * 1.5 * (7.0 / 6.0) * (7.0 / 6.0);
-    // 2^16 is no f16 any more.
+    // 2^16 is beyond f16.
     const GREATEST: f64 = 32768.0;
     let exponent = (bound * QUANTISED / GREATEST).log2().ceil();
     // Values beyond those of all models do not fit f32 either.

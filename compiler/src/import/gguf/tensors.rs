@@ -75,7 +75,7 @@ struct Source {
     first_row: usize,
     /// Where the source has other rows than the canonical tensor: a fused projection.
     source_rows: Option<usize>,
-    /// Number of experts whose matrices, each of the canonical tensor's shape, the source stacks; `None`: it is no stack.
+    /// Number of experts whose matrices, each of the canonical tensor's shape, the source stacks; `None`: it is not a stack.
     stacked: Option<usize>,
 }
 
