@@ -16,7 +16,7 @@ impl Budget {
         self.0.iter().find(|(one, _)| *one == tier).map(|(_, bytes)| *bytes)
     }
 
-    /// In the order in which they were given.
+    /// Tiers and bytes in the order in which they were given.
     pub fn iter(&self) -> impl Iterator<Item = (Tier, u64)> {
         self.0.iter().copied()
     }

@@ -134,7 +134,7 @@ pub enum CompileError {
     DoesNotFit {
         /// What it needs, what there is, and each remedy with what it saves.
         what: String,
-        /// Those remedies that are enough by themselves.
+        /// Remedies of which each is enough alone.
         remedies: Vec<Remedy>,
     },
     /// The weights packed for an NPU have a layout that this version does not use. What the NPU has in the artifact can be taken out.

@@ -95,7 +95,7 @@ pub(crate) enum Op {
     HeadNorm {
         input: ValueId,
         of: NormOf,
-        /// Those of values have none.
+        /// Weight of the norm; norms of values have none.
         weight: Option<VectorRef>,
         out: ValueId,
     },

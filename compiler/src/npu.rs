@@ -45,14 +45,14 @@ const NAMED: usize = 3;
 /// XDNA1, as mlir-aie calls it.
 const DEVICE: &str = "npu1";
 
-/// What the NPU does.
+/// The NPU's part of an artifact.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NpuPlan {
-    /// As the artifact records it, without steps.
+    /// The artifact's record, without steps.
     pub section: NpuSection,
     /// Why each program's tiles have their sizes, for people, in the order of the programs.
     pub explanations: Vec<String>,
-    /// In the order of the section's products.
+    /// The packed matrices, in the order of the section's products.
     pub(crate) matrices: Vec<NpuMatrix>,
 }
 
@@ -175,13 +175,13 @@ fn free_bytes(plan: &Plan) -> Option<u64> {
 /// Products of one kind of work.
 #[derive(Default)]
 struct Candidates {
-    /// Those that have a program.
+    /// Products that have a program.
     products: Vec<Product>,
     /// Total cost of `products`.
     cost: Cost,
-    /// How many have a bias, which no program adds.
+    /// Number of products with a bias, which no program adds.
     biased: usize,
-    /// Names of those that fit no program, and why.
+    /// Names of products that fit no program, with the reason.
     unfit: Vec<String>,
 }
 

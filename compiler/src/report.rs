@@ -21,7 +21,7 @@ use crate::{Planned, Written};
 pub struct Report {
     /// Name of the model: its folder's, or its file's without the extension.
     pub name: String,
-    /// As the model names it.
+    /// The model's name for its architecture.
     pub architecture: String,
     /// Numbers in all of the model's tensors.
     pub parameters: u64,
@@ -138,7 +138,7 @@ impl Report {
 #[derive(Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct PlanReport<'a> {
-    /// As the model names it.
+    /// The model's name for its architecture.
     pub architecture: &'a str,
     /// Numbers in all of the model's tensors.
     pub parameters: u64,

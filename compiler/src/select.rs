@@ -98,7 +98,7 @@ pub struct KernelDispatch {
     pub(crate) workgroups: [usize; 3],
     /// Most rows that it works on.
     pub(crate) rows: usize,
-    /// In the order of `spec.bindings()`.
+    /// Operands in the order of `spec.bindings()`.
     pub operands: Vec<Operand>,
     /// Its name in profiles: the layer and what it computes.
     pub label: String,
@@ -129,7 +129,7 @@ pub enum Operand {
         /// Index of this dispatch in its program.
         dispatch: usize,
     },
-    /// Those of the whole program.
+    /// The slots of the whole program.
     SyncCounterSlots,
     /// Partial results of the splits of an attention or of a GEMM, to be combined: `len` f32 elements.
     Partials {

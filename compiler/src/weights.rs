@@ -75,7 +75,7 @@ pub struct PackedWeight {
 /// are a few bytes of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
-    /// With norms, biases and rotary tables, which are small.
+    /// Matrices of attention, and norms, biases and rotary tables, which are small.
     Attention,
     /// Matrices of the MLPs that every token passes.
     FeedForward,

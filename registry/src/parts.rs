@@ -28,9 +28,9 @@ pub enum PartName {
     Head,
     /// A whole section that is neither kernels nor weights.
     Section {
-        /// As in the table.
+        /// Value in the section table.
         kind: u32,
-        /// As in the table.
+        /// Value in the section table.
         index: u32,
     },
     /// A target's kernels.

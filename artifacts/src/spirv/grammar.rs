@@ -147,7 +147,7 @@ const fn row(opcode: u16, name: &'static str, operands: &'static str, section: S
     Shape { opcode, name, operands, section, rule }
 }
 
-/// In the order of their numbers.
+/// The instructions of the subset, in the order of their opcodes.
 const SHAPES: &[Shape] = &[
     row(op::EXTENSION, "OpExtension", "s", Extensions, Declaration),
     row(op::EXT_INST_IMPORT, "OpExtInstImport", "rs", Imports, Declaration),

@@ -267,7 +267,7 @@ impl Tensor {
 }
 
 impl SourceDType {
-    /// As many elements as `out` holds.
+    /// Fills `out` from the elements in `bytes`.
     fn dequantize(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             SourceDType::F32 => read_elements(bytes, out, f32::from_le_bytes),

@@ -26,7 +26,7 @@ impl NpuCheck {
         Some(NpuCheck { shape, activations, weights: Weights::unpack(&shape, weights) })
     }
 
-    /// As the program reads them.
+    /// The activations in the program's layout.
     pub fn activations(&self) -> Vec<u8> {
         self.activations.pack(&self.shape)
     }

@@ -14,7 +14,7 @@ pub enum NpuWork {
 }
 
 impl NpuWork {
-    /// In the order of a layer.
+    /// All kinds of work, in the order of a layer.
     pub const ALL: [NpuWork; 3] = [NpuWork::Qkv, NpuWork::Output, NpuWork::Ffn];
 
     /// `qkv`, `output` or `ffn`.

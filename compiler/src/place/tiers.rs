@@ -26,9 +26,9 @@ pub(crate) struct Demand<'a> {
 pub(crate) struct Tiers {
     pub(crate) activations: Tier,
     pub(crate) host_buffers: Tier,
-    /// In the order of `PackedWeights::list`.
+    /// Tier of each weight, in the order of `PackedWeights::list`.
     pub(crate) weights: Vec<Choice>,
-    /// In the order of `Demand::kv_groups`.
+    /// Tier of each KV group, in the order of `Demand::kv_groups`.
     pub(crate) kv_groups: Vec<Choice>,
 }
 

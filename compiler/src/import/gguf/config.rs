@@ -140,7 +140,7 @@ fn qwen3_fields(gguf: &Gguf) -> Map<String, Json> {
     }))
 }
 
-/// With windows, it is OLMo 3.
+/// Fields of OLMo 2, or of OLMo 3 if the model has windows.
 fn olmo_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     let bias = keys.gguf.tensors.contains_key("blk.0.attn_q.bias");
     let mut fields = object(json!({ "hidden_act": "silu", "attention_bias": bias }));

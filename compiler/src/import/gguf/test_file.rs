@@ -16,7 +16,7 @@ pub struct TestFile {
 #[derive(Clone)]
 pub struct TestTensor {
     pub name: String,
-    /// As in the file: columns first.
+    /// Dimensions in the file's order: columns first.
     pub dimensions: Vec<u64>,
     pub type_id: u32,
     pub data: Vec<u8>,
