@@ -44,7 +44,7 @@ fn toy() -> (MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf) {
 struct Output {
     logits: Vec<f32>,
     samples: Vec<Sampled>,
-    /// Of two sequences side by side.
+    /// Samples of two sequences in a batch.
     batch: Vec<Vec<Sampled>>,
     tokens: Vec<u32>,
 }

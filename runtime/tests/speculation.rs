@@ -15,7 +15,7 @@ mod toy_artifact;
 /// Proposes what the model will sample, but now and then another token, or fewer, or none.
 struct Guesser {
     state: u32,
-    /// Of 100 tokens, those that are right.
+    /// Percentage of proposed tokens that are right.
     percent: u32,
 }
 

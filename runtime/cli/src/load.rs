@@ -81,15 +81,15 @@ pub fn load_tested(
     unless_too_large(try_load(artifact, args, tested), slots)
 }
 
-/// What a server loads its models for.
+/// How a server loads its models.
 #[derive(Clone)]
 pub struct Serving {
     pub load: LoadArgs,
-    /// Sequences at a time.
+    /// Number of sequences that run at a time.
     pub slots: u32,
-    /// Of each sequence; `None`: the library's choice.
+    /// Longest context of each sequence; `None`: the library's choice.
     pub context_tokens: Option<u32>,
-    /// Of all sequences together; `None`: as long as all can be.
+    /// Tokens in the KV caches of all sequences together; `None`: enough for the longest context of each.
     pub kv_tokens: Option<u32>,
 }
 

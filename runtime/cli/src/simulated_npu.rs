@@ -10,7 +10,7 @@ use crate::terminal::output::note;
 /// likewise.
 ///
 /// # Panics
-/// Of a fault that is none: this is for tests.
+/// When `UNICORN_NPU_FAULT` is not a valid fault: this is for tests.
 pub fn choose(options: &mut LoadOptions) {
     if std::env::var("UNICORN_NPU").as_deref() != Ok("simulated") {
         return;

@@ -159,7 +159,7 @@ impl Access {
         None
     }
 
-    /// Of a request whose host is the server's own.
+    /// Refusal of a page whose origin has no access, in a request that names the server's own host.
     fn origin_refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
         let origin = headers.get(ORIGIN)?.to_str().unwrap_or_default();
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();

@@ -37,7 +37,7 @@ pub(crate) struct Choice {
     events: UnboundedSender<Event>,
     output: OutputText,
     metrics: Arc<Metrics>,
-    /// Of the prompt that was not cached.
+    /// Tokens of the prompt that were not in the cache.
     prompt_tokens: u32,
     begun: Instant,
     first_token: Option<Instant>,

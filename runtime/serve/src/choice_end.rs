@@ -24,7 +24,7 @@ pub(crate) struct ChoiceEnd {
     pub(crate) tokens: u32,
     /// Those since the last text, a stop token included.
     pub(crate) rest: Vec<u32>,
-    /// Of those, if they were asked for.
+    /// Probabilities of those tokens, if they were requested.
     pub(crate) probabilities: Vec<HostSampled>,
     /// Tokens that speculation proposed, and of those, accepted ones.
     pub(crate) drafted: u32,

@@ -60,7 +60,7 @@ pub(crate) struct RequestHandler {
     stop_tokens: Vec<u32>,
     sampling: Sampling,
     seed: Option<u64>,
-    /// Of an answer, at most; `None`: the context.
+    /// Most tokens of an answer; `None`: as many as the context holds.
     max_tokens: Option<u32>,
     bos_token: Option<String>,
     eos_token: Option<String>,
@@ -83,7 +83,7 @@ pub(crate) struct RequestHandler {
 
 /// Longest token that is assumed at least: a character may have so many bytes in an escape of JSON.
 const MIN_LONGEST_TOKEN_BYTES: usize = 12;
-/// Of a body beside its prompt.
+/// Bytes of a request's body in addition to its prompt.
 const PARAMETERS_BYTES: usize = 1 << 20;
 
 impl RequestHandler {
@@ -537,7 +537,7 @@ impl RequestHandler {
 
 /// What is being read from the prompts of a request. Dropping it cancels them.
 pub(crate) struct Awaited {
-    /// Of all prompts.
+    /// Tokens of all prompts.
     pub(crate) n_tokens: usize,
     found: Vec<oneshot::Receiver<Found>>,
 }
@@ -546,7 +546,7 @@ impl Awaited {
     /// What was found in each prompt, in order.
     ///
     /// # Errors
-    /// The first one's that failed.
+    /// The error of the first prompt that failed.
     pub(crate) async fn all(self) -> Result<Vec<Finding>, ApiError> {
         let mut all = Vec::with_capacity(self.found.len());
         for found in self.found {

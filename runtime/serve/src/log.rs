@@ -12,7 +12,7 @@ use tracing::{Span, info, info_span};
 
 /// The client's own id of a request, or a random one; also in the response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Of a client's id, as much as is logged.
+/// Bytes of a client's id that are logged at most.
 const MAX_ID_BYTES: usize = 128;
 
 /// Answers each request with its id, and logs it with status and milliseconds once its response begins.

@@ -64,7 +64,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Of a server whose KV cache has `kv_pages`.
+    /// Metrics of a server whose KV cache has `kv_pages`.
     pub(crate) fn new(kv_pages: u32) -> Metrics {
         Metrics { kv_pages, ..Metrics::default() }
     }

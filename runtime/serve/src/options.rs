@@ -103,9 +103,9 @@ pub enum LeftOut {
 /// Paths that Vertex AI gives a container, beside those of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VertexPaths {
-    /// Of predictions.
+    /// Path of predictions.
     pub predict: String,
-    /// As `/health`.
+    /// Path that is answered as `/health` is.
     pub health: Option<String>,
 }
 

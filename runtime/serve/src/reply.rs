@@ -16,9 +16,9 @@ pub(crate) struct Reply {
     /// One a token, if they were asked for.
     pub(crate) probabilities: Vec<HostSampled>,
     pub(crate) prompt_tokens: u32,
-    /// Of the prompt, those that were in the cache.
+    /// Tokens of the prompt that were in the cache.
     pub(crate) cached_tokens: u32,
-    /// Of the prompt, those that the cache has.
+    /// Tokens of the prompt that are in the cache now.
     pub(crate) fed_tokens: u32,
     /// Until its last event.
     pub(crate) times: Times,
@@ -121,7 +121,7 @@ impl Reply {
 }
 
 impl Usage {
-    /// Of choices, `n` for each prompt.
+    /// Usage of `replies`, which are `n` choices for each prompt.
     pub(crate) fn of(replies: &[Reply], n: u32) -> Usage {
         let firsts = || replies.iter().step_by(n as usize);
         Usage {

@@ -41,12 +41,12 @@ struct NpuBuffers {
     outputs: Arc<Buffer>,
 }
 
-/// Bytes of what passes between the device and an NPU.
+/// Bytes that pass between the device and an NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpuBytes {
-    /// Of the largest product's activations.
+    /// Bytes of the largest product's activations.
     pub activations: u64,
-    /// Of the largest product's outputs.
+    /// Bytes of the largest product's outputs.
     pub outputs: u64,
 }
 

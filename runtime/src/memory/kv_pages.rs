@@ -107,7 +107,7 @@ pub struct BlockTable {
     /// Logical page of `pages[0]`.
     first_page: u32,
     pages: VecDeque<u32>,
-    /// Of recurrent state: tokens that it is the state of, with those of steps in flight. `None`: these are pages of a KV cache.
+    /// Number of tokens that the recurrent state includes, with those of steps in flight. `None`: these are pages of a KV cache.
     state_at: Option<u32>,
 }
 

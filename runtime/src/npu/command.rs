@@ -51,11 +51,11 @@ pub fn state(packet: &[u8]) -> State {
 pub struct Start {
     /// Index of the unit.
     pub unit: usize,
-    /// Of the stream, in the heap.
+    /// Address of the stream in the heap.
     pub stream_address: u64,
-    /// Length of the stream.
+    /// Length of the stream, in words.
     pub stream_words: u32,
-    /// Of the tensors, in the order of the program's arguments.
+    /// Addresses of the tensors, in the order of the program's arguments.
     pub tensors: Vec<u64>,
 }
 

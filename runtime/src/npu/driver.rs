@@ -56,11 +56,11 @@ pub const MAX_UNITS: usize = 32;
 /// A buffer of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceBuffer {
-    /// Of the driver.
+    /// The driver's handle.
     pub handle: u32,
-    /// As it was requested.
+    /// Size as it was requested.
     pub bytes: u64,
-    /// As the array and its firmware address it.
+    /// Address that the array and its firmware use.
     pub address: u64,
 }
 
@@ -91,21 +91,21 @@ pub trait Driver: Send {
     fn needs_control(&self) -> bool;
 
     /// # Errors
-    /// Without memory, or against the order of calls.
+    /// When memory is exhausted, or the call is out of order.
     fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError>;
 
     /// # Errors
-    /// Of a handle that is unknown, or a command's that has not ended.
+    /// When the handle is unknown, or that of a command that has not ended.
     fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError>;
 
     /// The host's view of a buffer.
     ///
     /// # Errors
-    /// Of a handle that is unknown.
+    /// When the handle is unknown.
     fn bytes(&mut self, buffer: DeviceBuffer) -> Result<&mut [u8], NpuError>;
 
     /// # Errors
-    /// Of a handle that is unknown.
+    /// When the handle is unknown.
     fn sync(&mut self, buffer: DeviceBuffer, direction: Direction) -> Result<(), NpuError>;
 
     /// A context of `columns` columns.
@@ -117,24 +117,24 @@ pub trait Driver: Send {
     /// Gives a context its units, at most [`MAX_UNITS`], once.
     ///
     /// # Errors
-    /// Against the order of calls.
+    /// When the call is out of order.
     fn configure(&mut self, context: u32, units: &[Unit<'_>]) -> Result<(), NpuError>;
 
     /// Ends a context and whatever it runs.
     ///
     /// # Errors
-    /// Of a handle that is unknown.
+    /// When the handle is unknown.
     fn destroy_context(&mut self, context: u32) -> Result<(), NpuError>;
 
     /// Submits the packet in `command`; gives its number. The driver keeps `arguments` in place until it has ended.
     ///
     /// # Errors
-    /// Of a context without units, and of a packet that is malformed.
+    /// When the context has no units, or the packet is malformed.
     fn submit(&mut self, context: u32, command: DeviceBuffer, arguments: &[DeviceBuffer]) -> Result<u64, NpuError>;
 
     /// Waits for a command; `false`: it has not ended in time.
     ///
     /// # Errors
-    /// Of a handle or number that is unknown.
+    /// When the handle or the number is unknown.
     fn wait(&mut self, context: u32, number: u64, timeout: Duration) -> Result<bool, NpuError>;
 }

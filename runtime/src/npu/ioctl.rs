@@ -17,7 +17,7 @@ pub struct Node {
 
 impl Node {
     /// # Errors
-    /// As the kernel refuses it.
+    /// Errors of opening the file.
     pub fn open(path: &Path) -> io::Result<Node> {
         Ok(Node { file: OpenOptions::new().read(true).write(true).open(path)? })
     }
@@ -25,7 +25,7 @@ impl Node {
     /// Name of the driver, its major and its minor version.
     ///
     /// # Errors
-    /// Of a node that is not of DRM.
+    /// When the node is not a DRM device.
     pub fn version(&self) -> io::Result<(String, i32, i32)> {
         let mut name = [0u8; 64];
         let mut version =
@@ -38,7 +38,7 @@ impl Node {
     /// The answer to a query, which is of type `T`.
     ///
     /// # Errors
-    /// Of a query that the driver does not have.
+    /// When the driver does not have the query.
     pub fn info<T: Plain>(&self, param: u32) -> io::Result<T> {
         let mut answer = T::default();
         let buffer = ptr::from_mut(&mut answer) as u64;
@@ -49,7 +49,7 @@ impl Node {
     /// A new buffer object's handle.
     ///
     /// # Errors
-    /// Without memory.
+    /// When memory is exhausted.
     pub fn create_buffer(&self, kind: u32, size: u64) -> io::Result<u32> {
         let mut arguments = uapi::CreateBuffer { size, kind, ..Default::default() };
         self.call(uapi::CREATE_BO, &mut arguments)?;
@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// # Errors
-    /// Of an unknown handle.
+    /// When the handle is unknown.
     pub fn buffer_info(&self, handle: u32) -> io::Result<uapi::BufferInfo> {
         let mut info = uapi::BufferInfo { handle, ..Default::default() };
         self.call(uapi::GET_BO_INFO, &mut info)?;
@@ -65,13 +65,13 @@ impl Node {
     }
 
     /// # Errors
-    /// Of an unknown handle.
+    /// When the handle is unknown.
     pub fn close_buffer(&self, handle: u32) -> io::Result<()> {
         self.call(uapi::GEM_CLOSE, &mut uapi::GemClose { handle, pad: 0 })
     }
 
     /// # Errors
-    /// Of an unknown handle.
+    /// When the handle is unknown.
     pub fn sync(&self, handle: u32, direction: u32, size: u64) -> io::Result<()> {
         self.call(uapi::SYNC_BO, &mut uapi::SyncBuffer { handle, direction, offset: 0, size })
     }
@@ -79,7 +79,7 @@ impl Node {
     /// A new context's handle, and that of its timeline.
     ///
     /// # Errors
-    /// Without a heap, and while others have the columns.
+    /// When there is no heap, or others have the columns.
     pub fn create_context(&self, num_tiles: u32, max_opc: u32) -> io::Result<(u32, u32)> {
         let qos = uapi::Qos { priority: uapi::NORMAL_PRIORITY, ..Default::default() };
         let mut arguments =
@@ -89,7 +89,7 @@ impl Node {
     }
 
     /// # Errors
-    /// Of an unknown handle.
+    /// When the handle is unknown.
     pub fn destroy_context(&self, handle: u32, syncobj: u32) -> io::Result<()> {
         self.call(uapi::DESTROY_HWCTX, &mut uapi::DestroyContext { handle, pad: 0 })?;
         self.call(uapi::SYNCOBJ_DESTROY, &mut uapi::SyncobjDestroy { handle: syncobj, pad: 0 })
@@ -98,7 +98,7 @@ impl Node {
     /// Gives a context its units: control images, by their buffers' handles.
     ///
     /// # Errors
-    /// Of a context that has units already.
+    /// When the context has units already.
     pub fn configure(&self, handle: u32, images: &[u32]) -> io::Result<()> {
         // The head and behind it one entry a unit, in which only the first fields are not 0.
         let mut bytes = (images.len() as u16).to_le_bytes().to_vec();
@@ -122,7 +122,7 @@ impl Node {
     /// Submits one command; gives its number.
     ///
     /// # Errors
-    /// Of a packet or handles that the driver refuses.
+    /// When the driver refuses the packet or the handles.
     pub fn submit(&self, context: u32, command: u32, arguments: &[u32]) -> io::Result<u64> {
         let mut exec = uapi::ExecCommand {
             context,
@@ -141,7 +141,7 @@ impl Node {
     /// Waits for a point of a timeline; `false`: it was not reached in time.
     ///
     /// # Errors
-    /// Of an unknown handle.
+    /// When the handle is unknown.
     pub fn wait(&self, syncobj: u32, point: u64, timeout: Duration) -> io::Result<bool> {
         let now = monotonic_ns()?;
         let timeout_ns = now.saturating_add(i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));

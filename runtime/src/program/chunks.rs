@@ -105,8 +105,8 @@ pub fn next_chunk(
     }
 }
 
-/// Of the programs that `fits` accepts: the smallest with enough rows if `n_rows` use a sufficient part of it, else the largest
-/// that is full, else the smallest; among equals, the one for the longest context that `cached` allows.
+/// Chooses among the programs that `fits` accepts: the smallest with enough rows if `n_rows` use a sufficient part of it, else the
+/// largest that is full, else the smallest; among equals, the one for the longest context that `cached` allows.
 fn best(programs: &[ProgramShape], fits: &dyn Fn(&ProgramShape) -> bool, cached: u32, n_rows: u32) -> Option<Chunk> {
     let fits = |shape: &ProgramShape| shape.takes_one_sequence() && shape.from_tokens <= cached && fits(shape);
     let candidates = || programs.iter().enumerate().filter(|(_, shape)| fits(shape));

@@ -48,7 +48,7 @@ pub struct Scheduler<R> {
     decoding: Vec<Active<R>>,
     /// The one that has been idle longest first.
     idle: VecDeque<Session>,
-    /// Of the last tick that fed a step's worth.
+    /// Rate of the last tick that fed at least [`MIN_PREFILL_TOKENS`].
     prefill_tokens_per_s: Option<f64>,
     /// Most tokens of a prompt that are fed in a tick.
     max_prefill_tokens: usize,

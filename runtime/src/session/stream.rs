@@ -228,7 +228,7 @@ struct RowsOfStream<'r> {
 }
 
 impl RowsOfStream<'_> {
-    /// Of the oldest step that ended, if there is one.
+    /// Takes the samples of the oldest step that ended, if there is one.
     fn take(&mut self, flight: &mut Flight, sequences: &mut [&mut Sequence]) -> Option<Vec<Sampled>> {
         let EndedStep { program, sampled } = flight.take(sequences[0].generation()?)?;
         self.append(sequences, program);

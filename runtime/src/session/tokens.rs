@@ -27,7 +27,7 @@ pub struct Tokens<'s> {
 pub struct SessionSpeculation {
     /// Its drafts.
     pub speculator: Speculator,
-    /// Of its steps.
+    /// Measured times of its steps.
     pub times: StepTimes,
 }
 

@@ -54,7 +54,7 @@ pub struct Engine {
 #[derive(Clone, Copy)]
 pub struct Rows<'s> {
     pub slot: u32,
-    /// Of the first token.
+    /// Position of the first token.
     pub position: u32,
     pub tokens: &'s [u32],
     /// 0, or 1 for LongRoPE's long frequencies.

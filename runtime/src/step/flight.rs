@@ -29,11 +29,11 @@ pub struct Flight {
     ended: VecDeque<EndedStep>,
     /// The engine that they ran on.
     generation: u64,
-    /// Of each row, the number of its oldest sample in `submitted`.
+    /// One a row: the number of its oldest sample in `submitted`.
     sample_numbers: Vec<u32>,
-    /// That the device spent in submissions that ended and were not taken into account yet.
+    /// Seconds that the device spent in submissions that ended and were not counted yet.
     gpu_seconds: f64,
-    /// Of a step of the submission that ended last; `None`: none did, or the device keeps no time.
+    /// Mean seconds of a step in the submission that ended last; `None`: none ended, or the device measures no time.
     step_seconds: Option<f64>,
 }
 

@@ -107,8 +107,8 @@ fn with_programs_of_others(
     Some(made)
 }
 
-/// Of a target that has no programs for long contexts alone, those for all contexts, to be used from as many cached tokens on as
-/// those that they replace; `None` if there are none.
+/// Programs for all contexts, of a target that has none for long contexts alone; they are used from the same number of cached
+/// tokens on as the programs that they replace. `None` if there are none.
 fn for_long_contexts(other: &TargetKernels, shape: StepShape, replaced: &[&Program]) -> Option<TargetKernels> {
     let for_all = StepShape { from_tokens: 0, ..shape };
     let gives = |program: &Program| (program.logits, program.samples);

@@ -14,7 +14,7 @@ use crate::vocabulary::Vocabulary;
 
 /// What each answer of a chat has to match, behind its reasoning.
 pub struct AnswerStructure {
-    /// Of an answer that has not begun.
+    /// Constraint of an answer that has not begun.
     constraint: Constraint,
 }
 

@@ -35,7 +35,7 @@ pub struct Start(Vec<&'static str>);
 /// The arguments of calls match their tools' schemas.
 #[derive(Clone)]
 struct Calls {
-    /// Of each tool's arguments, by its name. Made with the request, because that can take long.
+    /// Matcher of each tool's arguments, with the tool's name. Created with the request, because that can take long.
     tools: Vec<(String, Matcher)>,
     openers: Vec<&'static str>,
     is_harmony: bool,
@@ -54,7 +54,7 @@ impl Start {
         Start(Vec::new())
     }
 
-    /// Of the answer in a reply that is read by `format`.
+    /// Texts that precede the answer in a reply that is parsed by `format`.
     pub fn of_answer(format: &ReplyFormat) -> Start {
         Start(match format {
             ReplyFormat { harmony: true, .. } => vec!["<|channel|>final", "<|message|>"],

@@ -29,7 +29,7 @@ impl ReplySampler {
         })
     }
 
-    /// Of a reply that has to match `constraint`.
+    /// Sampler of a reply that has to match `constraint`.
     pub(crate) fn constrained(sampling: &Sampling, constraint: Constraint) -> ReplySampler {
         let sampler = HostSampler::new(sampling.clone(), HostSampling::default());
         ReplySampler { sampler, is_always_needed: false, constraint: Some(constraint), n_tokens: 0 }

@@ -17,7 +17,7 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Of a model with `vocab_size` logits, whose texts end with one of `stop_tokens`.
+    /// Vocabulary of a model with `vocab_size` logits, whose texts end with one of `stop_tokens`.
     pub fn new(tokenizer: &Tokenizer, vocab_size: u32, stop_tokens: &[u32]) -> Vocabulary {
         let mut tokens = tokenizer.vocabulary();
         tokens.resize(vocab_size as usize, TokenBytes::default());

@@ -177,7 +177,7 @@ impl Chat {
         first_kept(window, from, later, prompt)
     }
 
-    /// Of the answer, the prompt already has `begun`.
+    /// Generates an answer whose beginning `begun` is already in the prompt.
     fn answer(&mut self, prompt: &Prompt, exchange: Exchange, begun: &str) -> Result<Answer<'_>, TextError> {
         let conditions = StopConditions {
             max_tokens: self.options.max_tokens,

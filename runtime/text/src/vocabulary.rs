@@ -36,7 +36,7 @@ impl Tokenizer {
 
 /// How a vocabulary writes bytes.
 struct Spelling {
-    /// Of GPT-2's alphabet, where each character stands for a byte.
+    /// Byte of each character in GPT-2's alphabet; `None`: the vocabulary does not use it.
     alphabet: Option<HashMap<char, u8>>,
     /// A character that stands for another text.
     replaced: Option<(String, String)>,

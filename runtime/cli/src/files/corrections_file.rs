@@ -15,7 +15,7 @@ use unicorn_runtime::{Choice, Correction, Corrections, StepShape};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CorrectionsFile {
-    /// Of artifact, target, device and driver, in hexadecimal digits: another's key is no use here.
+    /// Key of artifact, target, device and driver, in hexadecimal digits; corrections with another key do not apply.
     pub key: String,
     /// For people.
     pub device: String,
@@ -48,7 +48,7 @@ pub enum Instead {
 /// A choice among a target's kernels: that of the compiler or of a tuning, but for the wrong one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alternatives {
-    /// Of the programs that give the same, by number; 0: the compiler's.
+    /// Number of the program among those with the same result; 0: the compiler's.
     pub version: u32,
     /// Alternatives of pipelines, by their numbers in the artifact.
     pub winners: BTreeMap<u32, u32>,

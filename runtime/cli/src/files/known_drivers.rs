@@ -14,7 +14,7 @@ use unicorn_runtime::DeviceFacts;
 pub struct KnownDriver {
     pub device: String,
     pub driver: String,
-    /// Of the last self-test; `None`: none was run.
+    /// Result of the last self-test; `None`: none was run.
     pub tested: Option<Tested>,
 }
 

@@ -98,7 +98,7 @@ impl LogitsFile {
     }
 }
 
-/// Of the header's length at the start of the file.
+/// Bytes of the header's length, which the file begins with.
 const LENGTH_BYTES: usize = 8;
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub fn check_kept(path: &Path, what: &str) -> Result<(), CliError> {
 /// Writes `text` to `path`: all of it, or nothing if that fails.
 ///
 /// # Errors
-/// As of the file system.
+/// Errors of the file system.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
     let named = match fs::metadata(path) {
         // A device or a pipe can only be written to.

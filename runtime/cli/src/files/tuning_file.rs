@@ -13,7 +13,7 @@ use unicorn_runtime::{Choice, StepShape, Tuning};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningFile {
-    /// Of artifact, target, device and driver, in hexadecimal digits: another's key is no use here.
+    /// Key of artifact, target, device and driver, in hexadecimal digits; a tuning with another key does not apply.
     pub key: String,
     /// For people.
     pub device: String,
@@ -30,9 +30,9 @@ pub struct TunedStep {
     pub batch: bool,
     /// Cached tokens from which on steps are of this shape.
     pub from_tokens: u32,
-    /// Of the programs that give the same, by number; 0: the compiler's.
+    /// Number of the program among those with the same result; 0: the compiler's.
     pub version: u32,
-    /// Of the whole step: the compiler's choice, and this.
+    /// Time of the whole step: with the compiler's choice, and with this one.
     pub microseconds_before: f64,
     pub microseconds: f64,
     pub winners: Vec<Winner>,
@@ -46,7 +46,7 @@ pub struct Winner {
     pub alternative: u32,
     /// For people.
     pub name: String,
-    /// Of all its dispatches in a step: the compiler's choice, and this.
+    /// Time of all its dispatches in a step: with the compiler's choice, and with this one.
     pub microseconds_before: f64,
     pub microseconds: f64,
 }

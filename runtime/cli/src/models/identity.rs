@@ -23,8 +23,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of the model at `source`, compiled with `options`. File contents are not read: names, sizes and times of change stand for
-    /// them.
+    /// Identity of the model at `source`, compiled with `options`. File contents are not read: names, sizes and times of change
+    /// represent them.
     ///
     /// # Errors
     /// When the source cannot be listed.

@@ -129,7 +129,7 @@ impl StatusWriter {
         StatusWriter::named(model, &model.meta().model.name, std::process::id().to_string())
     }
 
-    /// Of one of this process's models: the `number`th, which requests call `name`.
+    /// Writes the status of one of several models of this process: number `number`, which requests call `name`.
     pub fn of_several(model: &Model, name: &str, number: usize) -> StatusWriter {
         StatusWriter::named(model, name, format!("{}-{number}", std::process::id()))
     }

@@ -38,16 +38,16 @@ pub struct LoadStatistics {
     pub target: String,
     /// Whether the Vulkan device runs on the CPU.
     pub software: bool,
-    /// Until the first step could start; in a lazy load, before all weights are resident.
+    /// Time until the first step could start; in a lazy load, before all weights are resident.
     pub load_s: f64,
-    /// Until all weights were resident. This and the following are `None` while a lazy load is running.
+    /// Time until all weights were resident. This and the following are `None` while a lazy load is running.
     pub load_resident_s: Option<f64>,
-    /// Moving the weights.
+    /// Time to move the weights.
     pub load_weights_s: Option<f64>,
-    /// Making the pipelines.
+    /// Time to create the pipelines.
     pub load_pipelines_s: f64,
     pub load_pipelines: u32,
-    /// Of those, pipelines that were found in the cache; `None`: there is no cache, or the driver does not report it.
+    /// Number of those pipelines that were found in the cache; `None`: there is no cache, or the driver does not report it.
     pub load_pipelines_from_cache: Option<u32>,
     pub load_weight_bytes: u64,
     /// `load_weight_bytes / load_weights_s`, in 10⁹ bytes a second; `None`: too fast to measure.
@@ -56,7 +56,7 @@ pub struct LoadStatistics {
     pub load_upload_path: String,
     /// Where weights were compared with their hashes: `device`, `file`, or `None` for nowhere.
     pub load_verified: Option<&'static str>,
-    /// Comparing them on the device.
+    /// Time to compare them on the device.
     pub load_verify_s: Option<f64>,
     /// What is resident, by tier.
     pub memory_bytes: BTreeMap<&'static str, TierMemory>,
@@ -105,7 +105,7 @@ impl RunStatistics {
         RunStatistics::of(LoadStatistics::new(model), None, prefill, decode)
     }
 
-    /// Of what has been measured already.
+    /// Statistics from what has been measured already.
     pub fn of(
         load: LoadStatistics,
         read_bandwidth_gb_per_s: Option<f64>,

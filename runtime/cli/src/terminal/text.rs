@@ -57,7 +57,7 @@ impl TextOutput {
     /// Writes a piece at once.
     ///
     /// # Errors
-    /// As of stdout.
+    /// Errors of writing to stdout.
     pub fn write(&mut self, piece: &str) -> Result<(), CliError> {
         match &mut self.wrapper {
             None => self.put(piece),
@@ -73,7 +73,7 @@ impl TextOutput {
     /// Ends the text. On a terminal, what follows begins on a line of its own; a pipe gets the text as it is.
     ///
     /// # Errors
-    /// As of stdout.
+    /// Errors of writing to stdout.
     pub fn end(mut self) -> Result<(), CliError> {
         let is_open = self.wrapper.as_ref().is_some_and(Wrapper::is_within_line);
         if is_open { self.put("\n") } else { Ok(()) }

@@ -5,7 +5,7 @@ use unicode_width::UnicodeWidthChar;
 /// Where the text stands on the terminal. A word that turns out not to fit its line is erased there and written again on the next.
 #[derive(Debug, Default)]
 pub struct Wrapper {
-    /// Of the cursor, in columns from the left.
+    /// Column of the cursor, counted from the left.
     column: usize,
     /// The letters before the cursor that belong to one word.
     word: String,

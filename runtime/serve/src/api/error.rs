@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ApiError {
-    /// Of the response.
+    /// Status of the response.
     pub status: StatusCode,
     /// What, expected, found, in one line.
     pub message: String,
@@ -19,7 +19,7 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// Seconds after which the same request may succeed.
     pub retry_after_s: Option<u32>,
-    /// Of a prompt that is too long: its tokens, as far as they were counted, and those of the context.
+    /// When the prompt is too long: its tokens, as far as they were counted, and those of the context.
     pub tokens: Option<(usize, u32)>,
 }
 

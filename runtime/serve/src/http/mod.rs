@@ -66,7 +66,7 @@ impl HttpLimits {
     /// Whether a client can have a response within them.
     ///
     /// # Errors
-    /// Of kind [`InvalidInput`](io::ErrorKind::InvalidInput), naming the field.
+    /// An error of kind [`InvalidInput`](io::ErrorKind::InvalidInput) names the field.
     pub fn check(&self) -> io::Result<()> {
         let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if self.max_connections == 0 {

@@ -11,7 +11,7 @@ use crate::handler::RequestHandler;
 use crate::metrics::Metrics;
 use crate::routes::{Shown, metrics_response};
 
-/// Of a model that was loaded.
+/// Answers for a model that was loaded and is not now.
 pub(super) struct Asleep {
     props: Value,
     slots: Value,
@@ -19,7 +19,7 @@ pub(super) struct Asleep {
 }
 
 impl Asleep {
-    /// Of a model whose server has ended.
+    /// Keeps the answers of a model whose server has ended.
     pub(super) fn of(handler: &RequestHandler) -> Asleep {
         let mut props = handler.props();
         props["is_sleeping"] = true.into();

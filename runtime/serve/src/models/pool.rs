@@ -37,9 +37,9 @@ pub(super) struct Pool {
 
 struct PoolState {
     residency: Residency,
-    /// Of each model that is loaded.
+    /// One a model: its server, if it is loaded.
     running: Vec<Option<Running>>,
-    /// Of each model that was loaded and is not now.
+    /// One a model: its answers, if it was loaded and is not now.
     asleep: Vec<Option<Arc<Asleep>>>,
     is_stopping: bool,
 }

@@ -142,7 +142,7 @@ impl ModelRouter {
         found.or(self.any_name.then_some(0)).ok_or_else(|| ApiError::unknown_model(name, &names.join(", ")))
     }
 
-    /// Of OpenAI's and Ollama's lists.
+    /// The answer with OpenAI's and Ollama's lists of models.
     fn list(&self) -> Value {
         let all: Vec<Value> = (0..self.pool.names.len()).map(|model| self.entry(model)).collect();
         let tag = |(model, name): (usize, &String)| match self.pool.ollama(model) {

@@ -9,9 +9,9 @@ use super::date::rfc3339;
 
 /// A loaded model, as each of the three paths describes it.
 pub(crate) struct Description {
-    /// Of `/api/tags`.
+    /// Entry in the answer of `/api/tags`.
     pub(crate) tag: Value,
-    /// Of `/api/ps`.
+    /// Entry in the answer of `/api/ps`.
     pub(crate) running: Value,
     /// The answer of `/api/show`.
     pub(crate) show: Value,

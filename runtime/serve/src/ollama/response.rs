@@ -13,7 +13,7 @@ use crate::writer::{ResponseWriter, Stream};
 pub(crate) struct Lines {
     created_at: String,
     model: String,
-    /// Of `/api/chat`; otherwise of `/api/generate`.
+    /// Whether replies are for `/api/chat`; otherwise they are for `/api/generate`.
     is_chat: bool,
     /// Calls that were sent: each goes out once it is whole.
     sent_calls: usize,

@@ -116,7 +116,7 @@ impl Completions {
     }
 }
 
-/// Of the program: the same text comes from the same version. Clients of llama-server expect a `b`.
+/// Fingerprint of the program: the same version generates the same text. Clients of llama-server expect a `b`.
 pub(crate) const FINGERPRINT: &str = concat!("b-unicorn-", env!("CARGO_PKG_VERSION"));
 
 impl ResponseWriter for Completions {

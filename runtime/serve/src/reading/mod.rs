@@ -64,7 +64,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Of a prompt of `prompt_tokens`.
+    /// Reader of a prompt of `prompt_tokens`.
     pub(crate) fn new(
         output: Output,
         prompt_tokens: u32,

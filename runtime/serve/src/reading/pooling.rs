@@ -18,9 +18,9 @@ pub enum Pooling {
 pub(crate) struct Pool {
     pooling: Pooling,
     n_rows: u64,
-    /// Of [`Pooling::Mean`].
+    /// Sums of the rows, for [`Pooling::Mean`].
     sums: Vec<f64>,
-    /// Those that are kept as they are.
+    /// Rows that are kept unchanged.
     rows: Vec<Vec<f32>>,
 }
 

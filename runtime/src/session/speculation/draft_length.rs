@@ -7,9 +7,9 @@ use crate::session::speculation::drafter::DRAFT_CLASSES;
 /// Measured times of steps, in seconds, each an exponential moving average.
 #[derive(Clone, Debug, Default)]
 pub struct StepTimes {
-    /// Of a step without a draft, for all sequences that decode.
+    /// Time of a step without a draft, for all sequences that decode.
     plain: Option<f64>,
-    /// Of verification, by the binary logarithm of its rows, rounded up.
+    /// Time of a verification, by the binary logarithm of its rows, rounded up.
     verification: [Option<f64>; ROW_CLASSES],
 }
 
@@ -76,7 +76,7 @@ impl Default for Acceptance {
 }
 
 impl Acceptance {
-    /// Of a draft of `proposed` tokens, the first `accepted` were accepted.
+    /// Counts a draft of `proposed` tokens, of which the first `accepted` were accepted.
     pub fn add(&mut self, class: usize, proposed: usize, accepted: usize) {
         let one = &mut self.classes[class];
         let compared = if accepted < proposed { accepted + 1 } else { accepted };

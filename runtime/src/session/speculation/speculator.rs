@@ -26,11 +26,11 @@ pub struct Speculation {
 /// Drafts that were verified, and their tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {
-    /// Drafts.
+    /// Number of drafts.
     pub drafts: u64,
-    /// Their tokens.
+    /// Number of their tokens.
     pub proposed: u64,
-    /// Of those, tokens that the model sampled as well.
+    /// Number of those tokens that the model sampled as well.
     pub accepted: u64,
 }
 

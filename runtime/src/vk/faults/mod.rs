@@ -73,7 +73,7 @@ struct State {
     removed: bool,
     /// No memory is allocated.
     no_memory: bool,
-    /// Of [`FaultKind::DeviceLostThenOutOfMemory`], until the next instance is created.
+    /// `calls_later` of [`FaultKind::DeviceLostThenOutOfMemory`], until the next instance is created.
     out_of_memory_in: Option<u64>,
     /// Number of calls when the device was created.
     created: u64,

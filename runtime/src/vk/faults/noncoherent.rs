@@ -59,7 +59,7 @@ struct Memory {
 
 struct Mapped {
     shadow: Vec<Line>,
-    /// Of the driver's memory; a number, because pointers are not `Send`.
+    /// Address of the driver's mapping; a number, because pointers are not `Send`.
     real: usize,
 }
 

@@ -25,7 +25,7 @@ pub enum ToolFormat {
     Mistral,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
     Gemma,
-    /// Of a model whose template has no tools: the system message asks for `{"name": …, "arguments": {…}}`.
+    /// For a model whose template has no tools: the system message requests `{"name": …, "arguments": {…}}`.
     Json,
 }
 

@@ -36,7 +36,7 @@ const MESSAGE: &str = "<|message|>";
 const START: &str = "<|start|>";
 const HEADER_ENDS: [&str; 1] = [MESSAGE];
 const BODY_ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
-/// Of a text that is no header.
+/// Longest header, in bytes; a longer text is content.
 const MAX_HEADER_BYTES: usize = 1 << 10;
 
 impl Default for Harmony {

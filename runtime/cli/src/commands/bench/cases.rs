@@ -34,7 +34,7 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// Of a model that was made for `max_positions` tokens.
+    /// Cases for a model that was made for `max_positions` tokens.
     pub fn new(args: &BenchArgs, max_positions: u32) -> Cases {
         let mut notes = Vec::new();
         let run_tokens = WARM_UP_STEPS.saturating_add(args.n_gen.saturating_mul(args.repetitions));

@@ -19,12 +19,12 @@ pub struct Bench<'m> {
 /// The middle of a case's runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Of all sequences in one run.
+    /// Tokens of all sequences in one run.
     pub tokens: u64,
     pub wall: Duration,
     /// `None`: the device keeps no time.
     pub gpu_seconds: Option<f64>,
-    /// In a sequence's cache during a step, on average of all runs.
+    /// Tokens in a sequence's cache during a step, on average over all runs.
     pub cached_tokens: u32,
 }
 

@@ -38,10 +38,10 @@ pub struct LoadedFor {
 pub struct CaseStatistics {
     /// `prefill`, `decode` (steps follow one another on the device) or `batch` (one step for all sequences).
     pub test: &'static str,
-    /// In the cache before the first run.
+    /// Tokens in the cache before the first run.
     pub depth_tokens: u32,
     pub sequences: u32,
-    /// Of one run, of all sequences.
+    /// Tokens of all sequences in one run.
     pub tokens: u64,
     /// By the host's clock.
     pub tokens_per_s: f64,
@@ -116,7 +116,7 @@ impl CaseStatistics {
 }
 
 impl BenchReport {
-    /// Of nothing yet.
+    /// A report without cases.
     pub fn new(repetitions: u32) -> BenchReport {
         BenchReport {
             model: String::new(),

@@ -147,7 +147,7 @@ fn closed_nodes(machine: &Machine) -> Option<Finding> {
     })
 }
 
-/// Of an AMD GPU: carve-out and GTT, and whether ttm lets the GTT be used.
+/// Memory of an AMD GPU: carve-out and GTT, and whether ttm lets the GTT be used.
 fn memory(gpu: &Gpu, machine: &Machine, devices: &[DeviceFacts]) -> Vec<Finding> {
     let (Some(vram), Some(gtt)) = (gpu.vram_bytes, gpu.gtt_bytes) else { return Vec::new() };
     let is_apu = devices.iter().any(|facts| {

@@ -19,7 +19,7 @@ pub struct RunReport {
     pub stop_reason: &'static str,
     /// Tokens that speculation proposed; 0 without it.
     pub draft_n: u64,
-    /// Of those, tokens that were accepted.
+    /// Number of those tokens that were accepted.
     pub draft_n_accepted: u64,
     /// Generated ids, without the stop token.
     pub tokens: Vec<u32>,

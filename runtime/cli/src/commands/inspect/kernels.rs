@@ -25,7 +25,7 @@ pub struct KernelRow<'a> {
     pub flops: Option<u64>,
 }
 
-/// Of the programs for one sequence that sample: decode first, then by rows.
+/// Kernels of the programs for one sequence that sample: decode first, then by rows.
 pub fn kernels<'a>(target: &'a TargetKernels, plan: &Plan) -> Vec<KernelRow<'a>> {
     let is_prefill = |program: &&Program| program.rows > 1 && program.logits == LogitsRows::One && program.samples;
     let mut programs: BTreeMap<u32, &Program> = BTreeMap::new();

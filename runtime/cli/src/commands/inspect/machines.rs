@@ -19,7 +19,7 @@ pub struct MachineRow {
     pub longest_context_tokens: u32,
     /// Bytes of each tier, with the planned context.
     pub account: Option<Account>,
-    /// Of a decode step at the end of the planned context: a bound from the machine's bandwidths, not a measurement.
+    /// Rate of decode steps at the end of the planned context: a bound from the machine's bandwidths, not a measurement.
     pub estimated_tokens_per_s: Option<f64>,
     /// The same with an empty cache.
     pub estimated_tokens_per_s_empty: Option<f64>,
@@ -66,18 +66,18 @@ impl MachineRow {
     }
 }
 
-/// Something that is placed as a whole, in the order in which it is.
+/// A part that is placed as a whole; parts are listed in the order of placement.
 #[derive(Serialize)]
 pub struct PartRow {
     /// `activations`, `buffers`, `kv` or `weights`.
     pub kind: &'static str,
-    /// Of the KV group or slice.
+    /// Index of the KV group or slice; 0 for other parts.
     pub index: usize,
     /// With the planned context.
     pub bytes: u64,
     /// `fastest`, `sparse rows` or `host visible`.
     pub preference: &'static str,
-    /// By a decode step; 0 for KV groups, whose bytes depend on the context, and for what is written, too.
+    /// Bytes that a decode step reads; 0 for KV groups, whose bytes depend on the context, and for parts that are also written.
     pub bytes_read_per_token: u64,
 }
 

@@ -44,7 +44,7 @@ pub struct NpuProgramRow<'a> {
     pub uses: &'a [NpuTileUse],
     /// Matrices that it multiplies by.
     pub products: usize,
-    /// Of one command at the highest and at the lower clock, from a model of the array: not measured.
+    /// Seconds of one command at the highest and at the lower clock, estimated by a model of the array, not measured.
     pub estimated_seconds: [f64; 2],
     pub estimated_busy: f32,
     pub estimated_shim_bytes: u64,

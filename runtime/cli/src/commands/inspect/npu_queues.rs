@@ -34,13 +34,13 @@ pub struct QueueEntry {
     pub what: String,
     /// 0 for a command of the NPU.
     pub dispatches: usize,
-    /// Of a product.
+    /// Layer of a product.
     pub layer: Option<u32>,
     /// Index of the entry of the other queue that it waits for.
     pub waits_for: Option<usize>,
     /// What that entry hands over.
     pub handed_bytes: u64,
-    /// Of a command, at the highest and at the lower clock: an estimate. Times of the GPU are not known before they are measured.
+    /// Estimated seconds of a command at the highest and at the lower clock. `None`: work of the GPU, which is not estimated.
     pub estimated_seconds: Option<[f64; 2]>,
     /// Index of a command's program.
     #[serde(skip)]

@@ -36,7 +36,7 @@ pub struct WeightRow<'a> {
     /// `attention`, `feed-forward`, `experts`, `embedding` or `other`.
     pub kind: &'static str,
     pub bytes_read_per_token: u64,
-    /// Of all that a token reads, weights and KV: 1 is everything.
+    /// Part of all bytes that a token reads, weights and KV; 1 is everything.
     pub share_of_traffic: f64,
     pub reason: &'a str,
 }
@@ -311,7 +311,7 @@ impl SectionRow {
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Quantisation {
     pub tensors: usize,
-    /// Of their relative errors, by the number of weights.
+    /// Mean of their relative errors, weighted by the number of weights.
     pub mean_relative_error: f64,
     /// The tensor that lost most.
     pub worst: String,

@@ -16,9 +16,9 @@ pub struct KernelTimes {
     pub role: String,
     pub calls: u64,
     pub seconds: f64,
-    /// Of all dispatches' time, 0 to 1.
+    /// Part of the time of all dispatches, 0 to 1.
     pub share: f64,
-    /// Of all calls; 0 for kernels without weights.
+    /// Bytes of weights of all calls; 0 for kernels without weights.
     pub weight_bytes: u64,
     /// Weights read, in 10⁹ bytes a second; `None` for kernels without weights.
     pub gb_per_s: Option<f64>,

@@ -10,7 +10,7 @@ use crate::report::table::{Column, table};
 use unicorn_artifact::ArtifactView;
 use unicorn_runtime::{Executable, Model, kernel_statistics};
 
-/// Of one kernel of the artifact, as the driver compiled it.
+/// Statistics of one kernel of the artifact, as the driver compiled it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelStatistics {
     pub kernel: String,
@@ -20,7 +20,7 @@ pub struct KernelStatistics {
     pub statistics: Map<String, Value>,
 }
 
-/// Those of every kernel of the model's target, by its name: each is compiled for it once more.
+/// Statistics of every kernel of the model's target, by its name. Each kernel is compiled once more for them.
 ///
 /// # Errors
 /// When the driver reports no statistics.

@@ -12,10 +12,10 @@ const SUMS_LIMIT: f64 = 0.01;
 /// The kernel that chooses experts.
 const ROUTER: &str = "route";
 
-/// What right kernels of a target may differ by.
+/// Largest difference that correct kernels of a target may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// Of [`Difference::relative`].
+    /// Limit of [`Difference::relative`].
     pub relative: f64,
     /// Where two experts are nearly as likely, a difference within the limit chooses the other one, and the row is that of another model: the
     /// rows that differ most are then left out, and a step is wrong when it is so with several texts.
@@ -35,7 +35,7 @@ pub struct Difference {
 }
 
 impl Limit {
-    /// Of the target named `own`.
+    /// Limit for the target named `own`.
     pub fn of(model: &Model, own: &str) -> Limit {
         let target = model.targets().iter().find(|target| target.name == own);
         let rounds = |matches: &unicorn_runtime::TargetMatch| matches.integer_dot_product || matches.matrix_side > 0;

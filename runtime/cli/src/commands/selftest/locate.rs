@@ -18,7 +18,7 @@ const MAX_TRIALS: usize = 4;
 
 /// The kernel that is wrong.
 pub struct Located {
-    /// Its name, or those of all that may be it.
+    /// The wrong kernel's name, or the names of all candidates.
     pub kernels: Vec<String>,
     /// Where its results first differ: layer and role.
     pub place: Option<String>,
@@ -27,7 +27,7 @@ pub struct Located {
 }
 
 impl Located {
-    /// Of a step whose logits are right. A trace has no hidden rows, so that nothing is found out by trials.
+    /// For a step whose logits are right. A trace has no hidden rows, so the candidates cannot be narrowed down by trials.
     pub fn in_hidden_rows(kernels: BTreeSet<&str>) -> Located {
         let kernels = kernels.into_iter().map(str::to_owned).collect();
         Located { kernels, place: Some("hidden rows".into()), instead: None }

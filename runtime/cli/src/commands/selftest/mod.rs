@@ -40,7 +40,7 @@ use unicorn_runtime::{Model, StepShape};
 const CONTEXT_TOKENS: u32 = 2560;
 /// Cached tokens before a step that is checked.
 const CACHED_TOKENS: u32 = 20;
-/// Of a generated text.
+/// Tokens of a generated text.
 const TEXT_TOKENS: u32 = 32;
 
 pub fn run(args: &SelftestArgs) -> Result<(), CliError> {

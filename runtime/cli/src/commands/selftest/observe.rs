@@ -69,14 +69,14 @@ pub struct Text {
     pub gaps: Vec<f64>,
 }
 
-/// A model with the conservative programs in place, and its own at hand.
+/// A model that runs the conservative programs; its own are kept.
 pub struct Sides<'m> {
     model: &'m Model,
     own: &'m TargetKernels,
     base: &'m TargetKernels,
     /// The model's own.
     programs: Programs,
-    /// Of an earlier tuning, which are tested as they would run.
+    /// Choices of an earlier tuning, which are tested as they would run.
     choices: Vec<(StepShape, Choice)>,
     tokens: Vec<u32>,
     /// The first of the tokens that steps are given.
@@ -315,7 +315,7 @@ fn generate(session: &mut Session, prompt: &[u32], n_tokens: u32) -> Result<(Vec
     Ok((text, begin.elapsed().as_secs_f64()))
 }
 
-/// Of the text, or where the model has no tokenizer, made up.
+/// Tokens of the text; where the model has no tokenizer, made-up ones.
 fn tokens(model: &Model) -> Vec<u32> {
     let vocab_size = model.meta().model.vocab_size;
     let encoded = Tokenizer::new(model.tokenizer_section()).and_then(|tokenizer| tokenizer.encode_prompt(TEXT));

@@ -36,7 +36,7 @@ pub struct Report {
     outcome: Outcome,
 }
 
-/// Of all checks together.
+/// Result of all checks together.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -103,7 +103,7 @@ impl Check {
 }
 
 impl Report {
-    /// Of a loaded model, before its checks.
+    /// Begins the report of a loaded model, before its checks.
     pub fn new(model: &Model, against: &str) -> Report {
         let (facts, loaded) = (model.device(), model.report());
         let (major, minor, patch) = facts.api_version;

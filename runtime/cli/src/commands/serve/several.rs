@@ -88,7 +88,7 @@ fn serve(
     Ok(())
 }
 
-/// Of the command line, then those of the folder, by name.
+/// Names and files of the models: those of the command line, then those of the folder, by name.
 fn files(args: &ServeArgs) -> Result<Vec<(String, PathBuf)>, CliError> {
     let mut files = args.models.clone();
     let Some(folder) = &args.models_dir else { return Ok(files) };

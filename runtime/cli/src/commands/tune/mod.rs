@@ -86,7 +86,7 @@ fn shapes(args: &TuneArgs, model: &Model, depth_tokens: u32) -> Vec<(StepShape, 
 /// What was measured so far, and the file of winners that it makes.
 struct Tuning<'a> {
     args: &'a TuneArgs,
-    /// Of an earlier tuning on this device: those of shapes that are not measured now stay.
+    /// Steps of an earlier tuning on this device. Those whose shapes are not measured now are kept.
     earlier: Vec<TunedStep>,
     report: TuneReport,
 }

@@ -28,11 +28,11 @@ pub struct StepTimes {
     pub versions: Vec<VersionTimes>,
     #[serde(skip)]
     pub choices: Vec<Choice>,
-    /// Of whole steps, the compiler's choice first; `null`: nothing was chosen that could be compared with it.
+    /// Times of whole steps, the compiler's choice first; `null`: nothing was chosen that could be compared with it.
     pub seconds: Vec<Option<f64>>,
 }
 
-/// Of the kernels of one program.
+/// Times of the kernels of one program.
 #[derive(Serialize)]
 pub struct VersionTimes {
     pub kernels: Vec<PipelineTimes>,
@@ -43,7 +43,7 @@ pub struct PipelineTimes {
     pub pipeline: u32,
     /// The compiler's choice first.
     pub names: Vec<String>,
-    /// Of all its dispatches in a step.
+    /// Time of all its dispatches in a step, one value a name.
     pub microseconds: Vec<f64>,
 }
 

@@ -33,7 +33,7 @@ pub enum Help {
     Parameters,
     Show,
     Shortcuts,
-    /// Of one of [`COMMANDS`].
+    /// Help for the command of this name in [`COMMANDS`].
     One(&'static str),
 }
 

@@ -17,7 +17,7 @@ pub struct Settings {
     /// Whether answers are wrapped between words.
     pub wordwrap: bool,
     pub format: Format,
-    /// Of the model as it is loaded.
+    /// Context of the loaded model, in tokens.
     pub context_tokens: u32,
 }
 

@@ -12,7 +12,7 @@ pub struct Source {
     /// As the user gave it.
     pub model: PathBuf,
     pub artifact: PathBuf,
-    /// Of the conversation; `None`: the library's choice.
+    /// Context of the conversation, in tokens; `None`: the library's choice.
     pub context_tokens: Option<u32>,
 }
 
@@ -20,7 +20,7 @@ impl Source {
     /// Finds the artifact of `model`, which is fetched or compiled if it has to be; nothing is loaded.
     ///
     /// # Errors
-    /// When `model` is none, or has no chat template.
+    /// When `model` is not a model, or has no chat template.
     pub fn of(model: &Path, context_tokens: Option<u32>, load: &LoadArgs) -> Result<Source, CliError> {
         let artifact = models::artifact(model, load)?;
         if load::read(&artifact, |view| view.tokenizer.chat_template.is_none())? {
