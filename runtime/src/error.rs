@@ -25,7 +25,7 @@ pub enum LoadError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The file is no valid artifact, or its bytes differ from its hashes.
+    /// The file is not a valid artifact, or its bytes differ from its hashes.
     Artifact {
         /// Path of the artifact.
         path: PathBuf,
@@ -204,8 +204,8 @@ pub enum RunError {
         /// Sequences that can exist at a time.
         slots: u32,
     },
-    /// A sequence cannot be cut, because a sliding window no longer holds the pages that the next token attends to, or recurrent state is of
-    /// more tokens.
+    /// A sequence cannot be cut, because a sliding window no longer holds the pages that the next token attends to, or recurrent
+    /// state includes more tokens.
     NotInCache {
         /// Requested length, in tokens.
         len_tokens: u32,
@@ -265,7 +265,7 @@ pub enum RunError {
 }
 
 impl LoadError {
-    /// Whether another try, later, may do better: a device that is being reset is lost, has no memory, or is not there.
+    /// Whether a later attempt may succeed: a device that is being reset is lost, has no memory, or is not there.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             LoadError::DeviceLost { .. } | LoadError::OutOfMemory { .. } | LoadError::NoDevice { .. } => true,

@@ -95,7 +95,7 @@ pub use tune::trace::{TraceSink, TracedDispatch, TracedStep};
 pub use vk::crash;
 // The packages whose types are part of this one's public signatures, so that one dependency is enough.
 pub use unicorn_artifact;
-// Those that every caller meets.
+// Types that every caller uses.
 pub use unicorn_artifact::{
     Account, Budget, LicenseSection, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier,
     TierAccount, TokenizerSection,
@@ -107,8 +107,8 @@ pub use vk::faults::{
 };
 pub use vk::instance::{validation_errors, validation_messages};
 
-/// Where a model would lie on a device, from the device's facts alone: for planning without the device. [`Model::load`] follows the
-/// same functions.
+/// Where a model would be placed on a device, from the device's facts alone: for planning without the device. [`Model::load`]
+/// follows the same functions.
 pub mod planning {
     pub use crate::device::amdgpu::{AmdgpuMemory, MemoryFigures};
     pub use crate::memory::budget::AvailableMemory;
@@ -131,7 +131,7 @@ compile_error!("feature fault-injection is for tests, not for a release build");
 /// Facts of every Vulkan device, in the loader's order.
 ///
 /// # Errors
-/// Without a Vulkan loader, or when the driver refuses to answer. No device at all is an empty list.
+/// When there is no Vulkan loader, or the driver returns an error. No device at all is an empty list.
 pub fn devices() -> Result<Vec<DeviceFacts>, LoadError> {
     vk::instance::Instance::create()?.devices()
 }

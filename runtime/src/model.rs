@@ -46,7 +46,7 @@ use crate::vk::instance::Instance;
 pub struct Model {
     shared: Arc<Shared>,
     report: Arc<LoadReport>,
-    /// If it was loaded with candidates.
+    /// Present with [`LoadOptions::candidates`].
     tuning_resources: Option<Arc<TuningResources>>,
 }
 
@@ -181,7 +181,7 @@ impl Model {
         Ok(Speculation::by(move || Box::new(ModelDrafter::new(shared.clone()))))
     }
 
-    /// What the artifact records of the model and of its making.
+    /// What the artifact records about the model and its compilation.
     pub fn meta(&self) -> &Meta {
         self.shared.artifact.meta()
     }
@@ -257,7 +257,7 @@ impl Model {
         (pages_in_use.count(), pages.sum())
     }
 
-    /// As far as it is known: a lazy load may still be running. Waits for no step.
+    /// The report so far: a lazy load may still be running. Waits for no step.
     pub fn report(&self) -> LoadReport {
         let upload = self.shared.streaming.outcome().and_then(Result::ok);
         LoadReport { upload, ..LoadReport::clone(&self.report) }
@@ -270,7 +270,7 @@ impl Model {
     pub fn wait_for_weights(&self) -> Result<(), RunError> {
         match self.shared.streaming.wait() {
             Some(Err(source)) => Err(RunError::Loading { source }),
-            // It was ended by the loss of its device, and no step has needed weights since.
+            // The load ended with the loss of its device, and no step has needed weights since.
             Some(Ok(_)) | None => Ok(()),
         }
     }
@@ -280,7 +280,7 @@ impl Model {
         matches!(self.shared.streaming.outcome(), Some(Err(_)))
     }
 
-    /// Since its loading began.
+    /// Time since its loading began.
     pub fn age(&self) -> Duration {
         self.shared.begun.elapsed()
     }
@@ -376,7 +376,7 @@ impl Model {
         Ok(exchange::record(resources, self.plan(), target, choice, context_tokens, barriers)?)
     }
 
-    /// Exchanges the model's programs with `programs`; with a shape, only those of that shape. Sessions go on with what is there
+    /// Exchanges the model's programs with `programs`; with a shape, only those of that shape. Sessions continue with what is there
     /// then, on the same cache. Waits for the step that runs.
     ///
     /// # Errors
@@ -388,8 +388,8 @@ impl Model {
         })
     }
 
-    /// Runs a step of the target named `target` dispatch by dispatch, and hands what each writes to `sink`. The model's own programs
-    /// feed the tokens before it.
+    /// Runs a step of the target named `target` dispatch by dispatch, and passes what each writes to `sink`. The model's own
+    /// programs feed the tokens before it.
     ///
     /// # Errors
     /// As [`Model::record_programs`], and when too few sequences are free.

@@ -1,4 +1,4 @@
-//! What a caller may choose about loading.
+//! Options of loading a model.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct LoadOptions {
     pub budget: Budget,
     /// How weights reach the device; `None`: the fastest path available.
     pub residency: Option<UploadPath>,
-    /// Weights are read past the page cache, which keeps nothing of them. Without it that is so only where memory is scarce: else
+    /// Weights are read without leaving them in the page cache. If this is off, that is done only where memory is scarce; elsewhere
     /// they stay in the page cache for the next start.
     pub direct_io: bool,
     /// Steps begin as soon as the first layers are resident, while another thread loads the rest. Ignored with `profile` or
@@ -53,7 +53,7 @@ pub struct LoadOptions {
     /// Longest estimated time of one submission. `None`: 100 ms, and on a software device, which no driver resets, nothing is
     /// measured for it.
     pub submission: Option<Duration>,
-    /// Longest time of several decode steps in one submission, whose tokens come together; zero: one step a submission.
+    /// Longest time of several decode steps in one submission, whose tokens arrive together; zero: one step a submission.
     pub multistep: Duration,
     /// Folder of the pipeline cache; `None`: no cache.
     pub cache_folder: Option<PathBuf>,

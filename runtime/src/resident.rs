@@ -91,7 +91,7 @@ pub fn make_resident(
     let targets = &artifact.kernels().targets;
     let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
     let (target, tuning, corrections) = apply_corrected(targets, decided.target, facts, key, tuning, corrections);
-    // First: what is wrong with the NPU is known before weights are read.
+    // First, so that an error of the NPU is found before weights are read.
     let (npu, npu_report) = open_npu(artifact, &untuned.name, decided)?;
     let steps = npu.as_ref().and_then(|_| artifact.npu_steps(&untuned.name));
     let (target, npu_transfers) = match steps {
@@ -134,7 +134,7 @@ pub fn make_resident(
     };
     let is_cancelled = AtomicBool::new(false);
     let compile = || timed(|| pipeline_cache::compile(&device, target, options.cache_folder.as_deref(), &is_cancelled));
-    // Beside compiling: llvmpipe clears a KV cache of 90 MiB in 0.09 s, on one core.
+    // Runs while pipelines are compiled: llvmpipe clears a KV cache of 90 MiB in 0.09 s, on one core.
     let mut fill = |upload: &mut WeightUpload| {
         let times = buffers.clear(&device, &mut queue).and_then(|()| fill(upload, progress));
         is_cancelled.store(times.is_err(), Ordering::Relaxed);

@@ -19,7 +19,7 @@ pub struct AmdgpuMemory {
 pub struct MemoryFigures {
     /// Size of the memory.
     pub total_bytes: u64,
-    /// Held by all processes together.
+    /// Bytes that all processes hold together.
     pub used_bytes: u64,
 }
 

@@ -23,7 +23,7 @@ pub enum DeviceChoice {
 }
 
 impl From<&str> for DeviceChoice {
-    /// As it parses, which never fails.
+    /// The choice that `text` parses to; parsing never fails.
     fn from(text: &str) -> DeviceChoice {
         let Ok(choice) = text.parse();
         choice

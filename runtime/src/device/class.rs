@@ -1,5 +1,5 @@
-//! [`DeviceFacts::class`]: which of the GPUs that targets distinguish a device is, by what its driver reports. Marketing names
-//! play no part.
+//! [`DeviceFacts::class`]: the class of GPUs that a device belongs to, as targets distinguish them, by what its driver reports.
+//! Marketing names are not used.
 
 use unicorn_artifact::DeviceClass;
 

@@ -8,15 +8,15 @@ use crate::device::sysfs::{is_numbered, names, number, text};
 /// Activity of one GPU; `None`: the driver does not report the figure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuActivity {
-    /// Such as `card0`.
+    /// Name of the card, such as `card0`.
     pub name: String,
-    /// 0 to 100.
+    /// Load of the GPU, 0 to 100.
     pub busy_percent: Option<f64>,
-    /// Held by all processes.
+    /// Bytes that all processes hold together.
     pub vram_used_bytes: Option<u64>,
     /// Size of VRAM.
     pub vram_bytes: Option<u64>,
-    /// Held by all processes.
+    /// Bytes that all processes hold together.
     pub gtt_used_bytes: Option<u64>,
     /// Size of GTT.
     pub gtt_bytes: Option<u64>,

@@ -41,7 +41,7 @@ pub struct Machine {
 /// A DRM card.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gpu {
-    /// Such as `card0`.
+    /// Name of the card, such as `card0`.
     pub card: String,
     /// Name of the kernel driver.
     pub driver: Option<String>,
@@ -60,11 +60,11 @@ pub struct Gpu {
 /// Parameters of the loaded amdgpu module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AmdgpuParameters {
-    /// Milliseconds, one or a list; -1 or nothing: the driver's default.
+    /// Time after which a job counts as hung, in milliseconds, one or a list; -1 or nothing: the driver's default.
     pub lockup_timeout: Option<String>,
     /// Whether the driver resets a GPU that hangs; -1: the driver's default.
     pub gpu_recovery: Option<i64>,
-    /// MiB; -1: the driver's default.
+    /// Size of GTT in MiB; -1: the driver's default.
     pub gttsize_mib: Option<i64>,
 }
 

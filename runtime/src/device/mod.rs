@@ -6,7 +6,7 @@
 //! Read in this order:
 //!
 //! - `facts`: what the driver reports about a device
-//! - `class`: which of the GPUs that targets distinguish it is
+//! - `class`: the class of GPUs that it belongs to, as targets distinguish them
 //! - `choice`: which device, and which target
 //! - `memory_types`: which memory type a buffer is allocated from
 //! - `sysfs`: small files of the kernel

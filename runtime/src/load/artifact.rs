@@ -28,7 +28,7 @@ pub struct ArtifactFile {
     watched: Mutex<Option<FileState>>,
 }
 
-/// What changes when a file is written.
+/// Attributes that change when a file is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileState {
     len_bytes: u64,
@@ -50,7 +50,7 @@ impl ArtifactFile {
     /// Maps the file and checks everything but the weights.
     ///
     /// # Errors
-    /// [`LoadError::File`] when it cannot be read, [`LoadError::Artifact`] when it is no artifact.
+    /// [`LoadError::File`] when it cannot be read, [`LoadError::Artifact`] when it is not an artifact.
     pub fn open(path: &Path) -> Result<ArtifactFile, LoadError> {
         let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
         let view = ArtifactView::read(file.file()).map_err(|error| load_error(path, error))?;
@@ -133,7 +133,7 @@ impl ArtifactFile {
         &self.view.content_hash
     }
 
-    /// From now on, [`ArtifactFile::check_unchanged`] looks at the file: steps read its pages. Called before the weights are verified.
+    /// From now on, [`ArtifactFile::check_unchanged`] checks the file: steps read its pages. Call it before weights are verified.
     ///
     /// # Errors
     /// [`LoadError::File`] when the system does not report its state.

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn chunks_are_loaded_in_the_order_in_which_steps_read_them() {
         let slices = [20 * MIB, 9 * MIB];
-        // The embedding lies behind, and is read first; the prompt's program reads what no step of one token does.
+        // The embedding is stored last and read first; the prompt's program reads what no step of one token does.
         let one_token = vec![reads(1, 0, 3 * MIB), reads(0, 0, 4 * MIB), reads(0, 4 * MIB, 5 * MIB)];
         let prompt = vec![reads(1, 0, 3 * MIB), reads(1, 8 * MIB, MIB)];
         let target = target(vec![(64, false, prompt), (1, true, one_token)]);

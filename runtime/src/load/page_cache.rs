@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use unicorn_artifact::MappedFile;
 
-/// How much of each block of a file is still to be read.
+/// Number of bytes of each block of a file that are still to be read.
 pub struct PageCache<'a> {
     file: &'a MappedFile,
     /// Bytes of each block that are still to be read.

@@ -16,7 +16,7 @@ use crate::memory::buffers::Allocator;
 /// The upload path of each tier that holds weights.
 pub struct UploadPaths(Vec<TierUpload>);
 
-/// Bytes that each path loads when it is measured: each another part of the file, so that none profits from the page cache.
+/// Bytes that each path loads when it is measured. Each loads another part of the file, so that none profits from the page cache.
 const SAMPLE_BYTES: u64 = 32 << 20;
 /// With less to load, measuring takes longer than a faster path saves.
 const MIN_MEASURED_BYTES: u64 = 1 << 30;

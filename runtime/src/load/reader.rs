@@ -43,14 +43,14 @@ thread_local! {
 }
 
 impl<'a> Reader<'a> {
-    /// For targets in any memory. What is not in the page cache is read directly into a page of this process and copied,
+    /// A reader into any memory. What is not in the page cache is read directly into a page of this process and copied,
     /// because direct reads into a driver's mapping fail.
     pub fn new(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
         let direct = if cache.is_kept() { None } else { file.open_direct().ok() };
         Reader { file, cache, direct, is_direct_to_target: false }
     }
 
-    /// For targets in page-aligned memory of this process.
+    /// A reader into page-aligned memory of this process.
     pub fn into_process_memory(file: &'a MappedFile, cache: &'a PageCache<'a>) -> Reader<'a> {
         Reader { is_direct_to_target: true, ..Reader::new(file, cache) }
     }

@@ -57,7 +57,7 @@ pub enum AllocationError {
 const BUFFER_ALIGN_BYTES: u64 = 256;
 
 impl Slice {
-    /// `fresh` was allocated for `path`.
+    /// A slice in the buffer of `fresh`, which was allocated for `path`.
     pub fn new(path: UploadPath, file_offset_bytes: u64, len_bytes: u64, fresh: Allocation) -> Slice {
         Slice { path, file_offset_bytes, len_bytes, buffer: fresh.buffer, mapping: fresh.mapping }
     }

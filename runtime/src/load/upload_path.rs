@@ -45,7 +45,7 @@ impl UploadPath {
     /// All paths.
     pub const ALL: [UploadPath; 4] = [UploadPath::Import, UploadPath::Map, UploadPath::Host, UploadPath::Staging];
 
-    /// The name that [`str::parse`] takes.
+    /// The name that [`str::parse`] accepts.
     pub fn name(self) -> &'static str {
         match self {
             UploadPath::Import => "import",

@@ -1,4 +1,4 @@
-//! Verification of resident weights: they are hashed where they lie and compared with the artifact's hashes. The device hashes them by
+//! Verification of resident weights: they are hashed in place and compared with the artifact's hashes. The device hashes them by
 //! a kernel; a software device's memory is the host's, which hashes it faster.
 
 use std::os::unix::fs::FileExt;
@@ -86,7 +86,7 @@ impl Verifier {
     }
 }
 
-/// The same of a section that lies in memory of this process.
+/// The same for a section in memory of this process.
 pub fn host_subtrees(section: &WeightSection<'_>, resident: &[u8]) -> Vec<[u8; 32]> {
     parallel::map(section.chunks(), |chunk| section.hash_chunk_of(resident, chunk)).concat()
 }

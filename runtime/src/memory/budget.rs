@@ -20,7 +20,7 @@ pub struct AvailableMemory<'a> {
     pub artifact: &'a Path,
     /// The device.
     pub facts: &'a DeviceFacts,
-    /// The kernel's figures; `None`: it keeps none of this device.
+    /// The kernel's figures; `None`: it has none for this device.
     pub amdgpu: Option<AmdgpuMemory>,
     /// The caller's limit for each tier.
     pub budget: &'a Budget,
@@ -91,7 +91,7 @@ impl AvailableMemory<'_> {
         }
     }
 
-    /// All that is available in each tier, if that is enough for the whole model. A slice or KV group lies in one tier as a
+    /// All that is available in each tier, if that is enough for the whole model. A slice or KV group is placed in one tier as a
     /// whole, so that up to the size of the largest one may stay unused in a tier: that much is kept as a margin.
     fn replan(&self, plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Option<Replan> {
         let mut budgets = self.budgets(plan, context_tokens, request);

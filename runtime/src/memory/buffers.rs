@@ -138,7 +138,7 @@ impl Buffers {
         CommandList::record(device, vec![Command::Fill(self.arena.whole())])
     }
 
-    /// Copies `bytes` of activations from the arena to where the host hands them to an NPU.
+    /// Copies `bytes` of activations from the arena to the buffer from which the host passes them to an NPU.
     ///
     /// # Panics
     /// If the buffers were allocated without an NPU.
@@ -233,7 +233,7 @@ pub struct Allocator<'a> {
 }
 
 impl<'a> Allocator<'a> {
-    /// For a model that is loaded for sequences of `context_tokens`.
+    /// An allocator for a model that is loaded for sequences of `context_tokens`.
     pub fn new(device: &'a Arc<Device>, plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Allocator<'a> {
         Allocator { device, planned: planned_bytes(plan, context_tokens, request) }
     }

@@ -35,7 +35,7 @@ impl PagePools {
         PagePools(Arc::new(Mutex::new(pools)))
     }
 
-    /// Held for as long as it takes to take pages or give them back.
+    /// Locks the pools, for as long as pages are allocated or released.
     pub fn lock(&self) -> MutexGuard<'_, Vec<PagePool>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -63,7 +63,7 @@ impl PagePool {
         self.free.len() as u32
     }
 
-    /// A page must be free.
+    /// Allocates a page. One must be free.
     fn allocate(&mut self) -> u32 {
         self.in_use.0.fetch_add(1, Ordering::Relaxed);
         let page = self.free.pop().expect("a free page: see BlockTable::can_advance");
@@ -77,7 +77,7 @@ impl PagePool {
         self.holders[page as usize] += 1;
     }
 
-    /// One sequence less holds the page; without any, it is free.
+    /// Ends one sequence's use of the page; if it was the last one, the page is free.
     fn release(&mut self, page: u32) {
         self.holders[page as usize] -= 1;
         if self.holders[page as usize] == 0 {
@@ -127,7 +127,7 @@ impl BlockTable {
         }
     }
 
-    /// Whether the pool has the pages that [`BlockTable::advance`] takes, those counted that it gives back first.
+    /// Whether the pool has the pages that [`BlockTable::advance`] allocates, including those that it releases first.
     pub fn can_advance(&self, pool: &PagePool, rows: Range<u32>) -> bool {
         let oldest_kept = self.oldest_kept(&rows);
         let ends = (self.first_page + 1..).map(|end| end * self.page_tokens);
@@ -142,7 +142,7 @@ impl BlockTable {
         self.pages.iter().copied()
     }
 
-    /// Those that no other sequence holds.
+    /// Number of pages that no other sequence holds.
     pub fn n_exclusive_pages(&self, pool: &PagePool) -> u32 {
         self.pages.iter().filter(|&&page| !pool.is_shared(page)).count() as u32
     }
@@ -175,7 +175,7 @@ impl BlockTable {
         self.kept_behind_window = n_tokens;
     }
 
-    /// First position whose K and V are still held; of recurrent state, the only one that it can be continued at.
+    /// First position whose K and V are still held; for recurrent state, the only position at which it can continue.
     pub fn kept_from(&self) -> u32 {
         self.state_at.unwrap_or(self.first_page * self.page_tokens)
     }
@@ -425,14 +425,14 @@ mod tests {
         assert_eq!((in_use.count(), pool.free.len()), (0, 10));
     }
 
-    /// Sequences come, grow, begin as others do, are cut back and go, in random order: no page is lost or written by two.
+    /// Sequences begin, grow, share a beginning, are cut back and end in random order: no page is lost or written by two.
     #[test]
     fn no_page_is_lost_or_written_by_two() {
         for window in [None, Some(6)] {
             let (group, context) = (group(window), 40);
             let limit = group.pages_per_sequence(context, 8);
             let in_use = PagesInUse::default();
-            // Too few for all at their longest.
+            // Too few pages for all sequences at their longest.
             let mut pool = PagePool::new(4 * limit, &in_use);
             let mut tables: Vec<(BlockTable, u32)> = (0..6).map(|_| (BlockTable::new(&group, limit), 0)).collect();
             let mut state = 7_u32;

@@ -1,4 +1,4 @@
-//! Where a model's bytes would lie on a device, before anything is allocated. Pure.
+//! Where a model's bytes would be placed on a device, before anything is allocated. Pure.
 
 use unicorn_artifact::{Plan, Tier};
 
@@ -9,7 +9,7 @@ use crate::memory::context::choose_context;
 use crate::memory::requirements::{ContextRequest, planned_bytes, resident_use};
 use crate::memory::tier_bytes::TierBytes;
 
-/// Where a model would lie on a device, and for how long a context.
+/// Where a model would be placed on a device, and for how long a context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residency {
     /// The context, in tokens: the requested one, or the longest that fits.

@@ -13,7 +13,7 @@ use super::uapi;
 use crate::device::machine::Machine;
 use crate::device::sysfs::names;
 
-/// As the kernel names this driver.
+/// The kernel's name of this driver.
 const NAME: &str = "amdxdna_accel_driver";
 /// Operations of a column in a cycle, by which the driver chooses a clock: those of its own table for this NPU.
 const MAX_OPC: u32 = 2048;
@@ -34,7 +34,7 @@ struct Heap {
 /// Where the bytes of a buffer are.
 enum Held {
     Mapped(Mapping),
-    /// From this offset of the heap on.
+    /// Offset in the heap, and length, in bytes.
     InHeap(usize, usize),
 }
 

@@ -6,7 +6,7 @@
 //! chain      commands u32 │ submitted u32 │ failed u32 │ 0 × 3 │ handle u64 × commands
 //! ```
 //!
-//! The layout is that of Linux's `amdxdna_ctx.h`; the words of a start are those that XRT hands over for a kernel of the type DPU.
+//! The layout is that of Linux's `amdxdna_ctx.h`; the words of a start are those that XRT passes for a kernel of the type DPU.
 
 use super::driver::{MAX_TENSORS, MAX_UNITS};
 
@@ -22,7 +22,7 @@ pub const COMMAND_BYTES: u64 = 4096;
 /// Commands of a chain: what the driver's buffer of 4 KiB for a chain holds of commands with three tensors, 52 bytes each.
 pub const MAX_CHAIN: usize = 64;
 
-/// Where a command is.
+/// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Not submitted, or not ended.
@@ -33,7 +33,7 @@ pub enum State {
     Failed(&'static str),
 }
 
-/// The header of a packet.
+/// State in the header of a packet.
 pub fn state(packet: &[u8]) -> State {
     match word(packet, 0).unwrap_or(0) & 15 {
         4 => State::Completed,
@@ -69,7 +69,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// Its words.
+    /// The packet as bytes of its words.
     ///
     /// # Panics
     /// If it has more units, tensors or commands than a packet takes.
@@ -99,10 +99,10 @@ impl Packet {
         std::iter::once(header).chain(body).flat_map(u32::to_le_bytes).collect()
     }
 
-    /// The packet in these bytes, of which there may be more.
+    /// Decodes the packet that these bytes begin with.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub fn decode(bytes: &[u8]) -> Result<Packet, String> {
         let header = word(bytes, 0).ok_or("packet has no header")?;
         let count = (header >> 12 & 0x7ff) as usize;

@@ -17,14 +17,14 @@ pub struct NpuDevice {
     driver: Box<dyn Driver>,
     section: NpuSection,
     columns: u32,
-    /// `None`: it was lost with a command that hung, and is made again for the next one.
+    /// `None`: it was lost with a command that hung, and is created again for the next one.
     context: Option<u32>,
     /// One a program: control image and instruction stream.
     images: Vec<DeviceBuffer>,
     streams: Vec<DeviceBuffer>,
     /// One a section of NPU weights.
     weights: Vec<DeviceBuffer>,
-    /// As long as the longest program's.
+    /// Buffer of activations, as long as the longest program's.
     activations: DeviceBuffer,
     outputs: DeviceBuffer,
     command: DeviceBuffer,
@@ -99,12 +99,12 @@ impl NpuDevice {
         self.driver.facts()
     }
 
-    /// What it was loaded with.
+    /// The section that it was loaded with.
     pub fn section(&self) -> &NpuSection {
         &self.section
     }
 
-    /// Runs the program of a product on what `write` puts into its activations; gives its outputs, bf16.
+    /// Runs the program of a product on what `write` puts into its activations; returns its outputs, bf16.
     ///
     /// # Errors
     /// [`NpuError::Hung`] and [`NpuError::Failed`] name the program. After them, and after what the driver refuses, the next call begins with a
@@ -130,7 +130,7 @@ impl NpuDevice {
     /// As [`NpuDevice::run`].
     ///
     /// # Panics
-    /// If there is no such product, and of more runs than a chain has.
+    /// If there is no such product, or there are more runs than a chain has.
     pub fn run_chain(&mut self, product: usize, count: usize) -> Result<(), NpuError> {
         assert!((1..=MAX_CHAIN).contains(&count), "chain of {count} commands");
         let packet = self.start(product).encode();
@@ -197,7 +197,7 @@ impl NpuDevice {
         }
     }
 
-    /// The context, with its units.
+    /// The context with its units, created if there is none.
     fn context(&mut self) -> Result<u32, NpuError> {
         if let Some(context) = self.context {
             return Ok(context);

@@ -84,10 +84,10 @@ pub struct Unit<'p> {
 
 /// A driver and its device.
 pub trait Driver: Send {
-    /// What it reports.
+    /// What the driver reports about its device.
     fn facts(&self) -> &NpuFacts;
 
-    /// Whether the array is configured by control images, as silicon is.
+    /// Whether the array is configured by control images, as the hardware is.
     fn needs_control(&self) -> bool;
 
     /// # Errors
@@ -108,10 +108,10 @@ pub trait Driver: Send {
     /// When the handle is unknown.
     fn sync(&mut self, buffer: DeviceBuffer, direction: Direction) -> Result<(), NpuError>;
 
-    /// A context of `columns` columns.
+    /// Creates a context of `columns` columns.
     ///
     /// # Errors
-    /// [`NpuError::Busy`] while others have them.
+    /// [`NpuError::Busy`] while other programs have them.
     fn create_context(&mut self, columns: u32) -> Result<u32, NpuError>;
 
     /// Gives a context its units, at most [`MAX_UNITS`], once.
@@ -126,7 +126,7 @@ pub trait Driver: Send {
     /// When the handle is unknown.
     fn destroy_context(&mut self, context: u32) -> Result<(), NpuError>;
 
-    /// Submits the packet in `command`; gives its number. The driver keeps `arguments` in place until it has ended.
+    /// Submits the packet in `command`; returns its number. The driver keeps `arguments` in place until it has ended.
     ///
     /// # Errors
     /// When the context has no units, or the packet is malformed.

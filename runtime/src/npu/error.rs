@@ -28,18 +28,18 @@ pub enum NpuError {
     },
     /// Driver or firmware lack what is needed.
     TooOld {
-        /// Which of them.
+        /// Name of the driver or of the firmware.
         what: &'static str,
-        /// What it is.
+        /// Its version, or what it lacks.
         found: String,
         /// What is needed, and what to install.
         expected: &'static str,
     },
-    /// The array is another one than the programs are for.
+    /// The programs are for another array.
     OtherDevice {
-        /// The array.
+        /// Array of the device.
         found: String,
-        /// The one of the programs.
+        /// Array that the programs are for.
         expected: String,
     },
     /// A program without the image that configures the array.
@@ -70,7 +70,7 @@ pub enum NpuError {
     Failed {
         /// Name of the program.
         program: String,
-        /// How.
+        /// State in which the command ended.
         state: String,
     },
 }

@@ -119,7 +119,7 @@ impl Node {
         )
     }
 
-    /// Submits one command; gives its number.
+    /// Submits one command; returns its number.
     ///
     /// # Errors
     /// When the driver refuses the packet or the handles.
@@ -127,7 +127,7 @@ impl Node {
         let mut exec = uapi::ExecCommand {
             context,
             kind: uapi::SUBMIT_EXEC_BUF,
-            // Of one command the handle itself, not its address.
+            // For a single command, the handle itself and not its address.
             commands: u64::from(command),
             args: arguments.as_ptr() as u64,
             command_count: 1,
@@ -177,7 +177,7 @@ impl Node {
     }
 }
 
-/// Structs that any bytes of the kernel's are a value of.
+/// Structs for which any bytes from the kernel are a valid value.
 pub trait Plain: Copy + Default {}
 
 impl Plain for uapi::AieMetadata {}
@@ -199,14 +199,14 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it owns its pages, which no thread has a relation to.
+// SAFETY: it owns its pages, which are not tied to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
     /// Maps `bytes` of a node from `offset` on, at an address that is a multiple of `align`.
     ///
     /// # Errors
-    /// Without address space, and of an offset that is no buffer's.
+    /// When address space is exhausted, or the offset is not a buffer's.
     pub fn of(node: &Node, offset: u64, bytes: usize, align: usize) -> io::Result<Mapping> {
         let reserved = bytes.checked_add(align).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         // SAFETY: a new range, which replaces nothing.
@@ -268,7 +268,7 @@ fn checked(mapped: *mut c_void) -> io::Result<NonNull<u8>> {
 /// Unmaps a part of a range that this file has mapped and that is no longer used.
 fn unmap(range: NonNull<u8>, from: usize, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: the callers own the range and drop what they unmap; it fails only for an address that is no page's.
+        // SAFETY: the callers own the range and drop what they unmap; it fails only for an address that is not a page's.
         unsafe { libc::munmap(range.as_ptr().wrapping_add(from).cast(), bytes) };
     }
 }

@@ -25,7 +25,7 @@ pub enum NpuUse {
 pub struct NpuOpener(Option<Arc<dyn Fn() -> Box<dyn Driver> + Send + Sync>>);
 
 impl NpuOpener {
-    /// Another driver, for tests.
+    /// Opens the driver that `open` returns, for tests.
     pub fn new(open: impl Fn() -> Box<dyn Driver> + Send + Sync + 'static) -> NpuOpener {
         NpuOpener(Some(Arc::new(open)))
     }

@@ -80,21 +80,21 @@ structs! {
         name_len: u64 = "name_len", name: u64 = "name", date_len: u64 = "date_len", date: u64 = "date",
         desc_len: u64 = "desc_len", desc: u64 = "desc",
     }
-    /// Gives a buffer object's handle back.
+    /// Closes a buffer object's handle.
     GemClose = "struct drm_gem_close" { handle: u32 = "handle", pad: u32 = "pad", }
-    /// Gives a timeline's handle back.
+    /// Closes a timeline's handle.
     SyncobjDestroy = "struct drm_syncobj_destroy" { handle: u32 = "handle", pad: u32 = "pad", }
     /// Waits for points of timelines; the time is absolute, of the monotonic clock.
     TimelineWait = "struct drm_syncobj_timeline_wait" {
         handles: u64 = "handles", points: u64 = "points", timeout_ns: i64 = "timeout_nsec", count: u32 = "count_handles",
         flags: u32 = "flags", first_signaled: u32 = "first_signaled", pad: u32 = "pad", deadline_ns: u64 = "deadline_nsec",
     }
-    /// What a context is for.
+    /// Quality of service of a context.
     Qos = "struct amdxdna_qos_info" {
         gops: u32 = "gops", fps: u32 = "fps", dma_bandwidth: u32 = "dma_bandwidth", latency: u32 = "latency",
         frame_exec_time: u32 = "frame_exec_time", priority: u32 = "priority",
     }
-    /// Makes a context: columns of the array for this process.
+    /// Creates a context: columns of the array for this process.
     CreateContext = "struct amdxdna_drm_create_hwctx" {
         ext: u64 = "ext", ext_flags: u64 = "ext_flags", qos: u64 = "qos_p", umq_bo: u32 = "umq_bo",
         log_buf_bo: u32 = "log_buf_bo", max_opc: u32 = "max_opc", num_tiles: u32 = "num_tiles", mem_size: u32 = "mem_size",
@@ -111,11 +111,11 @@ structs! {
         handle: u32 = "handle", kind: u32 = "param_type", value: u64 = "param_val", value_bytes: u32 = "param_val_size",
         pad: u32 = "pad",
     }
-    /// Makes a buffer object.
+    /// Creates a buffer object.
     CreateBuffer = "struct amdxdna_drm_create_bo" {
         flags: u64 = "flags", vaddr: u64 = "vaddr", size: u64 = "size", kind: u32 = "type", handle: u32 = "handle",
     }
-    /// Where a buffer object is.
+    /// Addresses of a buffer object.
     BufferInfo = "struct amdxdna_drm_get_bo_info" {
         ext: u64 = "ext", ext_flags: u64 = "ext_flags", handle: u32 = "handle", pad: u32 = "pad",
         map_offset: u64 = "map_offset", vaddr: u64 = "vaddr", xdna_addr: u64 = "xdna_addr",
@@ -196,7 +196,7 @@ mod tests {
         wide.chain([("AMDXDNA_INVALID_ADDR", INVALID_ADDRESS)]).collect()
     }
 
-    /// A C file that compiles only where the kernel's headers say the same.
+    /// A C file that compiles only if the kernel's headers agree.
     fn assertions(constants: &[(&str, u64)]) -> String {
         let mut text = "#include <stddef.h>\n#include <drm/amdxdna_accel.h>\n".to_owned();
         let mut claim = |left: String, right: u64| {
@@ -239,7 +239,7 @@ mod tests {
         assert!(error.contains("AMDXDNA_BO_CMD is not 5"), "{error}");
     }
 
-    /// The same where those headers are not: sizes of the header of Linux 7.3, by its fields.
+    /// The same where those headers are not installed: sizes of the header of Linux 7.3, by its fields.
     #[test]
     fn structs_have_the_sizes_of_linux_7_3() {
         let sizes: Vec<usize> = layouts().into_iter().map(|(_, bytes, _)| bytes).collect();

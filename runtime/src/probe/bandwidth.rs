@@ -26,7 +26,7 @@ const MAX_SOFTWARE_BYTES: u64 = 128 << 20;
 const MIN_BYTES: u64 = 1 << 20;
 /// More than any device runs at a time, so that the last ones keep it busy.
 const MAX_WORKGROUPS: u64 = 8192;
-/// Submissions whose median counts, after one to warm up.
+/// Submissions whose median is the result, after one to warm up.
 const ROUNDS: usize = 5;
 
 /// Bytes read per second from device-local memory by `kernel`, the artifact's [`unicorn_artifact::TargetKernels::bandwidth_probe`]; by the

@@ -1,5 +1,5 @@
 //! Alternatives that the device cannot run, removed before any is counted: a target states what all of its own kernels need, and
-//! each module's record states what that module needs besides.
+//! each module's record states what that module needs in addition.
 
 use unicorn_artifact::{Kernels, MatrixElement, MatrixShape, ModuleNeeds, Pipeline};
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 ┌───────┐ magic, with the version of this layout
-//! 16 ├───────┤ key: what the bytes belong to these are
+//! 16 ├───────┤ key: what the bytes belong to
 //! 48 ├───────┤ BLAKE3 of the bytes
 //! 80 ├───────┤ the bytes
 //!    └───────┘

@@ -18,7 +18,7 @@ pub enum StepOutput {
 }
 
 impl StepOutput {
-    /// For error messages.
+    /// Name in error messages.
     pub fn name(self) -> &'static str {
         match self {
             StepOutput::Nothing => "only the cache",
@@ -29,7 +29,7 @@ impl StepOutput {
     }
 }
 
-/// What a program is for.
+/// Shape of the steps that a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramShape {
     /// Most rows (tokens) of a step.

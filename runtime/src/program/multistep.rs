@@ -1,5 +1,5 @@
 //! How many decode steps one submission has (multi-step scheduling). Between two submissions a device idles (26 µs on an H200),
-//! even if the second is queued. Several steps in one submission pay that once; their tokens reach the host together, after
+//! even if the second is queued. Several steps in one submission incur that once; their tokens reach the host together, after
 //! the last of them. Pure.
 
 use unicorn_artifact::step::KEPT_SAMPLES;
@@ -16,8 +16,8 @@ pub const MAX_POSITIONS_IN_FLIGHT: u32 = 2 * STEPS_PER_SUBMISSION;
 // The host reads the tokens of one submission while the next one runs.
 const _: () = assert!(MAX_POSITIONS_IN_FLIGHT as usize <= KEPT_SAMPLES);
 
-/// Steps of the submission that begins after `cached` tokens, of `steps_left` in all: several where one program runs them all, and
-/// a step is known to take so few seconds (`step_seconds`) that together they take at most `max_seconds`.
+/// Number of steps, of `steps_left` in all, in the submission that begins after `cached` tokens: several if one program runs them
+/// all, and together they take at most `max_seconds` according to `step_seconds`, the measured time of a step.
 pub fn steps_of_submission(
     programs: &[ProgramShape],
     cached: u32,

@@ -42,7 +42,7 @@ pub fn with_steps(
             (own.rows, own.logits, own.samples, own.batch, own.from_tokens)
                 == (program.rows, program.logits, program.samples, program.batch, program.from_tokens)
         };
-        // A target without such a program takes no step of as many rows.
+        // A target without such a program runs no step of that many rows.
         let Some(index) = merged.programs.iter().position(is_like) else { continue };
         merged.programs[index] = program;
         transfers[index] = commands.iter().map(|command| transfer(command, section)).collect();

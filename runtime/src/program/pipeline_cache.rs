@@ -23,13 +23,13 @@ pub struct Compiled {
     pub report: PipelineReport,
 }
 
-/// How a target's pipelines were made.
+/// How a target's pipelines were compiled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipelineReport {
     /// Number of pipelines.
     pub pipelines: u32,
-    /// Those that were found in the cache on disk; `None`: the driver does not support such caches (it may have one of its own), or
-    /// does not report hits.
+    /// Number of those that were found in the cache on disk; `None`: the driver does not support such caches (it may have one of
+    /// its own), or does not report hits.
     pub from_cache: Option<u32>,
     /// Why the cache was not read or not written. This is never an error: pipelines are compiled then.
     pub note: Option<String>,

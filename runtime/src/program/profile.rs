@@ -17,11 +17,11 @@ pub struct StepProfile {
     pub rows: u32,
     /// When the host submitted the step.
     pub begin: Instant,
-    /// From then until the host had the result.
+    /// Seconds from then until the host had the result.
     pub wall_seconds: f64,
     /// The step's dispatches in order of execution.
     pub dispatches: Arc<[ProfiledDispatch]>,
-    /// Device time of each dispatch: from the end of the one before (or the begin of its submission) to its own end. A dispatch
+    /// Device time of each dispatch: from the end of the one before (or the start of its submission) to its own end. A dispatch
     /// in several ranges has their sum.
     pub seconds: Vec<f64>,
 }
@@ -50,7 +50,7 @@ pub struct ProgramTimestamps {
 }
 
 impl ProgramTimestamps {
-    /// Inserts timestamps into a program that will be recorded: one at the begin of each submission, and one after each
+    /// Inserts timestamps into a program that will be recorded: one at the start of each submission, and one after each
     /// dispatch range.
     ///
     /// # Errors

@@ -57,7 +57,7 @@ pub struct NpuStop {
 pub struct RecordedSlot {
     /// One a submission.
     pub lists: Vec<CommandList>,
-    /// Timestamps at the begin of the first list (0) and the end of the last (1); `None`: the device has no timestamps.
+    /// Timestamps at the start of the first list (0) and the end of the last (1); `None`: the device has no timestamps.
     pub timer: Option<Arc<Timestamps>>,
 }
 
@@ -80,7 +80,7 @@ pub struct PreparedProgram {
     pub weight_costs: Vec<DispatchCost>,
     /// Cost of each dispatch at the longest context: its weights, or its layer's K and V.
     costs: Vec<DispatchCost>,
-    /// The same, of no fewer weights than [`foreseen_weight_bytes`] says.
+    /// The same, with at least the weights that [`foreseen_weight_bytes`] gives.
     pub foreseen_costs: Vec<DispatchCost>,
     read_logits: Option<Command>,
     logits_stride: u32,

@@ -20,7 +20,7 @@ const ESTIMATED_BYTES_PER_SECOND: f64 = 20e9;
 /// Estimated bytes times rows a second: INT4 at 2.5 TFLOP/s, as a small APU computes.
 const ESTIMATED_BYTE_ROWS_PER_SECOND: f64 = 0.6e12;
 
-/// The same of a core of a CPU, ten times what llvmpipe reaches (38 s for 512 rows of SmolLM2-135M on two cores): with the
+/// The same for one CPU core, ten times what llvmpipe reaches (38 s for 512 rows of SmolLM2-135M on two cores): with the
 /// default bound, a submission takes about a second. Submissions of 0.1 s were measured to take half as long again in all on 16
 /// cores: each ends with a wait for the slowest core.
 const SOFTWARE_BYTE_ROWS_PER_CORE_SECOND: f64 = 5e9;
@@ -29,14 +29,14 @@ const SOFTWARE_BYTE_ROWS_PER_CORE_SECOND: f64 = 5e9;
 const SECONDS_PER_WORKGROUP: f64 = 10e-9;
 
 impl CostModel {
-    /// For a program of `rows` rows that was not measured.
+    /// Cost model of a program of `rows` rows that was not measured.
     pub fn estimate(rows: u32) -> CostModel {
         let arithmetic = f64::from(rows) / ESTIMATED_BYTE_ROWS_PER_SECOND;
         CostModel { seconds_per_byte: arithmetic + 1.0 / ESTIMATED_BYTES_PER_SECOND }
     }
 
-    /// For a prefill program on a software device. No driver resets that, and nothing is measured; long prefills are split all the
-    /// same, so that they can be cancelled between two submissions.
+    /// Cost model of a prefill program on a software device, which no driver resets and on which nothing is measured. Long prefills
+    /// are split all the same, so that they can be cancelled between two submissions.
     pub fn estimate_software_prefill(rows: u32, cores: usize) -> CostModel {
         CostModel { seconds_per_byte: f64::from(rows) / (SOFTWARE_BYTE_ROWS_PER_CORE_SECOND * cores as f64) }
     }

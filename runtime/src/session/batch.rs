@@ -1,4 +1,4 @@
-//! Several sessions' tokens, one each a step.
+//! Tokens of several sessions, one for each in a step.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::step::sampling::{Sampled, Sampling};
 pub struct BatchRow<'b> {
     /// The sequence.
     pub session: &'b mut Session,
-    /// Not appended to it yet.
+    /// The next token, not appended to the sequence yet.
     pub token: u32,
     /// How the tokens that follow are sampled.
     pub sampling: &'b Sampling,
 }
 
-/// The tokens of several sequences, one each a step: see [`crate::Model::generate_batch`] and [`crate::Tokens`].
+/// The tokens of several sequences, one for each in a step: see [`crate::Model::generate_batch`] and [`crate::Tokens`].
 pub struct BatchTokens<'s> {
     stream: Stream<'s>,
 }
@@ -33,7 +33,7 @@ impl<'s> BatchTokens<'s> {
         self.stream.tokens(row)
     }
 
-    /// Ends behind the steps that were submitted already.
+    /// Ends after the steps that are already submitted.
     pub(crate) fn end_soon(&mut self) {
         self.stream.end_soon();
     }

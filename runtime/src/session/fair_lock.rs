@@ -5,7 +5,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// First come, first served. A value whose holder panicked is given to the next one as it is.
+/// Lock in order of arrival. A value whose holder panicked is given to the next holder unchanged.
 pub struct FairLock<T> {
     value: Mutex<T>,
     tickets: Mutex<Tickets>,
@@ -14,7 +14,7 @@ pub struct FairLock<T> {
 
 struct Tickets {
     next: u64,
-    /// The ticket of the holder, or the next one that will be.
+    /// Ticket of the holder, or of the next holder.
     serving: u64,
 }
 
@@ -49,7 +49,7 @@ impl<T> FairLock<T> {
     }
 }
 
-/// A value that a panic left behind is used as it is: what these locks guard is valid between any two statements.
+/// A value that a panic left behind is used unchanged: what these locks guard is valid between any two statements.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

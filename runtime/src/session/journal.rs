@@ -6,7 +6,7 @@
 //! longer give the same text: whether recovery is right could not be tested. So recovery is exact, and its cost is this: the
 //! generated part of a sequence takes as long again as it took. The prompt was fed in long steps and takes them again.
 
-/// The tokens of a sequence and, for each, the step of which program put it into the cache.
+/// The tokens of a sequence and, for each, the program and the step that put it into the cache.
 pub struct Journal {
     tokens: Vec<u32>,
     steps: Vec<FedStep>,
@@ -59,7 +59,7 @@ impl Journal {
         self.steps.push(FedStep { program, n_tokens: tokens.len() as u32, rope_variant });
     }
 
-    /// Removes tokens from `len_tokens` on. A step that loses some of its tokens gives the others what it gave them: no
+    /// Removes tokens from `len_tokens` on. A step that loses some of its tokens computes the same for the others: no
     /// row attends to a later one.
     pub fn truncate(&mut self, len_tokens: u32) {
         while self.len_tokens() > len_tokens {
@@ -80,7 +80,7 @@ impl Journal {
         self.truncate(len_tokens);
     }
 
-    /// The step of that index, whose first token stands at `position`: behind all tokens of the steps before. `None`: there are
+    /// The step of that index, whose first token has position `position`, after all tokens of the steps before. `None`: there are
     /// no more.
     pub fn entry(&self, index: usize, position: u32) -> Option<Entry<'_>> {
         let &FedStep { program, n_tokens, rope_variant } = self.steps.get(index)?;

@@ -9,10 +9,10 @@ use crate::session::speculation::drafter::{Draft, Drafter};
 use crate::step::sampling::Sampling;
 
 /// Continues the text with a session of the smaller model. Where that has none free, or its context ends, or its device fails, there is no
-/// draft: the text goes on without.
+/// draft: the text continues without one.
 pub struct ModelDrafter {
     shared: Arc<Shared>,
-    /// Taken with the first draft.
+    /// Session of the smaller model, taken with the first draft.
     session: Option<Session>,
 }
 
@@ -20,7 +20,7 @@ pub struct ModelDrafter {
 const KEPT_BEHIND_WINDOW: u32 = 64;
 
 impl ModelDrafter {
-    /// Without a session yet.
+    /// A drafter without a session.
     pub fn new(shared: Arc<Shared>) -> ModelDrafter {
         ModelDrafter { shared, session: None }
     }

@@ -28,7 +28,7 @@ const MAX_FAILURES_IN_A_ROW: u32 = 3;
 /// `mine` are in flight. If it fails, each sequence has at least the tokens that it had before.
 ///
 /// # Errors
-/// Those of `work` that another try would not change, or that the device cannot be made ready again. The next call tries again.
+/// Errors of `work` that another attempt would not change, or that the device cannot be made ready again. The next call retries.
 pub fn persist<T>(
     shared: &Shared,
     sequences: &mut [&mut Sequence],

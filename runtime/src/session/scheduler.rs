@@ -38,21 +38,21 @@ use crate::step::sampling::Sampling;
 /// [`Scheduler::tick`] again and again.
 pub struct Scheduler<R> {
     shared: Arc<Shared>,
-    /// In the order of their numbers.
+    /// Requests without a session, in the order of their numbers.
     waiting: VecDeque<Waiting<R>>,
     /// Number of the next request.
     next_number: u64,
     preemptions: u64,
-    /// In the order in which they came; only the first is fed.
+    /// Requests whose prompts are being fed, in order of arrival; only the first is fed in a tick.
     prefill: VecDeque<Active<R>>,
     decoding: Vec<Active<R>>,
-    /// The one that has been idle longest first.
+    /// Sessions without a request, the one that has been idle longest first.
     idle: VecDeque<Session>,
     /// Rate of the last tick that fed at least [`MIN_PREFILL_TOKENS`].
     prefill_tokens_per_s: Option<f64>,
     /// Most tokens of a prompt that are fed in a tick.
     max_prefill_tokens: usize,
-    /// Room for the logits of rows whose receivers sample, and of verifications.
+    /// Buffer for the logits of rows whose receivers sample, and of verifications.
     logits: Vec<f32>,
     /// `None`: sequences do not speculate.
     speculation: Option<Speculation>,
@@ -61,11 +61,11 @@ pub struct Scheduler<R> {
 
 /// A prompt that is to be continued.
 pub struct Request<R> {
-    /// One token at least, and no more than the context holds.
+    /// Tokens of the prompt: at least one, at most as many as the context holds.
     pub prompt: Vec<u32>,
     /// How the tokens that follow are sampled.
     pub sampling: Sampling,
-    /// Where they go.
+    /// Receiver of those tokens.
     pub receiver: R,
 }
 
@@ -131,7 +131,7 @@ pub type AfterStep<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
 
 /// A request without a session.
 struct Waiting<R> {
-    /// How many came before it.
+    /// Number of requests that came before it.
     number: u64,
     prompt: Vec<u32>,
     sampling: Sampling,
@@ -148,7 +148,7 @@ struct Active<R> {
     has_begun: bool,
     /// See [`Waiting::resumes`].
     resumes: Option<u32>,
-    /// What is to be appended yet: the rest of the prompt, or the newest token.
+    /// Tokens that are still to be appended: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
     sampling: Sampling,
     receiver: R,
@@ -164,7 +164,7 @@ const MIN_PREFILL_TOKENS: usize = 64;
 const PREFILL_PAUSE: Duration = Duration::from_millis(250);
 
 impl<R: TokenReceiver> Scheduler<R> {
-    /// With all sessions that the model was loaded for.
+    /// A scheduler with all sessions that the model was loaded for.
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Scheduler<R>, RunError> {
         if shared.slots() > shared.batch_rows() {
             return Err(RunError::NoProgram { wanted: "a token of each sequence of the batch" });
@@ -297,8 +297,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Whether a prompt would find the pages that it needs, beside one for each running sequence to grow: those that are free, and those of
-    /// idle sessions. Without running sequences it would.
+    /// Whether the pages that are free or of idle sessions are enough for a prompt and one more page of each running sequence.
+    /// Without running sequences they always are.
     fn has_pages_for(&self, prompt: &[u32]) -> bool {
         let n_running = self.prefill.len() + self.decoding.len();
         if n_running == 0 || !self.shared.pages_can_run_out() {
@@ -625,7 +625,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.after_decode(&go_on, failed.as_ref());
     }
 
-    /// Moves the requests on that decoded; `go_on`: whether each is to have more tokens.
+    /// Advances the requests that decoded; `go_on`: whether each is to have more tokens.
     fn after_decode(&mut self, go_on: &[bool], failed: Option<&RunError>) {
         let decoded = std::mem::take(&mut self.decoding).into_iter().zip(go_on);
         match failed {
@@ -649,7 +649,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.idle.push_back(active.session);
     }
 
-    /// A request that has got a token decodes on, or its session is free.
+    /// After a token, a request continues to decode, or its session becomes free.
     fn move_on(&mut self, mut active: Active<R>, goes_on: bool) {
         let is_full = active.session.len_tokens() >= self.shared.context_tokens();
         if goes_on && is_full {

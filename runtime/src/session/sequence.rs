@@ -8,7 +8,7 @@ use crate::step::engine::{Engine, Rows, Step};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 
-/// One sequence. Its journal lists what belongs into the cache; its tables have where that lies in the cache of one engine.
+/// One sequence. Its journal lists the tokens of the cache; its tables locate their pages in the cache of one engine.
 pub struct Sequence {
     slot: u32,
     /// One a KV group.
@@ -18,11 +18,11 @@ pub struct Sequence {
     journal: Journal,
     /// Tokens sampled so far, which let equal seeds sample other random numbers at each step.
     samples: u32,
-    /// That the device spent in its steps since they were last taken.
+    /// Seconds that the device spent in its steps since they were last taken.
     gpu_seconds: f64,
 }
 
-/// The engine that a sequence's tables are true for.
+/// The engine that a sequence's tables are valid for.
 struct Cache {
     generation: u64,
     pools: PagePools,
@@ -33,12 +33,12 @@ struct Cache {
 #[derive(Clone, Copy)]
 struct Replay {
     next_entry: usize,
-    /// Its first token's.
+    /// Position of the entry's first token.
     position: u32,
 }
 
 impl Sequence {
-    /// Without tokens. Appending up to `context_tokens` allocates nothing.
+    /// An empty sequence. Appending up to `context_tokens` allocates nothing.
     pub fn new(slot: u32, tables: Vec<BlockTable>, context_tokens: u32) -> Sequence {
         let journal = Journal::new(context_tokens);
         Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0 }
@@ -64,13 +64,13 @@ impl Sequence {
         self.journal.len_of_variant(rope_variant)
     }
 
-    /// The engine that its tables are true for.
+    /// The engine that its tables are valid for.
     pub fn generation(&self) -> Option<u64> {
         self.cache.as_ref().map(|cache| cache.generation)
     }
 
-    /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them; with recurrent
-    /// state, the number of tokens that it is of, where those are others. `generation` is the current engine's: tables of one that is lost
+    /// The first token that a sliding window still holds, if that is too late to continue after `len_tokens` tokens; with recurrent
+    /// state, the number of tokens that it includes, if that differs. `generation` is the current engine's: tables of a lost engine
     /// are not cut, because the cache is computed again from the journal.
     pub fn first_cached_position(&self, len_tokens: u32, generation: u64) -> Option<u32> {
         let is_current =
@@ -106,7 +106,7 @@ impl Sequence {
         self.journal.adopt(&donor.journal, len_tokens);
     }
 
-    /// The most of the first `len_tokens` tokens behind which it may append: not in the middle of a page that another sequence holds.
+    /// The largest length, at most `len_tokens`, at which it may append: not in the middle of a page that another sequence holds.
     pub fn exclusive_start(&self, len_tokens: u32) -> u32 {
         let Some(Cache { pools, replay: None, .. }) = &self.cache else { return len_tokens };
         let pools = pools.lock();
@@ -115,7 +115,7 @@ impl Sequence {
         shared.map(|(table, _)| len_tokens / table.page_tokens() * table.page_tokens()).min().unwrap_or(len_tokens)
     }
 
-    /// Drops the cache where recurrent state is of more tokens than the sequence has, and none is in flight: steps that ran
+    /// Drops the cache if recurrent state includes more tokens than the sequence has, and none is in flight: steps that ran
     /// ahead of a stream that was dropped, or that failed. It is computed again from the journal.
     pub fn drop_state_ahead(&mut self) {
         let is_ahead = |cache: &Cache| {
@@ -173,7 +173,7 @@ impl Sequence {
         self.journal.append(&[token], program, rope_variant);
     }
 
-    /// Takes the tokens from `len_tokens` on back, whose steps did not run.
+    /// Removes the tokens from `len_tokens` on, whose steps did not run.
     pub fn take_back(&mut self, len_tokens: u32) {
         self.journal.truncate(len_tokens);
     }
@@ -235,7 +235,7 @@ impl Sequence {
         self.samples = n_samples;
     }
 
-    /// Steps of this sequence ended that took so long.
+    /// Adds the seconds that steps of this sequence took on the device.
     pub fn add_gpu_seconds(&mut self, gpu_seconds: f64) {
         self.gpu_seconds += gpu_seconds;
     }

@@ -24,7 +24,7 @@ use crate::vk::Failure;
 /// step, in the order in which they were requested; nothing else waits for a step. Dropped, it gives back its slot and its
 /// pages at once, also between two tokens of another session's [`Tokens`].
 ///
-/// A device that is lost is made ready again, as often as it takes a few tries, and the work continues with the same tokens
+/// A device that is lost is made ready again, with a few attempts each time, and the work continues with the same tokens
 /// bit for bit: see [`crate::Model::take_recoveries`].
 pub struct Session {
     shared: Arc<Shared>,
@@ -66,7 +66,7 @@ impl Session {
     }
 
     /// From now on, work of this session ends with [`RunError::Cancelled`] once `token` is cancelled, from whatever thread.
-    /// Feeding looks at it before each submission to the device, about ten times a second, generating before each step.
+    /// Feeding checks it before each submission to the device, about ten times a second; generating checks it before each step.
     /// What was fed by whole steps stays.
     pub fn set_cancel(&mut self, token: CancelToken) {
         self.cancel = Some(token);
@@ -94,7 +94,7 @@ impl Session {
         self.speculation.as_mut().map(|one| std::mem::take(&mut one.speculator.counts)).unwrap_or_default()
     }
 
-    /// Appends tokens to the cache without looking at their logits. Blocks until the last step has ended.
+    /// Appends tokens to the cache without reading their logits. Blocks until the last step has ended.
     ///
     /// # Errors
     /// When the context is too short or a token unknown; nothing is appended then. When the session is cancelled, or the device
@@ -273,8 +273,8 @@ impl Session {
 
     /// How many of its tokens the sequence could keep to continue with `prompt`: those that are the same, and were fed with
     /// LongRoPE's frequencies for a text of its length; none where a sliding window has given back what the next would attend to, or where
-    /// recurrent state is of more tokens.
-    /// The prompt's last token is always fed, because its logits are wanted. Waits for no step.
+    /// recurrent state includes more tokens.
+    /// The prompt's last token is always fed, because its logits are needed. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
         let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
         let common = common_start(self.tokens(), prompt).min(self.sequence.len_of_variant(rope_variant));

@@ -45,16 +45,16 @@ pub struct Shared {
     engine: FairLock<EngineSlot>,
     /// Grows whenever an engine is lost: a sequence's tables are valid for one generation.
     generation: AtomicU64,
-    /// The last is given out first.
+    /// Free slots; the last one is taken first.
     free_slots: Mutex<Vec<u32>>,
     recoveries: Mutex<Vec<Recovery>>,
 }
 
 /// The engine, while there is one.
 pub struct EngineSlot {
-    /// `None`: it went with its device, and no step has needed it since.
+    /// `None`: it was lost with its device, and no step has needed it since.
     engine: Option<Engine>,
-    /// What took the last engine.
+    /// Cause of the loss of the last engine.
     lost_to: String,
 }
 
@@ -64,15 +64,15 @@ pub struct EngineSlot {
 pub struct Recovery {
     /// The Vulkan call or the wait that failed, and how.
     pub cause: String,
-    /// Until the model was resident again.
+    /// Seconds until the model was resident again.
     pub seconds: f64,
-    /// Its dispatches have barriers since, also where they could wait for each other.
+    /// Its dispatches have had barriers since then, also where they could wait for each other.
     pub barriers: bool,
-    /// The GPU does the NPU's work since.
+    /// The GPU has done the NPU's work since then.
     pub without_npu: bool,
 }
 
-/// Tries to make a model resident again.
+/// Attempts to make a model resident again.
 const MAX_TRIES: u32 = 3;
 /// Pause before the second try, doubled before the next: a driver that resets a GPU takes a while.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -121,7 +121,7 @@ impl Shared {
         programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
     }
 
-    /// Longest that several steps of decode may take in one submission.
+    /// Longest time of several decode steps in one submission, in seconds.
     pub fn multistep_seconds(&self) -> f64 {
         self.decided.options.multistep.as_secs_f64()
     }
@@ -157,7 +157,7 @@ impl Shared {
         Ok(Sequence::new(slot, self.empty_tables(), self.context_tokens()))
     }
 
-    /// Takes a sequence's pages and its slot back. Waits for no step.
+    /// Frees a sequence's pages and its slot. Waits for no step.
     pub fn end_sequence(&self, sequence: &mut Sequence) {
         sequence.truncate(0);
         self.give_back_slot(sequence.slot());
@@ -278,7 +278,7 @@ impl Shared {
         self.try_make_resident_again()
     }
 
-    /// On the device that was lost, or rather on the one that now has its name.
+    /// Makes the model resident on the device that was lost, which is found by its name.
     fn try_make_resident_again(&self) -> Result<Engine, LoadError> {
         let instance = Instance::create()?;
         let devices = instance.devices()?;
@@ -286,7 +286,7 @@ impl Shared {
             (&found.name, found.vendor_id, found.device_id)
                 == (&self.facts.name, self.facts.vendor_id, self.facts.device_id)
         };
-        // Of several alike, the one with the same UUID, or else in the same place.
+        // Among several alike, the one with the same UUID, or else at the same position.
         let mut alike: Vec<&DeviceFacts> = devices.iter().filter(is_it).collect();
         alike.sort_by_key(|found| (found.uuid != self.facts.uuid, found.index != self.facts.index));
         let facts = *alike.first().ok_or_else(|| LoadError::NoDevice {

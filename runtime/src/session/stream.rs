@@ -30,13 +30,13 @@ pub struct StreamRow<'s> {
     pub sequence: &'s mut Sequence,
     /// Ends the stream with [`RunError::Cancelled`].
     pub cancel: Option<&'s CancelToken>,
-    /// Not appended to it yet.
+    /// The next token, not appended to the sequence yet.
     pub token: u32,
     /// How the tokens that follow are sampled.
     pub sampling: Sampling,
 }
 
-/// Tokens of several sequences, one each a step.
+/// Tokens of several sequences, one for each in a step.
 pub struct Stream<'s> {
     shared: Arc<Shared>,
     sequences: Vec<&'s mut Sequence>,
@@ -50,7 +50,7 @@ pub struct Stream<'s> {
     /// Samples are the next step's tokens. Otherwise steps run one by one, and are profiled.
     feeds: bool,
     flight: SharedFlight,
-    /// What the caller could have known, to be its first item.
+    /// An error that the caller could have foreseen; it is the first item.
     refused: Option<RunError>,
 }
 
@@ -106,7 +106,7 @@ impl<'s> Stream<'s> {
         })
     }
 
-    /// From now on, at most this number of steps is submitted ahead. Those that are submitted already still give their samples.
+    /// From now on, at most this number of steps is submitted ahead. Steps that are already submitted still return their samples.
     pub fn set_most_ahead(&mut self, most_ahead: u32) {
         self.most_ahead = most_ahead;
     }
@@ -116,7 +116,7 @@ impl<'s> Stream<'s> {
         self.flight.lock().n_steps()
     }
 
-    /// The stream ends behind the steps that were submitted already.
+    /// Ends the stream after the steps that are already submitted.
     pub fn end_soon(&mut self) {
         self.steps_left = self.steps_left.min(self.steps_ahead());
         self.most_ahead = 0;
@@ -338,7 +338,7 @@ impl RowsOfStream<'_> {
         }
     }
 
-    /// Every sequence has a sample more, and steps of all of them took so long.
+    /// Counts one more sample of every sequence, and adds the device's seconds to each.
     fn count(&self, gpu_seconds: f64, sequences: &mut [&mut Sequence]) {
         for sequence in sequences {
             sequence.count_sample();

@@ -13,8 +13,8 @@ use crate::step::sampling::Sampled;
 
 /// The tokens of one sequence as they are sampled: see [`crate::Session::generate`].
 ///
-/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is requested
-/// for. The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
+/// Each item is the token that follows those before it; the newest one is appended to the session when the next one is requested.
+/// The device computes up to seven steps ahead between two items, and no lock is held: everything may be called, also on the
 /// model and on other sessions, from this thread and from others. Dropped, it waits for nothing. After an error it ends.
 pub struct Tokens<'s> {
     stream: Stream<'s>,

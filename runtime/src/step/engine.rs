@@ -27,9 +27,9 @@ use crate::vk::submission::SubmissionQueue;
 pub struct Engine {
     /// Dropped first: it waits for what is submitted.
     pub queue: SubmissionQueue,
-    /// Steps that were submitted and not read yet, with those who will.
+    /// Steps that were submitted and not read yet, shared with their stream.
     pub in_flight: Option<SharedFlight>,
-    /// `None`: everything was there before the first step.
+    /// `None`: all weights were resident before the first step.
     pub loading: Option<StreamingLoad>,
     /// Steps since they were last taken, where programs were recorded to be profiled.
     pub profiles: Vec<StepProfile>,
@@ -119,7 +119,7 @@ impl Engine {
         Ok(self.queue.begin(step_slot, &lists[submitted..])?)
     }
 
-    /// Runs a program on what the step buffer holds, and looks at `cancel` before each submission.
+    /// Runs a program on what the step buffer holds, and checks `cancel` before each submission.
     fn run_unless(&mut self, program: usize, cancel: &CancelToken) -> Result<(), Stop> {
         let all_ran = match &self.loading {
             Some(loading) if !loading.state.is_complete()? => {
@@ -327,7 +327,7 @@ impl Engine {
     }
 }
 
-/// Hands a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them.
+/// Passes a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them.
 fn compute_on_npu(npu: &mut Option<NpuDevice>, views: &mut HostViews, stop: &NpuStop) -> Result<(), Stop> {
     let npu = npu.as_mut().expect("programs stop for an NPU that is there");
     let (activations, outputs) = views.npu.as_mut().expect("allocated with the NPU");

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::step::sampling::Sampled;
 
-/// The steps in flight of one stream, which the stream and the engine share. A leaf lock, held for a few instructions or, by who
-/// has the engine, while its steps end.
+/// The steps in flight of one stream, which the stream and the engine share. A leaf lock, held for a few instructions or, by the
+/// owner of the engine, while its steps end.
 #[derive(Clone, Default)]
 pub struct SharedFlight(Arc<Mutex<Flight>>);
 
@@ -27,7 +27,7 @@ pub struct Flight {
     submitted: VecDeque<SubmittedSteps>,
     /// Oldest first.
     ended: VecDeque<EndedStep>,
-    /// The engine that they ran on.
+    /// Generation of the engine that they ran on.
     generation: u64,
     /// One a row: the number of its oldest sample in `submitted`.
     sample_numbers: Vec<u32>,
@@ -58,7 +58,7 @@ impl SharedFlight {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether both are the same stream's.
+    /// Whether both belong to the same stream.
     pub fn is(&self, other: &SharedFlight) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -122,7 +122,7 @@ impl Flight {
         self.submitted.pop_front()
     }
 
-    /// Counts the time that the device spent in a submission of `n_steps` steps; `None`: it keeps no time.
+    /// Counts the time that the device spent in a submission of `n_steps` steps; `None`: it measures no time.
     pub fn add_gpu_seconds(&mut self, gpu_seconds: Option<f64>, n_steps: u32) {
         self.gpu_seconds += gpu_seconds.unwrap_or_default();
         self.step_seconds = gpu_seconds.map(|seconds| seconds / f64::from(n_steps));
@@ -131,7 +131,7 @@ impl Flight {
     /// Keeps the samples of a step of `program` that ended: `read` is called with each row and the number of its sample.
     ///
     /// # Errors
-    /// The first of `read`; nothing is kept then.
+    /// The first error of `read`; nothing is kept then.
     pub fn keep<E>(&mut self, program: usize, read: impl Fn(usize, u32) -> Result<Sampled, E>) -> Result<(), E> {
         let numbers = self.sample_numbers.iter().enumerate();
         let sampled = numbers.map(|(row, &number)| read(row, number)).collect::<Result<_, _>>()?;

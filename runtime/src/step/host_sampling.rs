@@ -4,7 +4,7 @@
 use crate::error::RunError;
 use crate::step::sampling::{Sampled, Sampling};
 
-/// What a [`HostSampler`] has beyond [`Sampling`]. The default changes nothing.
+/// Parameters of a [`HostSampler`] in addition to [`Sampling`]. The default changes nothing.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HostSampling {
@@ -38,9 +38,9 @@ pub struct TokenLogprob {
 pub struct HostSampled {
     /// The token's id.
     pub token: u32,
-    /// Natural logarithm of its probability, if that was asked for.
+    /// Natural logarithm of its probability, if that was requested.
     pub logprob: Option<f32>,
-    /// The most likely ones, as many as were asked for and could be sampled, most likely first.
+    /// The most likely tokens, as many as were requested and could be sampled, most likely first.
     pub top: Vec<TokenLogprob>,
     /// Tokens that the filters left to sample from.
     pub candidates: u32,
@@ -112,14 +112,14 @@ impl HostSampling {
 }
 
 impl HostSampler {
-    /// Both are checked: [`Sampling::check`], [`HostSampling::check`].
+    /// A sampler with parameters that were checked by [`Sampling::check`] and [`HostSampling::check`].
     pub fn new(sampling: Sampling, further: HostSampling) -> HostSampler {
         HostSampler { sampling, further }
     }
 
     /// Samples the token that follows `tokens` by its `logits`, which are changed. `number`: of this sample among those of its seed,
     /// from 0 on. `allowed`: bits of the tokens that may be
-    /// sampled, the first token's in the lowest bit of the first word. `None`: there is none.
+    /// sampled, the first token's in the lowest bit of the first word. `None`: every token may be sampled.
     pub fn sample(
         &self,
         number: u32,
@@ -158,7 +158,7 @@ impl HostSampler {
         Some(HostSampled { logprob: Some(logprob(sampled)), top, ..nothing })
     }
 
-    /// As the device samples, in its words; token 0 where no logit is a number.
+    /// Samples as the device does; token 0 where no logit is a number.
     pub(crate) fn sample_as_device(&self, number: u32, tokens: &[u32], logits: &mut [f32]) -> Sampled {
         let sampled = self.sample(number, tokens, logits, None);
         let (token, candidates) = sampled.map_or((0, 1), |sampled| (sampled.token, sampled.candidates));

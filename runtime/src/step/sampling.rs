@@ -1,4 +1,4 @@
-//! How a token is sampled from logits, in the words of a caller and in those of the step buffer.
+//! How a token is sampled from logits, as a caller sets it and as the step buffer stores it.
 
 use unicorn_artifact::step::{MAX_HISTORY, Sampler};
 
@@ -18,7 +18,7 @@ use crate::error::RunError;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// 0 or more; 0 is greedy.
+    /// Temperature, 0 or more; 0 is greedy.
     pub temperature: f32,
     /// Only the `top_k` tokens of the largest logits remain; 0: all.
     pub top_k: u32,
@@ -26,7 +26,7 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only tokens remain that are at least `min_p` times as likely as the most likely one, 0 to 1; 0: all.
     pub min_p: f32,
-    /// Above 0; 1: none.
+    /// Penalty of repeated tokens, above 0; 1: none.
     pub repeat_penalty: f32,
     /// Most recent tokens that the penalty applies to, at most 256.
     pub repeat_last_n: u32,
@@ -90,7 +90,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// For the sample of that number after `tokens`. `feeds`: the sampled token is the next step's.
+    /// The sampler's input for the sample of that number after `tokens`. `feeds`: the sampled token is the next step's.
     pub(crate) fn input<'s>(&self, number: u32, feeds: bool, tokens: &'s [u32]) -> SamplerInput<'s> {
         let history = &tokens[tokens.len().saturating_sub(self.history_tokens())..];
         let sampler = Sampler {
@@ -109,7 +109,7 @@ impl Sampling {
         SamplerInput { sampler, history }
     }
 
-    /// Tokens that must be written down for the penalty.
+    /// Number of tokens that the step buffer must list for the penalty.
     fn history_tokens(&self) -> usize {
         if self.repeat_penalty == 1.0 { 0 } else { self.repeat_last_n as usize }
     }

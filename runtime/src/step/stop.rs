@@ -10,11 +10,11 @@ use crate::vk::Failure;
 pub enum Stop {
     /// The device failed; the step may run again on another.
     Device(Failure),
-    /// Weights that steps were to wait for do not come.
+    /// Weights that steps wait for could not be loaded.
     Loading(Arc<LoadError>),
     /// The NPU failed; without it, the step may run again.
     Npu(NpuError),
-    /// Another try would end likewise.
+    /// Another attempt would end the same way.
     Caller(RunError),
 }
 

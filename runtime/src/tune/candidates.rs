@@ -16,7 +16,7 @@ pub struct Candidates {
     pub names: BTreeMap<u32, Vec<String>>,
 }
 
-/// Number of cached tokens at which steps of a shape are measured, where `requested` are requested: fewer where as many belong to
+/// Number of cached tokens at which steps of a shape are measured, where `requested` are requested: fewer where that many belong to
 /// another shape. `None`: steps of this shape need more.
 pub fn cached_tokens(target: &TargetKernels, shape: StepShape, requested: u32) -> Option<u32> {
     let longer = |other: &StepShape| {

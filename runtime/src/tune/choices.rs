@@ -41,7 +41,7 @@ pub struct Choice {
     pub winners: BTreeMap<u32, u32>,
 }
 
-/// What became of a tuning while a model was loaded.
+/// Result of applying a tuning while a model was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TuningReport {
     /// The key of a tuning for this artifact on this device.

@@ -29,7 +29,7 @@ pub enum Correction {
     Target(String),
 }
 
-/// What became of corrections while a model was loaded.
+/// Result of applying corrections while a model was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorrectionsReport {
     /// Number of step shapes that were corrected.

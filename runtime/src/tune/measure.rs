@@ -37,7 +37,7 @@ pub struct Effort {
     pub rounds: u32,
     /// Most steps of a candidate in a round; a round of it ends early after 300 ms.
     pub steps: u32,
-    /// Cached tokens that a step of one row of each sequence attends to; fewer where a step of as many takes another program.
+    /// Cached tokens that a step of one row of each sequence attends to; fewer where a step with that many takes another program.
     pub depth_tokens: u32,
     /// Time after which a measurement begins no further round. The first round is always completed.
     pub max_time: Option<Duration>,

@@ -28,7 +28,7 @@ pub struct TracedDispatch {
     pub label: String,
     /// Index of its pipeline in the artifact's target.
     pub pipeline: u32,
-    /// Name of that.
+    /// Name of that pipeline.
     pub kernel: String,
 }
 
@@ -38,7 +38,7 @@ pub type TraceSink<'a> = dyn FnMut(&TracedDispatch, &[&[u8]]) + 'a;
 /// A step to trace: `cached` tokens of each sequence are fed by the engine's own programs before it.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedStep<'s> {
-    /// Which program.
+    /// Shape of the step.
     pub shape: StepShape,
     /// Its alternatives and version.
     pub choice: &'s Choice,

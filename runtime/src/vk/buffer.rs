@@ -323,7 +323,7 @@ fn import_memory(
     let handle = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
     let mut host = vk::MemoryHostPointerPropertiesEXT::default();
     faults::before("vkGetMemoryHostPointerPropertiesEXT")?;
-    // SAFETY: the pointer is to pages of this process; the driver only looks at what they are.
+    // SAFETY: the pointer is to pages of this process; the driver only queries their properties.
     unsafe {
         (import.functions.fp().get_memory_host_pointer_properties_ext)(
             device.raw.handle(),

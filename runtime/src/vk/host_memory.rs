@@ -55,7 +55,7 @@ const PAGE_BYTES: u64 = 4 << 10;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 impl HostImport {
-    /// For a device that was opened with the extension.
+    /// Functions and alignment of a device that was opened with the extension.
     pub(super) fn of(instance: &Instance, physical: vk::PhysicalDevice, device: &ash::Device) -> HostImport {
         let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
         let mut chain = vk::PhysicalDeviceProperties2::default().push_next(&mut host);

@@ -72,7 +72,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Neither the instance nor the library is let go: a device of it is never destroyed.
+    /// Keeps the instance and the library, because a device of it is never destroyed.
     pub(super) fn keep(&self) {
         self.is_kept.store(true, Ordering::Release);
     }

@@ -6,14 +6,14 @@
 //!
 //! Every wrapper owns its Vulkan object, holds an `Arc` of whatever that object refers to, and destroys it on drop. Ranges, offsets
 //! and lifetimes are checked with `assert!`, because they come from a validated artifact and our own plan. Two rules are left to
-//! the callers, who are all in this crate:
+//! the callers, which are all in this crate:
 //!
 //! 1. Bytes of a [`buffer::Mapping`] are accessed only while no submission in flight writes them, and written only while none
 //!    reads them. The owner of a mapping also owns the [`submission::SubmissionQueue`] and waits on it; the exception are mappings
 //!    of weights that are loaded while steps run, and submissions that read those are delayed until they are resident.
 //! 2. SPIR-V is trusted like a program: the artifact's hashes show that it is what the compiler wrote.
 //!
-//! A queue that met a failure has nothing in flight, so that everything it used can be dropped. Only after a submission exceeded its
+//! After a failure, a queue has nothing in flight, so that everything it used can be dropped. Only after a submission exceeded its
 //! timeout is nothing destroyed any more ([`device::Device::is_stuck`]), since the device may still use it.
 //!
 //! Read in this order:

@@ -58,7 +58,7 @@ impl SubmissionQueue {
         lists: &[CommandList],
         mut ready: impl FnMut(usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Left in flight by a caller that met a failure.
+        // Left in flight by a caller that failed.
         self.end(slot)?;
         for (index, list) in lists.iter().enumerate() {
             if let Err(error) = ready(index) {

@@ -21,10 +21,10 @@ pub struct Acceptance {
 
 #[derive(Clone, Copy, Debug)]
 struct ClassAcceptance {
-    /// Proposed tokens that were accepted, and those that were compared; the older, the less they count.
+    /// Proposed tokens that were accepted, and those that were compared; older ones weigh less.
     accepted: f64,
     compared: f64,
-    /// Drafts in a row that did not seem to pay.
+    /// Consecutive drafts that were not expected to save time.
     skipped: u32,
     /// Number of skipped drafts after which one is tried nevertheless.
     patience: u32,
@@ -34,9 +34,9 @@ struct ClassAcceptance {
 const ROW_CLASSES: usize = 7;
 /// Weight of the newest time in an average.
 const NEWEST_TIME: f64 = 0.25;
-/// How much of the acceptance so far a draft leaves.
+/// Factor by which each draft reduces the weight of the acceptance so far.
 const MEMORY: f64 = 0.9;
-/// Before anything is measured: three of four tokens are accepted.
+/// Acceptance before anything is measured: three of four tokens.
 const ASSUMED: (f64, f64) = (1.5, 2.0);
 const PATIENCE: u32 = 8;
 const MAX_PATIENCE: u32 = 256;
@@ -52,7 +52,7 @@ impl StepTimes {
         add(&mut self.verification[row_class(n_rows)], time);
     }
 
-    /// As measured, or of the next program that was.
+    /// Measured seconds of a verification of `n_rows` rows, or of the nearest larger, else smaller, number that was measured.
     fn verification(&self, n_rows: usize) -> Option<f64> {
         let (fewer, more) = self.verification.split_at(row_class(n_rows));
         more.iter().chain(fewer.iter().rev()).find_map(|&seconds| seconds)
@@ -87,12 +87,13 @@ impl Acceptance {
         }
     }
 
-    /// How many tokens of a draft of that class to verify, at least `least` and at most `most`, while `n_sequences` decode: as
-    /// many as give most tokens a second. 0: a step without them gives more. Now and then one is tried that does not seem to pay.
+    /// How many tokens of a draft of that class to verify, at least `least` and at most `most`, while `n_sequences` decode: as many
+    /// as give most tokens a second. 0: a step without them gives more. Now and then one is tried that is not expected to save
+    /// time.
     pub fn depth(&mut self, class: usize, least: usize, most: usize, n_sequences: usize, times: &StepTimes) -> usize {
         let one = &mut self.classes[class];
         let expected = |depth: usize| expected_tokens(one.accepted / one.compared, depth);
-        // Of equally fast depths the smallest: fewer rejected tokens are computed.
+        // Among equally fast depths, the smallest: fewer rejected tokens are computed.
         let rate = |depth: usize| expected(depth) / times.verification(depth + 1).unwrap_or(1.0);
         let best = (least.max(1)..=most).max_by(|&a, &b| rate(a).total_cmp(&rate(b)).then(b.cmp(&a)));
         let Some(depth) = best else { return 0 };
@@ -139,7 +140,7 @@ mod tests {
         };
         // Three of four tokens accepted: 3.6 tokens of a step of 8 rows.
         assert_eq!((depth(1.0, 3.5, 1), depth(1.0, 3.7, 1)), (7, 0));
-        // Of two sequences a plain step gives two tokens.
+        // With two sequences, a plain step gives two tokens.
         assert_eq!((depth(1.0, 1.7, 2), depth(1.0, 1.9, 2)), (7, 0));
         assert_eq!((depth(1.0, 1.1, 3), depth(1.0, 1.3, 3)), (7, 0));
         assert_eq!(Acceptance::default().depth(3, 1, 7, 1, &StepTimes::default()), 7);

@@ -19,7 +19,7 @@ pub trait Drafter: Send {
 /// Tokens that may follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// In order; none: there is no proposal.
+    /// The proposed tokens, in order; empty: there is no proposal.
     pub tokens: Vec<u32>,
     /// Drafts of equal class, below [`DRAFT_CLASSES`], are expected to be accepted about equally often: acceptance is measured by class.
     pub class: usize,

@@ -10,7 +10,7 @@ pub struct NGram {
     pub least_tokens: usize,
 }
 
-/// Tokens of a match that are compared: longer ones are taken as equally good.
+/// Tokens of a match that are compared: longer matches count as equally good.
 const MAX_MATCH_TOKENS: usize = 16;
 
 impl Drafter for NGram {

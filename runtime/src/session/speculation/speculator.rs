@@ -1,4 +1,4 @@
-//! The speculation of one sequence: its drafter, how often its drafts are accepted, and what came of them.
+//! The speculation of one sequence: its drafter, how often its drafts are accepted, and what resulted from them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ pub struct Speculator {
     draft_time: Duration,
     /// Tokens since there was a draft to verify.
     since_draft: u32,
-    /// Since they were last taken.
+    /// Counts of drafts since they were last taken.
     pub counts: DraftCounts,
-    /// Room for the logits of a verification.
+    /// Buffer for the logits of a verification.
     pub logits: Vec<f32>,
 }
 
@@ -59,8 +59,8 @@ impl Speculation {
     /// Most tokens of a draft: with the token before it, a step of 64 rows.
     pub const MAX_DRAFT_TOKENS: u32 = 63;
 
-    /// Drafts are what followed the last tokens where they, at least `least_tokens` of them, stood in the sequence before (prompt
-    /// lookup). No second model is needed.
+    /// Drafts are the tokens that followed an earlier occurrence, in the sequence, of at least `least_tokens` of its last tokens
+    /// (prompt lookup). No second model is needed.
     pub fn ngram(least_tokens: u32) -> Speculation {
         Speculation::by(move || Box::new(NGram { least_tokens: least_tokens as usize }))
     }
@@ -76,7 +76,7 @@ impl Speculation {
         self
     }
 
-    /// Whether the options are in their ranges. What takes a `Speculation` checks it.
+    /// Whether the options are in their ranges. Everything that takes a `Speculation` checks it.
     ///
     /// # Errors
     /// [`RunError::Sampling`] for the first that is not.
@@ -104,7 +104,7 @@ impl Speculation {
         self.check()
     }
 
-    /// For one sequence.
+    /// A speculator for one sequence.
     pub(crate) fn speculator(&self) -> Speculator {
         Speculator {
             options: self.clone(),
@@ -171,7 +171,7 @@ impl Speculator {
         self.since_draft >= TOKENS_WITHOUT_DRAFT
     }
 
-    /// The last draft was verified.
+    /// Counts the verification of the last draft.
     pub fn add(&mut self, verified: &Verified, times: &mut StepTimes) {
         let (compared, accepted) = (verified.proposed, verified.accepted());
         self.acceptance.add(self.draft.class, compared, accepted);

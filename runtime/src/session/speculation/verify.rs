@@ -21,7 +21,7 @@ pub struct Verified {
     pub proposed: usize,
     /// Tokens that were chosen: those of the draft that were accepted, and one that follows them.
     pub chosen: usize,
-    /// From the begin of the step until all were chosen.
+    /// Time from the start of the step until all were chosen.
     pub time: Duration,
 }
 
@@ -113,7 +113,7 @@ mod tests {
         heat(next as usize) / (0..VOCAB).map(heat).sum::<f64>()
     }
 
-    /// Three tokens behind token 0, with a draft in each step; `trusts`: of 8 drafts, those whose tokens are taken unseen.
+    /// Three tokens behind token 0, with a draft in each step; `trusts`: how many of 8 drafts are accepted without a comparison.
     fn text(seed: u64, trusts: u64) -> [u32; 3] {
         let sampling = Sampling::default().with(|sampling| (sampling.temperature, sampling.seed) = (1.0, seed));
         let sampler = HostSampler::new(sampling, HostSampling::default());

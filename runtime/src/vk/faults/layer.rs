@@ -1,5 +1,5 @@
-//! The layer that counts calls and fails one of them: every function of the runtime's that returns a result, but those of extensions,
-//! which have [`before`](super::before) in front of them.
+//! The layer that counts calls and fails one of them. It has every function that the runtime uses and that returns a result, except
+//! those of extensions, which [`before`](super::before) precedes.
 
 use std::sync::RwLock;
 

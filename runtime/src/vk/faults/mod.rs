@@ -6,7 +6,7 @@
 //! ```
 //!
 //! ash calls through tables of function pointers. Each function that can fail is replaced in its table by one of the same type,
-//! which counts calls and then either fails or calls the original. The state is one for the whole process, so that tests that use
+//! which counts calls and then either fails or calls the original. One state is shared by the whole process, so that tests that use
 //! it run one at a time.
 
 mod layer;
@@ -36,7 +36,7 @@ pub struct Fault {
 pub enum FaultKind {
     /// The device is lost: all its calls fail until another is created.
     DeviceLost,
-    /// The same, and the next device is lost as many calls after its creation.
+    /// The same, and the next device is lost the same number of calls after its creation.
     DeviceLostTwice,
     /// The device is lost, and no device can be created until [`inject`] is called again.
     DeviceRemoved,
@@ -67,7 +67,7 @@ struct State {
     of_name: Option<&'static str>,
     /// Names of all calls since [`inject`], in their order.
     calls: Vec<&'static str>,
-    /// Those of them that were failed.
+    /// Names of the calls that were failed.
     failed: Vec<&'static str>,
     lost: bool,
     removed: bool,
@@ -184,16 +184,16 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What becomes of a call.
+/// Outcome of a call.
 enum Outcome {
     Works,
-    /// Without calling the driver.
+    /// The driver is not called.
     Fails(vk::Result),
     /// The driver is called, and the code returned instead of its success.
     WorksAndFails(vk::Result),
 }
 
-/// Counts a call and decides about it.
+/// Counts a call and decides its outcome.
 fn outcome(call: &'static str, of_device: bool) -> Outcome {
     let mut state = state();
     let now = state.calls.len() as u64;
@@ -255,7 +255,7 @@ fn failing(call: &str, code: vk::Result) -> Outcome {
     if call == "vkDeviceWaitIdle" { Outcome::WorksAndFails(code) } else { Outcome::Fails(code) }
 }
 
-/// What it would make has no owner once it fails.
+/// Whether a call creates an object, which would have no owner if the call failed.
 fn makes_an_object(call: &str) -> bool {
     call.starts_with("vkCreate") || call.starts_with("vkAllocate")
 }

@@ -1,6 +1,6 @@
-//! A double of memory that is not coherent, for devices such as llvmpipe whose only memory type is: it lists three types, of which one is
-//! coherent, and gives the host another view of what it maps of the others. Nothing gets from one to the other but by a flush or an
-//! invalidation, so that each one that is missing is a wrong result.
+//! Simulates memory that is not coherent, for devices such as llvmpipe whose only memory type is coherent. It lists three types, of
+//! which one is coherent, and maps a shadow copy of the others to the host. Bytes pass between memory and shadow only by a flush or
+//! an invalidation, so that each one that is missing gives a wrong result.
 //!
 //! ```text
 //! host ──► shadow, full of 0xa5 ──flush──► the driver's memory ──► device
@@ -39,14 +39,14 @@ const COHERENT: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
 
 /// The largest nonCoherentAtomSize that Vulkan allows: ranges are whole atoms, or end with the memory.
 const ATOM_BYTES: u64 = 256;
-/// What a host reads that did not invalidate.
+/// Byte that the host reads without an invalidation.
 const UNDEFINED: u8 = 0xa5;
 
 static INSTANCE: RwLock<Option<ash::InstanceFnV1_0>> = RwLock::new(None);
 static DEVICE: RwLock<Option<ash::DeviceFnV1_0>> = RwLock::new(None);
 
 struct Doubles {
-    /// Devices that were opened while the double was on.
+    /// Devices that were opened while the simulation was on.
     devices: BTreeSet<u64>,
     /// Their memory that is not coherent.
     memories: BTreeMap<u64, Memory>,
@@ -99,7 +99,7 @@ fn device() -> ash::DeviceFnV1_0 {
     DEVICE.read().unwrap().clone().expect("set before anything is replaced")
 }
 
-/// Whether the double stands for this device's memory.
+/// Whether this device's memory is simulated.
 ///
 /// # Safety
 /// `physical` is a device of a live instance.
