@@ -41,15 +41,15 @@ const CORS_MAX_AGE: Duration = Duration::from_secs(600);
 pub(crate) struct Access {
     /// Where the server listens; `None`: unknown, so that only loopback addresses are the server's own.
     pub(crate) address: Option<SocketAddr>,
-    /// Names, and addresses without a port, beside `localhost` and the server's own address.
+    /// Names, and addresses without a port, in addition to `localhost` and the server's own address.
     pub(crate) hosts: Vec<String>,
     /// As browsers write them: `https://chat.example`.
     pub(crate) origins: Vec<String>,
-    /// Empty: requests need none.
+    /// Accepted keys; empty: requests need none.
     pub(crate) keys: Vec<String>,
 }
 
-/// Paths that need no key, as on llama-server, beside those of the chat page.
+/// Paths that need no key, as on llama-server, in addition to those of the chat page.
 const PUBLIC: [&str; 5] = ["/health", "/v1/health", "/models", "/v1/models", "/api/tags"];
 /// Anthropic's header for a key.
 const API_KEY: &str = "x-api-key";
@@ -60,7 +60,7 @@ impl Access {
         Access { address, hosts, origins, keys }
     }
 
-    /// `routes` for those who have access. A panic there is an answer with status 500.
+    /// `routes` for clients that have access. A panic there is an answer with status 500.
     pub(crate) fn guard(self, routes: Router) -> Router {
         let routes = match self.cors() {
             Some(cors) => routes.layer(cors),
@@ -170,7 +170,7 @@ impl Access {
         (!self.names(origin) && !is_own).then(|| ApiError::forbidden(message()))
     }
 
-    /// Whether a host is one that no other site's name resolves to. The port is not looked at.
+    /// Whether a host is one that no other site's name resolves to. The port is ignored.
     fn is_own(&self, host: &str) -> bool {
         let named = self.hosts.iter().any(|named| named == ANY || named.eq_ignore_ascii_case(host));
         if named || host.eq_ignore_ascii_case("localhost") {
@@ -185,12 +185,12 @@ impl Access {
 }
 
 /// `routes` of a program beside a server, for requests that a server at `address` with these
-/// [`ServeOptions::allowed_hosts`] would take: no page of another site reads them.
+/// [`ServeOptions::allowed_hosts`] would accept: no page of another site reads them.
 pub fn guard(routes: Router, address: SocketAddr, allowed_hosts: Vec<String>) -> Router {
     Access { address: Some(address), hosts: allowed_hosts, ..Access::default() }.guard(routes)
 }
 
-/// Refuses bodies that are not declared as JSON: a form or plain text is what a page of any origin may send without asking.
+/// Refuses bodies that are not declared as JSON: a form or plain text is what a page of any origin may send without a preflight.
 pub(crate) fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let declared = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = declared.split(';').next().unwrap_or_default().trim();
@@ -228,7 +228,7 @@ mod tests {
         for host in ["127.0.0.1:8006", "localhost:8006", "LOCALHOST", "127.0.0.1", "[::1]:8006"] {
             assert!(passes(&loopback, host), "{host}");
         }
-        // The last begins like an address, and is a name.
+        // The last one begins like an address, but is a name.
         for host in ["evil.example:8006", "192.168.1.5:8006", "localhost.evil.example", "127.0.0.1.evil.example"] {
             assert!(!passes(&loopback, host), "{host}");
         }

@@ -22,7 +22,7 @@ const LARGEST_BODIES: usize = 4;
 /// Least memory for all bodies.
 const MIN_BODIES_BYTES: usize = 64 << 20;
 
-/// Turns to parse and tokenize. Servers of several models share them, as they share the machine's memory.
+/// Permits to parse and tokenize. Servers of several models share them, as they share the machine's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokenizing(Arc<Semaphore>);
 
@@ -54,7 +54,7 @@ pub(crate) struct ReadBody {
 /// A choice's place in the queue, which is free again when the value is dropped.
 pub(crate) type QueuePlace = OwnedSemaphorePermit;
 
-/// Whether a request's client has disconnected: then its work is given up where it stands.
+/// Whether a request's client has disconnected: then its work ends at the next check.
 #[derive(Clone, Default)]
 pub(crate) struct ClientGone(Arc<AtomicBool>);
 
@@ -62,7 +62,8 @@ pub(crate) struct ClientGone(Arc<AtomicBool>);
 struct Connected(ClientGone);
 
 impl Admission {
-    /// For bodies of `max_body_bytes`, which clients have `timeout` to send, and for at most `queue_places` choices that wait or run.
+    /// Limits for bodies of `max_body_bytes`, which clients have `timeout` to send, and for at most `queue_places` choices that
+    /// wait or run.
     pub(crate) fn new(
         max_body_bytes: usize,
         timeout: Duration,
@@ -120,7 +121,7 @@ impl Admission {
     /// Runs `work` on a thread of its own, two at a time. When the future is dropped, `work` does not begin, or its [`ClientGone`] is set.
     ///
     /// # Errors
-    /// Those of `work`, and 500 where it panics.
+    /// Errors of `work`, and status 500 if it panics.
     pub(crate) async fn tokenize<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ClientGone) -> Result<T, ApiError> + Send + 'static,
@@ -138,7 +139,7 @@ impl Admission {
     /// Places in the queue for all choices of a request.
     ///
     /// # Errors
-    /// When there are not as many.
+    /// When there are fewer places.
     pub(crate) fn queue(&self, choices: usize) -> Result<Vec<QueuePlace>, ApiError> {
         if choices > self.queue_places {
             let message =
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!((refused.status, refused.retry_after_s.is_some()), (StatusCode::TOO_MANY_REQUESTS, true));
         drop(places.pop());
         assert_eq!(admission.queue(2).unwrap().len(), 2);
-        // As many as there will never be.
+        // More places than there will ever be.
         assert_eq!(admission.queue(4).unwrap_err().status, StatusCode::BAD_REQUEST);
     }
 

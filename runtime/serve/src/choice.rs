@@ -16,18 +16,19 @@ use crate::api::error::ApiError;
 use crate::choice_end::{ChoiceEnd, Times};
 use crate::metrics::Metrics;
 
-/// What the response of a request is made of. `choice` is the index among the request's choices.
+/// An event of a request's response. `choice` is the index among the request's choices.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
     /// The first `cached_tokens` of the prompt were in the cache.
     Started { choice: u32, cached_tokens: u32 },
     /// The cache has the first `fed_tokens` of the prompt.
     Fed { choice: u32, fed_tokens: u32, times: Times },
-    /// Text that became whole, and the tokens since the last, with their probabilities if those were asked for. The text is never empty.
+    /// Text that became whole, and the tokens since the last, with their probabilities if those were requested. The text is never
+    /// empty.
     Text { choice: u32, text: String, tokens: Vec<u32>, probabilities: Vec<HostSampled>, times: Times },
-    /// The last of a choice.
+    /// Last event of a choice.
     Ended { choice: u32, end: ChoiceEnd },
-    /// The last of all choices.
+    /// Last event of all choices.
     Failed(ApiError),
 }
 
@@ -41,12 +42,12 @@ pub(crate) struct Choice {
     prompt_tokens: u32,
     begun: Instant,
     first_token: Option<Instant>,
-    /// Tokens that speculation proposed, and of those, accepted ones.
+    /// Number of tokens that speculation proposed, and number of those that were accepted.
     drafted: u32,
     accepted: u32,
     /// Tokens since the last text.
     tokens: Vec<u32>,
-    /// Theirs, if they were asked for.
+    /// Probabilities of those tokens, if they were requested.
     probabilities: Vec<HostSampled>,
     /// `None`: the device samples.
     sampler: Option<Box<ReplySampler>>,

@@ -1,16 +1,16 @@
-//! How a choice of a request ended, and what it took.
+//! How a choice of a request ended, and how long it took.
 
 use std::time::Duration;
 
 use unicorn_text::EndReason;
 use unicorn_text::unicorn_runtime::HostSampled;
 
-/// What a choice has taken until now.
+/// Time that a choice has taken until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
-    /// Until the first token.
+    /// Time until the first token.
     pub(crate) prompt: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub(crate) decode: Duration,
 }
 
@@ -22,11 +22,11 @@ pub(crate) struct ChoiceEnd {
     pub(crate) stop_string: Option<String>,
     /// Tokens that were sampled, a stop token included.
     pub(crate) tokens: u32,
-    /// Those since the last text, a stop token included.
+    /// Tokens since the last text, a stop token included.
     pub(crate) rest: Vec<u32>,
     /// Probabilities of those tokens, if they were requested.
     pub(crate) probabilities: Vec<HostSampled>,
-    /// Tokens that speculation proposed, and of those, accepted ones.
+    /// Number of tokens that speculation proposed, and number of those that were accepted.
     pub(crate) drafted: u32,
     pub(crate) accepted: u32,
     pub(crate) times: Times,

@@ -14,7 +14,7 @@ pub enum ServeError {
     Option {
         /// The field, such as `max_tokens`.
         option: &'static str,
-        /// What it is, and what was expected.
+        /// The value found, and what was expected.
         what: String,
     },
     /// The artifact's weights are random: they are for measuring time, and their text means nothing.

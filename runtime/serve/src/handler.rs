@@ -42,11 +42,11 @@ use crate::reply::Reply;
 use crate::worker::{Command, Job};
 use crate::writer::ResponseWriter;
 
-/// What handling requests needs of a model. Used by several threads at once, beside the model's steps.
+/// What handling requests needs of a model. Used by several threads at once, while the model's steps run.
 pub(crate) struct RequestHandler {
     admission: Admission,
     pub(crate) encoder: PromptEncoder,
-    /// How hidden rows become embeddings; `None`: they do not.
+    /// How hidden rows become embeddings; `None`: embeddings are refused.
     pub(crate) embeddings: Option<Pooling>,
     pub(crate) reranking: bool,
     /// [`ServeOptions::how_to_enable`].
@@ -66,7 +66,7 @@ pub(crate) struct RequestHandler {
     eos_token: Option<String>,
     slots: u32,
     pub(crate) model_name: String,
-    /// All names of the model, the one of responses among them.
+    /// All names of the model, including the one in responses.
     pub(crate) aliases: Vec<String>,
     pub(crate) tags: Vec<String>,
     model_path: String,
@@ -74,14 +74,14 @@ pub(crate) struct RequestHandler {
     pub(crate) vertex: Option<VertexPaths>,
     /// For Ollama's clients.
     pub(crate) ollama: Arc<Description>,
-    /// What the chat page shows of device and memory, as far as it stays.
+    /// What the chat page shows of device and memory, as far as it does not change.
     about: Value,
     commands: mpsc::Sender<Command>,
     /// Made by the first request that needs it, which takes tens of milliseconds.
     vocabulary: OnceLock<Arc<Vocabulary>>,
 }
 
-/// Longest token that is assumed at least: a character may have so many bytes in an escape of JSON.
+/// The longest token is assumed to have at least this many bytes: a character may have as many in an escape of JSON.
 const MIN_LONGEST_TOKEN_BYTES: usize = 12;
 /// Bytes of a request's body in addition to its prompt.
 const PARAMETERS_BYTES: usize = 1 << 20;
@@ -185,7 +185,7 @@ impl RequestHandler {
     /// Calls `work` with the body of a request, a JSON object, on another thread.
     ///
     /// # Errors
-    /// Those of `work`, and for a body that is no object or beyond a limit.
+    /// Those of `work`, and for a body that is not an object or beyond a limit.
     pub(crate) async fn with_body<T: Send + 'static>(
         self: Arc<Self>,
         request: extract::Request,
@@ -360,7 +360,7 @@ impl RequestHandler {
         let mut conditions = StopConditions::default();
         conditions.max_tokens = self.max_tokens_of(request);
         conditions.stop_tokens.clone_from(&request.stop_tokens);
-        // What has to match something ends where it does.
+        // A reply that has to match a structure ends where that does.
         if !request.ignore_eos || request.structure.is_some() {
             conditions.stop_tokens.extend(&self.stop_tokens);
         }
@@ -477,7 +477,7 @@ impl RequestHandler {
     /// `/detokenize`, of llama-server and vLLM.
     ///
     /// # Errors
-    /// For what are no token ids of the vocabulary.
+    /// When they are not token ids of the vocabulary.
     pub(crate) fn detokenize(&self, fields: Map<String, Value>) -> Result<Value, ApiError> {
         let tokens: Vec<u32> = Fields(fields).require("tokens", "a list of token ids")?;
         let vocab_size = self.encoder.vocab_size;

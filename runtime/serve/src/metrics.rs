@@ -1,4 +1,4 @@
-//! What the server has done and is doing, for Prometheus: under llama-server's names, and the aliases that routers of vLLM look for.
+//! What the server has done and is doing, for Prometheus: under llama-server's names, and the aliases that routers of vLLM read.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

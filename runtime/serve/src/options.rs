@@ -1,4 +1,4 @@
-//! What a program may choose about a server.
+//! Options of a server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub struct ServeOptions {
     pub model_name: Option<String>,
     /// Further names of the model, in lists of models. Default: none.
     pub aliases: Vec<String>,
-    /// Words that lists of models show beside its name, such as `code`. Default: none.
+    /// Words that lists of models show with its name, such as `code`. Default: none.
     pub tags: Vec<String>,
     /// Where the model came from, for `/props`; `None`, the default: its name.
     pub model_path: Option<String>,
@@ -80,7 +80,7 @@ pub struct ServeOptions {
     /// How the program is started with a part that these options leave out: the end of the error for a request that needs it,
     /// such as `; start it with --metrics`. Default: nothing.
     pub how_to_enable: fn(LeftOut) -> &'static str,
-    /// Shared by the servers that clones of these options make.
+    /// Shared by the servers that are created from clones of these options.
     pub(crate) tokenizing: Tokenizing,
 }
 
@@ -100,7 +100,7 @@ pub enum LeftOut {
     Slots,
 }
 
-/// Paths that Vertex AI gives a container, beside those of this server.
+/// Paths that Vertex AI gives a container, in addition to those of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VertexPaths {
     /// Path of predictions.
@@ -145,7 +145,7 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
-    /// Whether a server can be made so.
+    /// Whether a server can be created with these options.
     ///
     /// # Errors
     /// [`ServeError::Option`], naming the field, and [`ServeError::Run`] for a parameter of sampling or speculation out of its range.

@@ -16,7 +16,7 @@ use crate::choice::Event;
 use crate::reply::Reply;
 use crate::writer::{ResponseWriter, Stream};
 
-/// The events of a request's choices on their way into the response. Dropping it cancels the choices.
+/// Turns the events of a request's choices into the response. Dropping it cancels the choices.
 pub(crate) struct PendingResponse {
     writer: Box<dyn ResponseWriter>,
     events: UnboundedReceiver<Event>,
@@ -25,7 +25,7 @@ pub(crate) struct PendingResponse {
     /// What each choice begins with, before its first token.
     beginnings: Vec<String>,
     ended: usize,
-    /// All was sent.
+    /// Everything was sent.
     is_over: bool,
 }
 

@@ -50,7 +50,7 @@ pub(crate) async fn predict(
     Ok(json_response(StatusCode::OK, &json!({"predictions": join_all(all).await})))
 }
 
-/// The request that an instance, the parameter `name`, stands for.
+/// The request that an instance, the parameter `name`, contains.
 fn request_of(
     mut instance: Value,
     name: &str,

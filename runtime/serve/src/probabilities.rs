@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 use unicorn_structure::Vocabulary;
 use unicorn_text::unicorn_runtime::HostSampled;
 
-/// Writes probabilities of a response whose request asked for them.
+/// Writes probabilities of a response whose request has requested them.
 #[derive(Clone)]
 pub(crate) struct Probabilities {
     vocabulary: Arc<Vocabulary>,
-    /// llama-server's: probabilities instead of their logarithms.
+    /// Whether to write probabilities instead of their logarithms, as llama-server can.
     are_plain: bool,
 }
 
@@ -22,7 +22,7 @@ impl Probabilities {
         Probabilities { vocabulary, are_plain }
     }
 
-    /// A chat's: `logprobs.content`.
+    /// OpenAI's form for a chat: `logprobs.content`.
     pub(crate) fn of_chat(&self, tokens: &[HostSampled]) -> Value {
         let one = |token: &HostSampled| {
             let mut object = self.token(token.token, token.logprob);
@@ -32,7 +32,7 @@ impl Probabilities {
         json!({"content": tokens.iter().map(one).collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// The older API's: lists beside each other. `before`: characters of the text before the first token.
+    /// OpenAI's form for a completion: parallel lists. `before`: characters of the text before the first token.
     pub(crate) fn of_completion(&self, tokens: &[HostSampled], before: usize) -> Value {
         let mut offset = before;
         let (mut texts, mut offsets) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ impl Probabilities {
         json!({"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets})
     }
 
-    /// llama-server's `completion_probabilities`.
+    /// llama-server's form: `completion_probabilities`.
     pub(crate) fn of_llama(&self, tokens: &[HostSampled]) -> Value {
         let named = |token: u32, logprob: f32| {
             let mut object = json!({"id": token, "token": self.text(token), "bytes": self.vocabulary.bytes(token)});

@@ -8,7 +8,7 @@ use crate::api::prompt::Prompt;
 use crate::api::request::Request;
 use crate::api::tools::ToolChoice;
 
-/// What makes prompts into tokens.
+/// Encodes prompts as tokens.
 pub(crate) struct PromptEncoder {
     pub(crate) tokenizer: Tokenizer,
     /// `None`: the model came without one.
@@ -40,7 +40,7 @@ pub(crate) struct Rendered {
 }
 
 /// Prose has about four bytes a token. A text with more than these for each token of the context is counted piece by piece before it
-/// is tokenized as a whole, which takes some hundred bytes of memory for each of its own.
+/// is tokenized as a whole, which takes about a hundred bytes of memory for each byte of text.
 const LIKELY_BYTES_PER_TOKEN: usize = 8;
 const PIECE_BYTES: usize = 64 << 10;
 /// Most tokens that a cut between two pieces can add.
@@ -76,7 +76,7 @@ impl PromptEncoder {
         Ok(encoded)
     }
 
-    /// Ids of a prompt that is no chat, the parameter `name`, and fits the context.
+    /// Ids of a prompt that is not a chat, the parameter `name`, and fits the context.
     ///
     /// # Errors
     /// As [`PromptEncoder::encode`].
@@ -86,7 +86,7 @@ impl PromptEncoder {
         Ok(tokens)
     }
 
-    /// Ids of a prompt that is no chat; `is_first`: nothing precedes it.
+    /// Ids of a prompt that is not a chat; `is_first`: nothing precedes it.
     fn plain_tokens(&self, prompt: &Prompt, is_first: bool, client: &ClientGone) -> Result<Vec<u32>, ApiError> {
         client.check()?;
         match prompt {
@@ -139,7 +139,7 @@ impl PromptEncoder {
             return Err(ApiError::bad_request(message));
         };
         self.check_bytes("messages", messages.iter().map(|message| message.content.len()).sum())?;
-        // A reply that has begun goes on from its text.
+        // A reply that has begun continues from its text.
         let (messages, begun) = match messages.split_last() {
             Some((last, before)) if request.continues => (before, last.content.as_str()),
             _ => (messages, ""),
@@ -197,7 +197,7 @@ impl PromptEncoder {
             return Ok(());
         }
         let found = format!("{n_bytes} bytes of text: more than {} are more tokens", self.max_text_bytes);
-        // As many bytes are more tokens than the context has.
+        // A text of this many bytes has more tokens than the context.
         Err(self.too_long(name, &found, self.context_tokens as usize + 1))
     }
 

@@ -1,4 +1,4 @@
-//! Who receives what the model computes for a request: text, or what is read from its prompt alone.
+//! Receivers of what the model computes for a request: text, or values from its prompt alone.
 
 use std::ops::ControlFlow;
 

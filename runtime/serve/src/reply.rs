@@ -1,4 +1,4 @@
-//! A choice of a response as far as it has come, whatever the form in which the client gets it.
+//! A choice of a response so far, independent of the form in which the client receives it.
 
 use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::{Delta, EndReason, ReplyParser};
@@ -11,16 +11,16 @@ pub(crate) struct Reply {
     pub(crate) reasoning: String,
     pub(crate) content: String,
     pub(crate) calls: Vec<Call>,
-    /// Without a stop token.
+    /// Sampled tokens, without a stop token.
     pub(crate) tokens: Vec<u32>,
-    /// One a token, if they were asked for.
+    /// Probabilities, one entry a token, if they were requested.
     pub(crate) probabilities: Vec<HostSampled>,
     pub(crate) prompt_tokens: u32,
     /// Tokens of the prompt that were in the cache.
     pub(crate) cached_tokens: u32,
     /// Tokens of the prompt that are in the cache now.
     pub(crate) fed_tokens: u32,
-    /// Until its last event.
+    /// Times until its last event.
     pub(crate) times: Times,
     /// `None`: it has not ended.
     pub(crate) end: Option<ChoiceEnd>,
@@ -35,7 +35,7 @@ pub(crate) struct Reply {
 pub(crate) struct Call {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// JSON.
+    /// Arguments as JSON.
     pub(crate) arguments: String,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Usage {
 }
 
 impl Reply {
-    /// To a prompt of `prompt_tokens`.
+    /// An empty reply to a prompt of `prompt_tokens`.
     pub(crate) fn new(prompt_tokens: u32, parser: Option<ReplyParser>, one_call: bool) -> Reply {
         Reply { prompt_tokens, parser, one_call, ..Reply::default() }
     }
@@ -99,12 +99,12 @@ impl Reply {
         deltas
     }
 
-    /// Probabilities of the last `n_tokens` tokens, if they were asked for.
+    /// Probabilities of the last `n_tokens` tokens, if they were requested.
     pub(crate) fn last_probabilities(&self, n_tokens: usize) -> &[HostSampled] {
         &self.probabilities[self.probabilities.len().saturating_sub(n_tokens)..]
     }
 
-    /// Why it ended; while it has not, as if a limit had ended it.
+    /// Why it ended; while it has not ended, the reason of a limit.
     pub(crate) fn reason(&self) -> EndReason {
         self.end.as_ref().map_or(EndReason::MaxTokens, |end| end.reason)
     }
@@ -114,7 +114,7 @@ impl Reply {
         self.end.as_ref().map_or(self.tokens.len() as u32, |end| end.tokens)
     }
 
-    /// Tokens that speculation proposed, and of those, accepted ones.
+    /// Number of tokens that speculation proposed, and number of those that were accepted.
     pub(crate) fn drafted(&self) -> (u32, u32) {
         self.end.as_ref().map_or((0, 0), |end| (end.drafted, end.accepted))
     }

@@ -21,7 +21,7 @@ use crate::page;
 use crate::predictions::predict;
 use crate::reading::EmbeddingsApi;
 
-/// Which of the endpoints that are no API are served.
+/// Which of the endpoints that are not part of an API are served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) page: bool,
@@ -52,7 +52,7 @@ const GENERATE: [(&str, Api); 13] = [
     ("/v1/infill", Api::Infill),
 ];
 
-/// Paths of embeddings, and whose form they have.
+/// Paths of embeddings, and the API whose form they have.
 const EMBED: [(&str, EmbeddingsApi); 4] = [
     ("/v1/embeddings", EmbeddingsApi::OpenAi),
     ("/embeddings", EmbeddingsApi::Llama),
@@ -63,10 +63,10 @@ const EMBED: [(&str, EmbeddingsApi); 4] = [
 /// Paths of ranks.
 const RERANK: [&str; 4] = ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"];
 
-/// Paths of what is done to text without the model, but for counts of tokens.
+/// Paths of operations on text without the model, except counts of tokens.
 const TEXT: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
 
-/// Everything that is answered about one model, without [`Access`].
+/// All routes of one model, without [`Access`].
 pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
     let routes = GENERATE.iter().fold(Router::new(), |routes, &(path, api)| {
         let handler = handler.clone();
@@ -130,7 +130,7 @@ async fn generate(handler: Arc<RequestHandler>, api: Api, request: Request) -> R
     responded.await.unwrap_or_else(|error: ApiError| api.error(&error))
 }
 
-/// What is done to text without the model.
+/// Routes of operations on text without the model.
 fn about_text(handler: &Arc<RequestHandler>) -> Router {
     let tokenize = || answer(handler, Api::Llama, |handler, fields, _| handler.tokenize(fields));
     let detokenize = || answer(handler, Api::Llama, |handler, fields, _| handler.detokenize(fields));
@@ -160,7 +160,7 @@ fn about_text(handler: &Arc<RequestHandler>) -> Router {
         .route("/messages/count_tokens", count_tokens())
 }
 
-/// What is read from texts, without an answer.
+/// Routes that read texts and generate none.
 fn about_documents(handler: &Arc<RequestHandler>) -> Router {
     let routes = EMBED.iter().fold(Router::new(), |routes, &(path, api)| {
         let handler = handler.clone();
@@ -199,7 +199,7 @@ fn answer(
     })
 }
 
-/// The model, as each API lists it.
+/// Routes that list the model, in the form of each API.
 fn about_models(handler: &Arc<RequestHandler>) -> Router {
     let (name, created) = (handler.model_name.clone(), seconds_since_1970());
     let model = json!({
@@ -225,7 +225,7 @@ fn about_models(handler: &Arc<RequestHandler>) -> Router {
         .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
 }
 
-/// What the server is doing.
+/// Routes that report what the server is doing.
 fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     let (props, slots, metrics) = (handler.clone(), handler.clone(), handler.clone());
     let health = || constant(json!({"status": "ok"}));
@@ -256,7 +256,7 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     routes.route("/slots", slots).route("/metrics", metrics)
 }
 
-/// In Prometheus' text format.
+/// A response with the metrics in Prometheus' text format.
 pub(crate) fn metrics_response(metrics: &Metrics) -> Response {
     let begun = metrics.begun.to_string();
     let headers = [(CONTENT_TYPE.as_str(), "text/plain; version=0.0.4"), ("process-start-time-unix", begun.as_str())];

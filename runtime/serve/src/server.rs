@@ -70,7 +70,7 @@ impl Server {
         routes(self.handler.clone(), self.shown)
     }
 
-    /// What answers requests.
+    /// The handler that answers requests.
     pub(crate) fn handler(&self) -> &Arc<RequestHandler> {
         &self.handler
     }
@@ -80,7 +80,7 @@ impl Server {
         self.handler.ollama.clone()
     }
 
-    /// What ends [`Server::run`].
+    /// A handle that ends [`Server::run`].
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }

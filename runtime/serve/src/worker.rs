@@ -30,7 +30,7 @@ pub(crate) enum Command {
 pub(crate) struct Job {
     /// Index among the request's choices.
     pub(crate) choice: u32,
-    /// Fits the context.
+    /// The prompt, which fits the context.
     pub(crate) prompt: Vec<u32>,
     pub(crate) sampling: Sampling,
     pub(crate) output: OutputText,

@@ -1,4 +1,4 @@
-//! What the forms of a response have in common: an API's folder has a [`ResponseWriter`] for each of its endpoints.
+//! The interface of all forms of a response: an API's folder has a [`ResponseWriter`] for each of its endpoints.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(crate) trait ResponseWriter: Send {
     /// More of a choice's prompt is in the cache, if the request has `return_progress`.
     fn progress(&mut self, _choice: usize, _replies: &[Reply], _out: &mut Stream) {}
 
-    /// A choice has more of these, made of `tokens`.
+    /// A choice has further `deltas`, decoded from `tokens`.
     fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream);
 
     /// A choice has ended.
@@ -39,7 +39,7 @@ pub(crate) trait ResponseWriter: Send {
     }
 }
 
-/// What a stream sends next.
+/// The next part of a stream.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) text: String,
@@ -68,7 +68,7 @@ impl Stream {
     }
 }
 
-/// llama-server's account of how far a prompt is.
+/// llama-server's report of the progress of a prompt.
 pub(crate) fn prompt_progress(reply: &Reply) -> Value {
     json!({
         "total": reply.prompt_tokens, "cache": reply.cached_tokens, "processed": reply.fed_tokens,
@@ -76,7 +76,7 @@ pub(crate) fn prompt_progress(reply: &Reply) -> Value {
     })
 }
 
-/// llama-server's account of the time that a choice took, or has taken until now.
+/// llama-server's report of the time that a choice took, or has taken until now.
 pub(crate) fn timings(reply: &Reply) -> Value {
     let (prompt_ms, predicted_ms) = (reply.times.prompt.as_secs_f64() * 1e3, reply.times.decode.as_secs_f64() * 1e3);
     let prompt_n = reply.fed_tokens - reply.cached_tokens;

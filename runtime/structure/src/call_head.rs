@@ -5,7 +5,7 @@
 pub(super) enum Head<'t> {
     /// More text may make it one.
     Partial,
-    /// It is none.
+    /// It is not the beginning of a call.
     Not,
     /// The name, and the byte at which the arguments begin.
     Whole(&'t str, usize),

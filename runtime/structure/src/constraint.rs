@@ -13,7 +13,7 @@ use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar};
 use crate::vocabulary::Vocabulary;
 
-/// What the tokens of one reply have to match, as far as it has come.
+/// What the tokens of one reply have to match, given the reply so far.
 #[derive(Clone)]
 pub struct Constraint {
     vocabulary: Arc<Vocabulary>,
@@ -28,7 +28,7 @@ pub struct Constraint {
     seen: Vec<u8>,
 }
 
-/// Texts that precede the part of a reply that is constrained, one behind the other.
+/// Texts that precede the constrained part of a reply, in order.
 #[derive(Clone)]
 pub struct Start(Vec<&'static str>);
 
@@ -43,13 +43,13 @@ struct Calls {
     in_head: bool,
 }
 
-/// Most bytes of a reply that are kept to find a text in.
+/// Most bytes of a reply that are kept, in which a text is searched for.
 const MAX_SEEN_BYTES: usize = 64;
 /// Longest head of a call.
 const MAX_HEAD_BYTES: usize = 1 << 10;
 
 impl Start {
-    /// Nothing precedes it.
+    /// Nothing precedes the constrained part.
     pub fn at_once() -> Start {
         Start(Vec::new())
     }
@@ -144,7 +144,7 @@ impl Constraint {
         mask.transpose().map_err(|error| error.to_string())
     }
 
-    /// Takes a token that was sampled.
+    /// Advances by a token that was sampled.
     ///
     /// # Errors
     /// When the token may not follow, or that takes too long to find out.
@@ -155,7 +155,7 @@ impl Constraint {
                 if matcher.is_stopped() && !self.is_whole {
                     self.matcher = None;
                     self.seen.clear();
-                    // A list of calls may go on.
+                    // A list of calls may continue.
                     self.calls.iter_mut().for_each(|calls| calls.in_head = !calls.is_harmony);
                 }
                 Ok(())
@@ -248,7 +248,7 @@ fn end_of(seen: &[u8], text: &str) -> Option<usize> {
     seen.windows(text.len()).position(|window| window == text.as_bytes()).map(|at| at + text.len())
 }
 
-/// Keeps what a text may have begun in.
+/// Keeps the end of `seen`, in which a text may have begun.
 fn forget(seen: &mut Vec<u8>) {
     seen.drain(..seen.len().saturating_sub(MAX_SEEN_BYTES));
 }

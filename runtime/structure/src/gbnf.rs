@@ -12,14 +12,14 @@ use std::fmt::Write;
 /// A part of a rule.
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
-    /// A text as it is.
+    /// A literal text.
     Text(String),
     /// One character, as a regular expression's class.
     Class(String),
     Rule(String),
     Sequence(Vec<Node>),
     Choice(Vec<Node>),
-    /// From so many times to so many; `None`: any number.
+    /// The least and the most repetitions of a node; `None`: no limit.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
@@ -37,7 +37,7 @@ const MAX_PARTS: u32 = 1 << 20;
 /// The grammar in llguidance's form of Lark.
 ///
 /// # Errors
-/// For what is no GBNF, has no rule `root`, or is too large.
+/// When it is not GBNF, has no rule `root`, or is too large.
 pub(super) fn to_lark(text: &str) -> Result<String, String> {
     if text.len() > MAX_GRAMMAR_BYTES {
         return Err(format!("expected a grammar of at most {MAX_GRAMMAR_BYTES} bytes, found {}", text.len()));

@@ -15,11 +15,11 @@ pub enum Structure {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// llguidance's, which are like Lark's.
+    /// llguidance's form of a grammar, which is like Lark's.
     Lark(String),
 }
 
-/// What a schema is.
+/// Description of a schema in error messages.
 const SCHEMA: &str = "a JSON schema: an object, true or false";
 
 /// White space between the parts of JSON: a space, or a line break and what indents the next line. Without a bound, a model may write
@@ -35,7 +35,7 @@ impl Structure {
     /// JSON that matches `schema`.
     ///
     /// # Errors
-    /// For JSON that can be no schema: a number, a string, a list, null.
+    /// For JSON that cannot be a schema: a number, a string, a list, null.
     pub fn from_schema(schema: Value) -> Result<Structure, StructureError> {
         match schema {
             Value::Object(_) | Value::Bool(_) => Ok(Structure::Schema(schema)),
@@ -46,7 +46,7 @@ impl Structure {
     /// The same, of a schema's text.
     ///
     /// # Errors
-    /// For what is no JSON, and those of [`Structure::from_schema`].
+    /// When it is not JSON, and those of [`Structure::from_schema`].
     pub fn from_schema_text(text: &str) -> Result<Structure, StructureError> {
         let schema = serde_json::from_str(text);
         Structure::from_schema(schema.map_err(|error| StructureError::new(format!("expected {SCHEMA}: {error}")))?)
@@ -55,7 +55,7 @@ impl Structure {
     /// What a grammar describes: llama.cpp's GBNF, which defines rules by `::=`, or llguidance's form of Lark, which does not.
     ///
     /// # Errors
-    /// For a text with `::=` that is no GBNF. Lark is checked when a [`Constraint`](crate::Constraint) is made.
+    /// For a text with `::=` that is not GBNF. Lark is checked when a [`Constraint`](crate::Constraint) is made.
     pub fn from_grammar(text: String) -> Result<Structure, StructureError> {
         match text.contains("::=") {
             true => gbnf::to_lark(&text).map(Structure::Lark).map_err(StructureError::new),

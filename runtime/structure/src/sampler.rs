@@ -9,7 +9,7 @@ use crate::constraint::Constraint;
 /// The sampler of one reply.
 pub struct ReplySampler {
     sampler: HostSampler,
-    /// Something other than the constraint needs it.
+    /// Whether the parameters need the host's sampler, also where no constraint applies.
     is_always_needed: bool,
     constraint: Option<Constraint>,
     /// Tokens of the reply so far.
@@ -35,7 +35,7 @@ impl ReplySampler {
         ReplySampler { sampler, is_always_needed: false, constraint: Some(constraint), n_tokens: 0 }
     }
 
-    /// Samples the token that follows `tokens`, by logits of the whole vocabulary, with the probabilities that were asked for.
+    /// Samples the token that follows `tokens`, by logits of the whole vocabulary, with the probabilities that were requested.
     ///
     /// # Errors
     /// When no token may follow, or it takes too long to find out which.

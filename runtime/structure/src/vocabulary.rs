@@ -9,7 +9,7 @@ use unicorn_text::{TokenBytes, Tokenizer};
 
 use crate::error::StructureError;
 
-/// Bytes of every token, and what matchers are made of.
+/// Bytes of every token, and the factory of matchers.
 pub struct Vocabulary {
     tokens: Vec<TokenBytes>,
     /// `None`: the model has no stop token, so that no text can end.
@@ -40,7 +40,7 @@ impl Vocabulary {
         Vocabulary { tokens, factory }
     }
 
-    /// Bytes of a token: of a special one, its name.
+    /// Bytes of a token; for a special token, its name.
     pub fn bytes(&self, token: u32) -> &[u8] {
         self.tokens.get(token as usize).map(|token| token.bytes.as_slice()).unwrap_or_default()
     }

@@ -56,7 +56,7 @@ pub struct ChatOptions {
     pub sampling: Sampling,
     /// Most tokens of an answer; `None`, the default: until the model ends it or the context is full.
     pub max_tokens: Option<u32>,
-    /// Strings that end an answer, beside the model's stop tokens. Default: none.
+    /// Strings that end an answer, in addition to the model's stop tokens. Default: none.
     pub stop_strings: Vec<String>,
     /// What answers have to match. Default: nothing.
     pub constraint: Option<Arc<dyn AnswerConstraint>>,

@@ -5,20 +5,20 @@ use crate::error::TextError;
 /// Bounds on the tokens of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Up to here nothing is left out.
+    /// Most tokens of a prompt from which nothing is left out.
     most: usize,
     /// Once something is left out, the rest is at most this long, so that not every question computes a whole prompt again.
     target: usize,
 }
 
 impl Window {
-    /// For a prompt whose answer needs room: a quarter of the context, or less if the answer is shorter.
+    /// Bounds that leave a quarter of the context for the answer, or less if the answer is shorter.
     pub(crate) fn for_answer(context_tokens: u32, max_tokens: u32) -> Window {
         let reserved = max_tokens.min(context_tokens / 4);
         Window { most: (context_tokens - reserved) as usize, target: (context_tokens / 2) as usize }
     }
 
-    /// For a prompt that ends with a part of the answer, after the context was full.
+    /// Bounds of a prompt that ends with a part of the answer, after the context was full.
     pub(crate) fn for_rest(context_tokens: u32) -> Window {
         let target = (context_tokens / 2) as usize;
         Window { most: target, target }
@@ -29,7 +29,7 @@ impl Window {
 /// last. Returns them with the index of that message.
 ///
 /// # Errors
-/// Those of `prompt`. [`TextError::TemplateOutput`] stands for a prompt that is too long, unless there is no shorter one.
+/// Errors of `prompt`. [`TextError::TemplateOutput`] counts as a prompt that is too long, unless there is no shorter one.
 pub(crate) fn first_kept<P: AsRef<[u32]>>(
     window: Window,
     from: usize,

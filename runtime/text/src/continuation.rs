@@ -143,7 +143,7 @@ struct Pieces<T> {
     output: OutputText,
     /// The first token, until it is taken.
     first: Option<u32>,
-    /// Those behind it. `None`: no more are needed.
+    /// The tokens that follow it. `None`: no more are needed.
     tokens: Option<T>,
     generated: Vec<u32>,
     end_reason: Option<EndReason>,

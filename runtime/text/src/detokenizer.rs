@@ -5,7 +5,7 @@ use crate::tokenizer::Tokenizer;
 
 /// Decodes ids one at a time.
 ///
-/// What a token reads as depends on its neighbours (a space at the start of a sequence, characters of several tokens), so ids are
+/// The text of a token depends on its neighbours (a space at the start of a sequence, characters of several tokens), so ids are
 /// decoded in a window and only the difference is returned:
 ///
 /// ```text

@@ -1,4 +1,4 @@
-//! Text around [`unicorn_runtime`]: a model takes and returns token ids, this crate has what turns them into text.
+//! Text around [`unicorn_runtime`]: a model takes and returns token ids, which this crate converts from and to text.
 //!
 //! ```text
 //! messages ──► ChatTemplate ──► text ──► Tokenizer ──► token ids ──► Session ──► token ids

@@ -69,7 +69,7 @@ pub struct OutputText {
 }
 
 impl OutputText {
-    /// For tokens that follow `prompt`.
+    /// Output of tokens that follow `prompt`.
     pub fn new(tokenizer: &Tokenizer, prompt: &[u32], conditions: StopConditions) -> OutputText {
         let StopConditions { max_tokens, stop_tokens, stop_strings, min_tokens, special_tokens } = conditions;
         OutputText {

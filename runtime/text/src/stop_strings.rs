@@ -10,7 +10,7 @@
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
-    /// None is empty.
+    /// The stop strings, none of which is empty.
     stop_strings: Vec<String>,
     /// The longest suffix of the text so far that a stop string begins with.
     kept_back: String,

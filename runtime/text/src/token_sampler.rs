@@ -8,7 +8,7 @@ use crate::error::TextError;
 use crate::reply::ReplyFormat;
 
 /// Samples the tokens of one text on the host, where the device's sampler does not suffice: for example because the text has to match a
-/// grammar. unicorn-structure has some.
+/// grammar. unicorn-structure has implementations.
 pub trait TokenSampler: Send {
     /// Whether [`TokenSampler::sample`] samples the next token; otherwise the device does. It may change with each token.
     fn applies(&self) -> bool;
@@ -19,7 +19,7 @@ pub trait TokenSampler: Send {
     /// Why no token can be sampled, in one line.
     fn sample(&mut self, tokens: &[u32], logits: &mut [f32]) -> Result<u32, String>;
 
-    /// Takes the next token of the text, wherever it was sampled.
+    /// Advances by the next token of the text, whether host or device sampled it.
     ///
     /// # Errors
     /// Why no text can follow it, in one line.
@@ -32,12 +32,12 @@ pub trait AnswerConstraint: Debug + Send + Sync {
     fn sampler(&self, sampling: &Sampling, format: &ReplyFormat) -> Box<dyn TokenSampler>;
 }
 
-/// The tokens that a [`TokenSampler`] makes follow in a session, each computed when it is asked for: no step runs ahead.
+/// Tokens that a [`TokenSampler`] samples in a session, each computed when it is requested: no step runs ahead.
 pub(crate) struct SampledTokens<'s> {
     session: &'s mut Session,
     sampling: Sampling,
     sampler: Box<dyn TokenSampler>,
-    /// What was sampled last, and is not appended to the session yet.
+    /// The token that was sampled last, which is not appended to the session yet.
     last: u32,
 }
 

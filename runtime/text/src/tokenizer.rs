@@ -1,4 +1,4 @@
-//! The tokenizer of an artifact: text to token ids. `detokenizer` is the way back.
+//! The tokenizer of an artifact: text to token ids. `detokenizer` is the inverse.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::TextError;
 #[derive(Clone)]
 pub struct Tokenizer {
     tokenizer: Arc<tokenizers::Tokenizer>,
-    /// Precedes a plain prompt.
+    /// The beginning-of-sequence token, if it precedes plain prompts.
     prompt_bos: Option<u32>,
 }
 
@@ -67,7 +67,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Length of the longest token of the vocabulary in bytes, as it is written there: at least as many as it stands for. Goes
+    /// Length of the longest token of the vocabulary in bytes, as it is written there: at least as many as its text has. Goes
     /// through the whole vocabulary.
     pub fn longest_token_bytes(&self) -> usize {
         self.tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(0)
@@ -107,12 +107,12 @@ impl Tokenizer {
         self.tokenizer.get_vocab(true)
     }
 
-    /// Tokens beside the model's vocabulary, and whether each is special.
+    /// Tokens that were added to the model's vocabulary, and whether each is special.
     pub(crate) fn added_tokens(&self) -> HashMap<u32, bool> {
         self.tokenizer.get_added_tokens_decoder().into_iter().map(|(id, token)| (id, token.special)).collect()
     }
 
-    /// What makes tokens into text, as tokenizer.json describes it.
+    /// The decoder of tokens to text, as tokenizer.json describes it.
     pub(crate) fn decoder(&self) -> Option<&tokenizers::DecoderWrapper> {
         self.tokenizer.get_decoder()
     }

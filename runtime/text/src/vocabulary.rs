@@ -1,4 +1,4 @@
-//! What each token of a vocabulary stands for, in bytes: tokens can be parts of characters.
+//! The bytes of each token of a vocabulary: tokens can be parts of characters.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::tokenizer::Tokenizer;
 /// A token's bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBytes {
-    /// As in the middle of a text; of a special token, its name. Empty for an id without a token.
+    /// Bytes of the token in the middle of a text; for a special token, its name. Empty for an id without a token.
     pub bytes: Vec<u8>,
     /// It is not text.
     pub is_special: bool,
@@ -38,7 +38,7 @@ impl Tokenizer {
 struct Spelling {
     /// Byte of each character in GPT-2's alphabet; `None`: the vocabulary does not use it.
     alphabet: Option<HashMap<char, u8>>,
-    /// A character that stands for another text.
+    /// A text in tokens, and the text that replaces it.
     replaced: Option<(String, String)>,
     /// `<0x0A>` is a byte.
     has_byte_tokens: bool,

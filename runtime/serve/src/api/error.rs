@@ -5,7 +5,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Why a request is not answered, and with which of its parameters that has to do.
+/// Why a request is not answered, and which of its parameters is the cause.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ApiError {
@@ -23,11 +23,11 @@ pub struct ApiError {
     pub tokens: Option<(usize, u32)>,
 }
 
-/// When a client may try again that found the server busy: about the time in which a sequence ends and the next takes its place.
+/// Seconds after which a client may try again that found the server busy: about the time until a sequence ends.
 pub(crate) const RETRY_AFTER_S: u32 = 2;
 
 impl ApiError {
-    /// The client's mistake.
+    /// An error of the client.
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
         let (status, message) = (StatusCode::BAD_REQUEST, message.into());
         ApiError { status, message, parameter: None, code: None, retry_after_s: None, tokens: None }
@@ -38,7 +38,7 @@ impl ApiError {
         ApiError { status: StatusCode::FORBIDDEN, ..ApiError::bad_request(message) }
     }
 
-    /// A limit of the server that is reached now and will not be later.
+    /// A limit of the server that is reached only temporarily.
     pub(crate) fn busy(status: StatusCode, message: impl Into<String>) -> ApiError {
         ApiError { status, retry_after_s: Some(RETRY_AFTER_S), ..ApiError::bad_request(message) }
     }
@@ -69,7 +69,7 @@ impl ApiError {
         ApiError::busy(StatusCode::SERVICE_UNAVAILABLE, "server is stopping")
     }
 
-    /// The server's own failure.
+    /// A failure of the server itself.
     pub(crate) fn failed(message: impl Into<String>) -> ApiError {
         ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, ..ApiError::bad_request(message) }
     }
@@ -96,7 +96,7 @@ impl ApiError {
         json!({"error": error})
     }
 
-    /// OpenAI's word, or llama-server's where it has none.
+    /// OpenAI's name of the kind of error, or llama-server's where OpenAI has none.
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",

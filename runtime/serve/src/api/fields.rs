@@ -59,7 +59,7 @@ pub(crate) fn quoted(value: &Value) -> String {
 /// The body of a request.
 ///
 /// # Errors
-/// For what is not JSON, or no object.
+/// When it is not JSON, or not an object.
 pub(crate) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let body: Value = serde_json::from_slice(body)
         .map_err(|error| ApiError::bad_request(format!("body: expected JSON, found {error}")))?;

@@ -34,7 +34,7 @@ pub(crate) fn prompts(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
 fn whole(prompt: &Value) -> Option<Prompt> {
     match prompt {
         Value::String(text) => Some(Prompt::Text(text.clone())),
-        // llama-server's forms of a text that may have images, and has none.
+        // llama-server's forms of a text that could have images, but has none.
         Value::Object(parts) if parts.len() == 1 => match (parts.get("prompt_string"), parts.get("content")) {
             (Some(prompt), None) => Some(Prompt::Text(prompt.as_str()?.to_owned())),
             (None, Some(parts @ Value::Array(_))) => text(parts).map(Prompt::Text),

@@ -31,15 +31,15 @@ pub struct Request {
     pub prompts: Vec<Prompt>,
     /// Choices for each prompt, at least one.
     pub n: u32,
-    /// Checked; its `seed` is that of the server's defaults.
+    /// Sampling parameters, checked; `seed` is that of the server's defaults.
     pub sampling: Sampling,
     /// The request's own seed.
     pub seed: Option<u64>,
-    /// `None`: no limit. Never 0.
+    /// Most tokens of a choice, never 0; `None`: no limit.
     pub max_tokens: Option<u32>,
     /// Strings that end a choice.
     pub stop_strings: Vec<String>,
-    /// Token ids that end a choice, beside the model's own.
+    /// Token ids that end a choice, in addition to the model's own.
     pub stop_tokens: Vec<u32>,
     /// Whether the model's own stop tokens do not end a choice.
     pub ignore_eos: bool,
@@ -138,7 +138,7 @@ impl Request {
                 let messages = messages(fields.require("messages", "a list of messages")?)?;
                 let is_reply = |message: &Message| message.role == "assistant" && message.fields.is_empty();
                 let continues = continues.unwrap_or(true) && messages.last().is_some_and(is_reply);
-                // Only one of them can go on.
+                // Only one of them can continue.
                 if continues && messages.iter().rev().nth(1).is_some_and(is_reply) {
                     let expected =
                         "expected one message of the assistant at the end, which the reply continues, found two";
@@ -205,7 +205,7 @@ impl Request {
 const COUNT: &str = "a whole number above 0, or -1 for no limit";
 const STOP: &str = "a text or a list of texts";
 
-/// Choices of each of `prompts` prompts. The best of as many is each of them.
+/// Choices of each of `prompts` prompts. `best_of` has to be the same number or absent.
 fn choices(fields: &mut Fields, prompts: usize) -> Result<u32, ApiError> {
     let n = fields.take("n", "a whole number")?.unwrap_or(1u32);
     if n == 0 || prompts.saturating_mul(n as usize) > MAX_CHOICES {
@@ -216,7 +216,7 @@ fn choices(fields: &mut Fields, prompts: usize) -> Result<u32, ApiError> {
     Ok(n)
 }
 
-/// Whether the reply goes on from the last message: by transformers' two names for it. `None`: where that is the assistant's.
+/// Whether the reply continues the last message: by transformers' two names for it. `None`: where that is the assistant's.
 fn continues(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
     let begins_new: Option<bool> = fields.take("add_generation_prompt", BOOLEAN)?;
     let continues: Option<bool> = fields.take("continue_final_message", BOOLEAN)?;

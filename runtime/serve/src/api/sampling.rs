@@ -17,7 +17,7 @@ pub enum BiasedText {
 
 pub(super) const BIAS: &str =
     "an object of biases by token id, or a list of pairs of a token id or a text, and a number or false";
-/// Most tokens that a response lists beside each of its own.
+/// Most alternative tokens that a response lists for each of its own.
 const MAX_TOP: u32 = 100;
 
 /// Sampling parameters without the seed.
@@ -29,7 +29,7 @@ pub(super) fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampl
     let repeat_penalty = fields.take("repeat_penalty", NUMBER)?.or(repetition_penalty);
     let mut sampling = defaults.clone();
     sampling.temperature = fields.take("temperature", NUMBER)?.unwrap_or(defaults.temperature);
-    // 0 stands for the smallest set, which holds the most likely token.
+    // 0 means the smallest set, which holds the most likely token.
     sampling.top_p = top_p.map(|p: f32| if p == 0.0 { f32::MIN_POSITIVE } else { p }).unwrap_or(defaults.top_p);
     sampling.min_p = fields.take("min_p", NUMBER)?.unwrap_or(defaults.min_p);
     // vLLM has -1 for all tokens.
@@ -46,8 +46,8 @@ pub(super) fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     Ok(seed.filter(|seed| *seed != -1).map(|seed| seed as u64))
 }
 
-/// What the device does not do: all parameters have their values of no effect by default. `counts_logprobs`: `logprobs` is a number, as in
-/// the older API.
+/// Parameters that the device does not have: all have their values of no effect by default. `counts_logprobs`: `logprobs` is a
+/// number, as in the older API.
 pub(super) fn further_sampling(fields: &mut Fields, counts_logprobs: bool) -> Result<HostSampling, ApiError> {
     let mut further = HostSampling::default();
     further.presence_penalty = fields.take("presence_penalty", NUMBER)?.unwrap_or(0.0);
@@ -62,7 +62,7 @@ pub(super) fn further_sampling(fields: &mut Fields, counts_logprobs: bool) -> Re
     Ok(further)
 }
 
-/// How many of the most likely tokens are listed beside each of the response; `None`: no probabilities.
+/// How many of the most likely tokens are listed for each token of the response; `None`: no probabilities.
 fn n_top(fields: &mut Fields, counts_logprobs: bool) -> Result<Option<usize>, ApiError> {
     const COUNT: &str = "a whole number from 0 to 100";
     let limited = |name: &str, n: u32| match n {

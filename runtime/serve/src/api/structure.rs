@@ -19,7 +19,7 @@ pub(super) fn structure(fields: &mut Fields) -> Result<Option<(&'static str, Str
     for name in ["json_schema", "guided_json", "json"] {
         let schema: Option<Value> =
             if name == "json" { nested.take(name, SCHEMA)? } else { fields.take(name, SCHEMA)? };
-        // llama-server's form of none.
+        // llama-server's form of no schema.
         let schema = schema.filter(|schema| name != "json_schema" || *schema != json!({}));
         found.extend(schema.map(|schema| Ok((name, read_schema(name, schema)?))).transpose()?);
     }

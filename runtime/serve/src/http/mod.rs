@@ -23,7 +23,7 @@ use tokio_io_timeout::TimeoutStream;
 use socket::{Accepted, Acceptor, BoundSocket};
 pub use tls::TlsIdentity;
 
-/// What clients may take of a server before they have a response. [`HttpListener::serve`] checks it.
+/// Limits on what clients use of a server before they have a response. [`HttpListener::serve`] checks it.
 ///
 /// ```
 /// let mut limits = unicorn_serve::HttpLimits::default();
@@ -42,7 +42,7 @@ pub struct HttpLimits {
 
 /// Largest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Before the next connection is accepted after the system refused one, for example for lack of descriptors.
+/// Pause before the next connection is accepted after the system refused one, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound socket. Clients can connect at once and wait until [`HttpListener::serve`] is called, so that a program can find out
@@ -99,7 +99,7 @@ impl HttpListener {
     /// The sockets that this process was started with, by systemd's protocol (`LISTEN_FDS`); none without it.
     ///
     /// # Errors
-    /// When what was passed is no listening TCP or Unix socket.
+    /// When what was passed is not a listening TCP or Unix socket.
     pub fn inherited() -> io::Result<Vec<HttpListener>> {
         let sockets = BoundSocket::inherited()?.into_iter();
         Ok(sockets.map(|socket| HttpListener { socket, tls: None }).collect())
@@ -139,7 +139,7 @@ impl HttpListener {
 }
 
 impl HttpAddress {
-    /// `None`: it is no TCP address.
+    /// `None`: it is not a TCP address.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             HttpAddress::Tcp(address) => Some(*address),
@@ -219,7 +219,7 @@ async fn serve_connection(
             .title_case_headers(true)
             .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
     );
-    // What ends a connection early is the client's doing.
+    // An error that ends a connection early is the client's.
     if let Either::Left(_) = select(pin!(draining(is_draining)), connection.as_mut()).await {
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
@@ -281,7 +281,7 @@ mod tests {
         let address = serve(8);
         let begun = Instant::now();
         let [silent, half] = ["", "GET / HTTP/1.1\r\nHost: her"].map(|request| connect(address, request));
-        // A head that grows by a byte at a time has no more time than another.
+        // A head that grows by a byte at a time has the same time limit.
         let mut dripping = connect(address, "GET / HTTP/1.1\r\nX: ");
         while begun.elapsed() < 20 * TIMEOUT && dripping.write_all(b"x").is_ok() {
             thread::sleep(TIMEOUT / 8);

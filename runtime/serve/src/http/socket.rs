@@ -26,7 +26,7 @@ impl BoundSocket {
 
     pub(super) fn unix(path: &Path) -> io::Result<BoundSocket> {
         match UnixListener::bind(path) {
-            // What a process left that was killed. Other files stay.
+            // A socket that a killed process left. Other files stay.
             Err(error) if error.kind() == ErrorKind::AddrInUse && is_deserted(path) => {
                 std::fs::remove_file(path)?;
                 BoundSocket::of_unix(UnixListener::bind(path)?)

@@ -21,7 +21,7 @@ pub(crate) struct Completion {
     fields: Vec<String>,
     /// Choices of each prompt.
     n: u32,
-    /// `None`: they were not asked for.
+    /// `None`: they were not requested.
     probabilities: Option<Probabilities>,
 }
 

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 
-/// The parameters in effect, by llama-server's names. What this server does not have has the value that has no effect. `banned`:
-/// stop tokens that do not end the text.
+/// The parameters in effect, by llama-server's names. Parameters that this server does not have get the value without effect.
+/// `banned`: stop tokens that do not end the text.
 pub(crate) fn generation_settings(
     sampling: &Sampling,
     further: &HostSampling,

@@ -41,7 +41,7 @@ pub trait ModelSource: Send + Sync + 'static {
 /// Why a model cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unloadable {
-    /// For the client: what, expected, found.
+    /// Message for the client: what, expected, found.
     pub message: String,
     /// It may be loaded once another model has been unloaded.
     pub needs_memory: bool,
@@ -56,9 +56,9 @@ pub struct Unloadable {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolOptions {
-    /// Models that are in memory at a time, at most. Default: 4, as llama-server's.
+    /// Most models that are in memory at a time. Default: 4, as llama-server's.
     pub max_loaded: usize,
-    /// A model without a request for so long is unloaded; `None`, the default: only when its memory is needed.
+    /// Time without a request after which a model is unloaded; `None`, the default: only when its memory is needed.
     pub idle: Option<Duration>,
     /// Models that are never unloaded, once they are loaded. Default: none.
     pub pinned: Vec<String>,
@@ -85,7 +85,7 @@ pub struct ModelServer {
 pub struct PoolStopper(Arc<Pool>);
 
 impl ModelServer {
-    /// Loads nothing yet.
+    /// A server without loaded models.
     ///
     /// # Errors
     /// For no models, names that are equal, pinned models that are unknown or leave no place for the others, and options that do not
@@ -127,7 +127,7 @@ impl ModelServer {
     /// Begins to load a model, so that the first request for it waits less. Does not block.
     ///
     /// # Panics
-    /// If it is none of the server's.
+    /// If it is not one of the server's models.
     pub fn load(&self, name: &str) {
         let model = self.pool.names.iter().position(|known| known == name);
         self.pool.begin_to_load(model.expect("a model of this server"));

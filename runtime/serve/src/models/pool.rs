@@ -103,7 +103,7 @@ impl Pool {
         Pool { names, source, options, idle, state, changed: Notify::new(), changed_for_threads: Condvar::new() }
     }
 
-    /// The model, loaded: waits for its turn, and for as long as loading takes.
+    /// The loaded model. Waits for a place, and for as long as loading takes.
     ///
     /// # Errors
     /// When it cannot be loaded, or the pool is stopping.
@@ -183,7 +183,7 @@ impl Pool {
         self.lock().running[model].as_ref().map(|running| running.router.clone())
     }
 
-    /// What there is to read of a model that was unloaded.
+    /// Answers that need no model, of one that was unloaded.
     pub(super) fn asleep(&self, model: usize) -> Option<Arc<Asleep>> {
         self.lock().asleep[model].clone()
     }
@@ -221,7 +221,7 @@ impl Pool {
     /// Loads the model and computes the answers to its requests, until it is unloaded.
     fn run_model(&self, model: usize) {
         let name = &self.names[model];
-        // A panic in one model's thread leaves the others as they are.
+        // A panic in one model's thread does not affect the others.
         let ran = catch_unwind(AssertUnwindSafe(|| self.load_and_run(model, name)));
         let mut state = self.lock();
         let was_running = state.running[model].take().is_some();

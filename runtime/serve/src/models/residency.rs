@@ -13,7 +13,7 @@ pub(super) enum State {
     Unloaded,
     Loading,
     Loaded,
-    /// Takes no further requests, and is unloaded after the last of those it has: another model waits for its place.
+    /// Takes no further requests, and is unloaded after its last one has ended: another model waits for its place.
     Closing,
     Unloading,
 }
@@ -21,7 +21,7 @@ pub(super) enum State {
 /// What the caller that needs a model does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It is there, and counted as in use until [`Residency::release`].
+    /// It is loaded, and counted as in use until [`Residency::release`].
     Use,
     /// Load it, then report [`Residency::loaded`] or [`Residency::failed`].
     Load,
@@ -36,7 +36,7 @@ struct Resident {
     is_pinned: bool,
     users: u32,
     used_at: Instant,
-    /// How often it was loaded, so far as to fail or succeed.
+    /// Number of loads that have failed or succeeded.
     attempts: u64,
     /// Why the last attempt failed.
     failure: Option<String>,
@@ -78,8 +78,8 @@ impl Residency {
         }
     }
 
-    /// Begins to unload the least recently used model but `except`. One that is in use is closed first: then, and where there is none to
-    /// unload or one is on its way already, `None`.
+    /// Begins to unload the least recently used model other than `except`. One that is in use is closed first: then, and where
+    /// there is none to unload or one is being unloaded already, returns `None`.
     pub(super) fn make_place(&mut self, except: usize) -> Option<usize> {
         if self.models.iter().any(|one| matches!(one.state, State::Closing | State::Unloading)) {
             return None;
@@ -122,7 +122,7 @@ impl Residency {
         (closed.state == State::Unloading).then_some(model)
     }
 
-    /// Begins to unload the models that had no request for so long.
+    /// Begins to unload the models that had no request for `after`.
     pub(super) fn unload_idle(&mut self, after: Duration, now: Instant) -> Vec<usize> {
         let mut idle = Vec::new();
         for (at, one) in self.models.iter_mut().enumerate() {
@@ -159,7 +159,7 @@ impl Residency {
         self.models[model].attempts
     }
 
-    /// Why the model could not be loaded since there were so many attempts.
+    /// Why the model could not be loaded in an attempt after the first `attempts`.
     pub(super) fn failure_since(&self, model: usize, attempts: u64) -> Option<&str> {
         let model = &self.models[model];
         model.failure.as_deref().filter(|_| model.attempts > attempts)
@@ -179,7 +179,7 @@ impl Residency {
 mod tests {
     use super::*;
 
-    /// Seconds after the beginning.
+    /// Moments, in seconds after the beginning.
     struct Clock(Instant);
 
     impl Clock {

@@ -23,7 +23,7 @@ use crate::options::ServeOptions;
 use crate::page;
 use crate::routes::{Shown, api_of, constant};
 
-/// More than a full context of most models; each model has a limit of its own besides.
+/// More than a full context of most models; each model also has a limit of its own.
 const MAX_BODY_BYTES: usize = 32 << 20;
 
 /// A request's field that names its model.
@@ -37,7 +37,7 @@ struct ModelRouter {
     admission: Admission,
     shown: Shown,
     any_name: bool,
-    /// Further names of the only model, and words that lists show beside it.
+    /// Further names of the only model, and words that lists show with it.
     aliases: Vec<String>,
     tags: Vec<String>,
     /// Seconds since 1970.
@@ -106,7 +106,7 @@ impl ModelRouter {
         }
         let named = Query::<Named>::try_from_uri(request.uri()).ok();
         let model = self.index(named.and_then(|named| named.0.model).as_deref())?;
-        // A request that only reads loads nothing, and keeps nothing loaded.
+        // A request that only reads neither loads a model nor keeps one loaded.
         if let Some(router) = self.pool.router(model) {
             let Ok(response) = router.oneshot(request).await;
             return Ok(response);
@@ -136,7 +136,7 @@ impl ModelRouter {
     fn index(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let Some(name) = name else { return Ok(0) };
         let names = &self.pool.names;
-        // Ollama's clients add the tag that stands for none.
+        // Ollama's clients add the tag that is the default.
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = names.iter().position(|known| known == name || known == plain);
         found.or(self.any_name.then_some(0)).ok_or_else(|| ApiError::unknown_model(name, &names.join(", ")))

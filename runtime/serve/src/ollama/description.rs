@@ -17,7 +17,7 @@ pub(crate) struct Description {
     pub(crate) show: Value,
 }
 
-/// What a description has from its server, beside the model.
+/// What a description states about its server, in addition to the model.
 pub(crate) struct Served<'s> {
     pub(crate) name: &'s str,
     /// Seconds since 1970 at which the server began.

@@ -9,7 +9,7 @@ use crate::api::fields::{Fields, unexpected};
 /// Names of options, and OpenAI's or llama-server's.
 const RENAMED: [(&str, &str); 1] = [("num_predict", "max_tokens")];
 
-/// Whether a request of this API is for no text: clients send such a one to have the model loaded before a person has typed.
+/// Whether a request of this API is for no text: clients send one so that the model is loaded before a person has typed.
 pub(crate) fn only_loads(api: Api, fields: &Map<String, Value>) -> bool {
     let is_empty = |name: &str| fields.get(name).is_none_or(|text| text.is_null() || text == "");
     match api {

@@ -69,7 +69,7 @@ impl Lines {
     }
 }
 
-/// Arguments are an object here; those that were cut off are none.
+/// Arguments are an object here; those that were cut off become an empty one.
 fn call((index, call): (usize, &Call)) -> Value {
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}})

@@ -22,9 +22,9 @@ pub(crate) struct Completions {
     return_progress: bool,
     /// Choices of each prompt.
     n: u32,
-    /// `None`: they were not asked for.
+    /// `None`: they were not requested.
     probabilities: Option<Probabilities>,
-    /// Text of the first prompt, if it was asked for.
+    /// Text of the first prompt, if it was requested.
     prompt: Option<String>,
 }
 

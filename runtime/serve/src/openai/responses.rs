@@ -42,7 +42,7 @@ pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String,
     if let Some(format) = fields.remove("text").as_ref().and_then(|text| text.get("format")) {
         fields.insert("response_format".into(), format.clone());
     }
-    // Here it is a number beside a list of what to include.
+    // Here it is a number, in addition to a list of what to include.
     fields.remove("top_logprobs");
     Ok(fields)
 }

@@ -18,7 +18,7 @@ use crate::api::prompt::prompts;
 use crate::handler::{Awaited, RequestHandler};
 use crate::options::LeftOut;
 
-/// Whose form an answer has.
+/// The API whose form an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EmbeddingsApi {
     OpenAi,
@@ -26,11 +26,11 @@ pub(crate) enum EmbeddingsApi {
     Ollama,
 }
 
-/// What a request takes of its rows.
+/// What a request requires of its rows.
 struct Form {
     api: EmbeddingsApi,
     base64: bool,
-    /// As [`normalize`] takes it.
+    /// The norm, as [`normalize`] takes it.
     norm: i32,
     /// Length to which each row is cut; `None`: all of it.
     dimensions: Option<usize>,

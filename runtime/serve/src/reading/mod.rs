@@ -25,7 +25,7 @@ pub(crate) use pooling::Pool;
 pub use pooling::Pooling;
 pub(crate) use rerank::Yes;
 
-/// What is made of a prompt.
+/// What is computed from a prompt.
 pub(crate) enum Output {
     /// Its hidden rows, pooled.
     Hidden(Pool),
@@ -42,12 +42,12 @@ pub(crate) enum Finding {
     Score(f32),
 }
 
-/// What is awaited.
+/// Result that a request waits for.
 pub(crate) type Found = Result<Finding, ApiError>;
 
 /// A prompt to be read, on its way to the worker.
 pub(crate) struct ReadJob {
-    /// Fits the context.
+    /// The prompt, which fits the context.
     pub(crate) prompt: Vec<u32>,
     pub(crate) reader: Reader,
 }

@@ -6,15 +6,15 @@
 pub enum Pooling {
     /// The mean of all rows.
     Mean,
-    /// The row of the last token, which has seen all others.
+    /// The row of the last token, which attends to all others.
     Last,
     /// The row of the first token.
     Cls,
-    /// They do not: each token has its own.
+    /// No pooling: each token has its own row.
     None,
 }
 
-/// Takes hidden rows as they come.
+/// Pools hidden rows one by one.
 pub(crate) struct Pool {
     pooling: Pooling,
     n_rows: u64,
@@ -57,7 +57,7 @@ impl Pool {
     }
 }
 
-/// What the largest magnitude becomes where embeddings are to fit 16-bit integers.
+/// Largest magnitude of an embedding that is scaled to fit 16-bit integers.
 const INT16_PEAK: f64 = 32760.0;
 
 /// Scales a row as llama-server does, by its parameter `embd_normalize`: -1 not at all, 0 to the range of int16, 2 to a Euclidean norm

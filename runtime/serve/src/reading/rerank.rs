@@ -1,7 +1,7 @@
 //! `/v1/rerank` of Jina and llama-server, `/rerank` of TEI: documents by how well they answer a query.
 //!
-//! A language model ranks in the way of Qwen3-Reranker: it is asked whether a document answers the query, and the score is the probability of
-//! yes where only yes and no can follow (<https://huggingface.co/Qwen/Qwen3-Reranker-0.6B>).
+//! A language model ranks as Qwen3-Reranker does: the prompt is the question whether a document answers the query, and the score is
+//! the probability of yes if only yes and no can follow (<https://huggingface.co/Qwen/Qwen3-Reranker-0.6B>).
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::api::prompt::Prompt;
 use crate::handler::{Awaited, RequestHandler};
 use crate::options::LeftOut;
 
-/// The tokens that say whether a document answers a query.
+/// The tokens for the answers yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Yes {
     pub(crate) yes: u32,
@@ -33,14 +33,14 @@ impl Yes {
     }
 }
 
-/// What Qwen3-Reranker was trained with.
+/// The system message that Qwen3-Reranker was trained with.
 const SYSTEM: &str = "Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
                       Note that the answer can only be \"yes\" or \"no\".";
 const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
 
 const DOCUMENTS: &str = "a list of texts, one at least";
 
-/// What a request takes of its ranks.
+/// What a request requires of its ranks.
 struct Form {
     documents: Vec<String>,
     /// TEI's form, a plain list.
@@ -122,7 +122,7 @@ fn form(fields: &mut Fields) -> Result<Form, ApiError> {
 }
 
 impl Form {
-    /// The best first; among equals, the first.
+    /// The answer with the best document first; among equals, the first one.
     fn answer(&self, model: &str, scores: Vec<f32>, n_tokens: usize) -> Value {
         let mut ranks: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
         ranks.sort_by(|one, other| other.1.total_cmp(&one.1));

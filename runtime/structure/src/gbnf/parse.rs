@@ -2,7 +2,7 @@
 
 use super::{Node, Rules, escaped};
 
-/// Parentheses within one another.
+/// Most nested parentheses.
 const MAX_NESTED: usize = 100;
 /// Most repetitions that a number may give, as in llama.cpp.
 const MAX_REPETITIONS: u32 = 2000;
@@ -218,7 +218,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// What stands between braces.
+/// The bounds of a repetition, from the text between braces.
 fn bounds(text: &str) -> Option<(u32, Option<u32>)> {
     let number = |text: &str| text.trim().parse().ok().filter(|number| *number <= MAX_REPETITIONS);
     match text.split_once(',') {

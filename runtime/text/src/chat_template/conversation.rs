@@ -1,4 +1,4 @@
-//! How a conversation is given to a template: as it is first, and then with its system messages where any template takes them.
+//! How a conversation is passed to a template: first unchanged, and then with its system messages where any template accepts them.
 
 use super::message::Message;
 
@@ -47,8 +47,8 @@ pub(super) fn marked(messages: &[Message]) -> Vec<Message> {
     numbered.map(|(index, message)| Message { content: mark(index), ..message.clone() }).collect()
 }
 
-/// Index of the first message that has text and whose mark is not in `text`. Beside calls of tools, templates leave content
-/// out, as the models that they were made for were trained.
+/// Index of the first message that has text and whose mark is not in `text`. In messages with calls of tools, templates leave
+/// content out, as the models that they were made for were trained.
 pub(super) fn missing_mark(messages: &[Message], text: &str) -> Option<usize> {
     let is_text = |message: &Message| !message.content.trim().is_empty() && message.calls().next().is_none();
     let mut with_content = messages.iter().enumerate().filter(|(_, message)| is_text(message));

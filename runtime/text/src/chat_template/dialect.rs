@@ -23,7 +23,7 @@ pub(super) fn for_minijinja(source: &str) -> String {
     result + rest
 }
 
-/// Bytes of the tag or comment at the start of `text`; a string in it may hold what ends a tag.
+/// Bytes of the tag or comment at the start of `text`; a string in it may contain what ends a tag.
 fn tag_len(text: &str) -> usize {
     let close = match &text[..2] {
         "{#" => return text.find("#}").map_or(text.len(), |end| end + 2),
@@ -46,7 +46,7 @@ fn tag_len(text: &str) -> usize {
     text.len()
 }
 
-/// A tag without backslashes at the end of lines, which stand in strings only. Those that are escaped themselves stay.
+/// A tag without backslashes at the end of lines, which occur in strings only. Escaped backslashes stay.
 fn with_joined_lines(tag: &str) -> String {
     let mut result = String::with_capacity(tag.len());
     let mut letters = tag.chars();

@@ -12,7 +12,7 @@ pub(super) fn dictionary(object: &serde_json::Map<String, serde_json::Value>) ->
     object.iter().map(|(name, value)| (name.as_str(), from_json(value))).collect::<Dictionary>().into()
 }
 
-/// A JSON value as templates get it.
+/// A JSON value in the form that templates receive.
 pub(super) fn from_json(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Null => Value::from(()),

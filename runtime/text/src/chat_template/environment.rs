@@ -10,8 +10,8 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::json::{number, tojson};
 use super::strftime::strftime;
 
-/// Instructions of one rendering. A long conversation takes some hundred per message; these end within a second. The stack of a
-/// rendering has room for as many levels of nested values.
+/// Instructions of one rendering. A long conversation takes a few hundred per message; this many end within a second. The stack of
+/// a rendering is large enough for that many levels of nested values.
 const MAX_INSTRUCTIONS: u64 = 1_000_000;
 
 /// An environment with the functions, filters and methods that templates use; `now` gives the seconds since 1970 in UTC.

@@ -48,9 +48,9 @@ fn indentation(indent: Value) -> Result<String, Error> {
 struct JsonWriter {
     out: String,
     indent: Option<String>,
-    /// Between two items.
+    /// Separator of two items.
     item: String,
-    /// Between a key and its value.
+    /// Separator of a key and its value.
     key: String,
     ensure_ascii: bool,
     sort_keys: bool,

@@ -11,8 +11,8 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
-    /// What else a template may read of the message: `tool_calls` of the assistant, as OpenAI's API has them but with arguments as
-    /// an object; `tool_call_id` and `name` of a tool's result; `reasoning_content`.
+    /// Further fields of the message that a template may read: `tool_calls` of the assistant, as OpenAI's API has them but with
+    /// arguments as an object; `tool_call_id` and `name` of a tool's result; `reasoning_content`.
     pub fields: serde_json::Map<String, serde_json::Value>,
 }
 

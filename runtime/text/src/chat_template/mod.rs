@@ -46,7 +46,7 @@ pub struct ChatTemplate {
     reads_tools: bool,
 }
 
-/// What a template reads beside the messages.
+/// What a template reads in addition to the messages.
 #[derive(Clone, Copy)]
 struct Surroundings<'a> {
     tools: &'a [serde_json::Value],
@@ -152,7 +152,7 @@ impl ChatTemplate {
         on_deep_stack(|| self.render_first_arrangement(messages, around))?
     }
 
-    /// The first arrangement of `messages` that the template takes.
+    /// The first arrangement of `messages` that the template accepts.
     fn render_first_arrangement(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let mut rejected = None;
         for arrangement in arrangements(messages) {
@@ -269,7 +269,7 @@ impl io::Write for &mut BoundedOutput {
     }
 }
 
-/// An error's own words, without minijinja's word for its kind where it has more to say, and where it happened.
+/// An error's message, without minijinja's name of its kind where the message has more detail, and where it happened.
 fn shown(error: &minijinja::Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     format!("{what}{}", line(error))

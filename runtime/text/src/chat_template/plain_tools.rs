@@ -7,7 +7,7 @@ use super::message::Message;
 
 const INSTRUCTIONS: &str = "You can call these functions. To call one, reply with nothing but a JSON object of its name and its \
     arguments: {\"name\": \"...\", \"arguments\": {...}}. The result follows in the next message. Functions:";
-/// Between two texts in one message.
+/// Separator of two texts in one message.
 const BETWEEN: &str = "\n\n";
 
 /// The same conversation without tools.

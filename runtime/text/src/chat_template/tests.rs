@@ -1,4 +1,4 @@
-//! Conversations through templates, and templates that misbehave. `families` compares real templates with transformers.
+//! Conversations through templates, and templates with errors. `families` compares real templates with transformers.
 
 use serde_json::json;
 

@@ -75,7 +75,7 @@ impl ReplyFormat {
         Some(thought.to_owned() + &call)
     }
 
-    /// Whether the markers of the format may be special tokens, which are no text otherwise.
+    /// Whether the markers of the format may be special tokens, which are not text otherwise.
     pub fn needs_special_tokens(&self) -> bool {
         self.harmony || self.thinks.is_some() || self.tools.is_some_and(|format| format != ToolFormat::Json)
     }
@@ -93,7 +93,7 @@ impl ToolFormat {
         }
     }
 
-    /// Texts behind a call that say nothing else.
+    /// Texts after a call that have no other meaning.
     pub(crate) fn closers(self) -> &'static [&'static str] {
         match self {
             ToolFormat::Hermes => &["</tool_call>"],

@@ -8,7 +8,7 @@
 
 use super::pending::Pending;
 
-/// Between two markers.
+/// The section between two markers.
 #[derive(Debug)]
 pub(super) enum Section {
     /// From the start of a message to `<|message|>`: role, channel, recipient.
@@ -47,7 +47,7 @@ impl Default for Harmony {
 }
 
 impl Harmony {
-    /// Takes what is decided of the pending text.
+    /// Parses the part of the pending text that is unambiguous.
     pub(super) fn read(&mut self, pending: &mut Pending) -> Vec<Part> {
         let mut parts = Vec::new();
         loop {
@@ -61,7 +61,7 @@ impl Harmony {
         }
     }
 
-    /// What is left when no more text comes.
+    /// The remaining parts, once no more text comes.
     pub(super) fn finish(&mut self, pending: &mut Pending) -> Vec<Part> {
         let mut parts = Vec::new();
         self.add(pending.take_all(), &mut parts);

@@ -23,12 +23,12 @@ enum Stage {
     Rest,
 }
 
-/// What became known of a call with a piece of its text.
+/// What a piece of text adds to what is known of a call.
 #[derive(Debug, PartialEq)]
 pub(super) enum Part {
     Begin(String),
     Arguments(String),
-    /// The object has ended and is no call: its text.
+    /// The object has ended and is not a call: its text.
     NoCall(String),
     /// The object has ended.
     End,

@@ -1,4 +1,4 @@
-//! What a model's reply is made of: its reasoning, its content, and its calls of tools, separated while the text arrives.
+//! The parts of a model's reply: its reasoning, its content, and its calls of tools, separated while the text arrives.
 //!
 //! ```text
 //! text ──► ReplyParser ── pending: text that may be a part of a marker
@@ -10,8 +10,8 @@
 //!          Delta: what is new
 //! ```
 //!
-//! A text that is no call, or a call that does not parse, is content: nothing of a reply is dropped, except the markers around its
-//! parts. Every parser takes time in proportion to the text, however it is cut.
+//! A text that is not a call, or a call that does not parse, is content: nothing of a reply is dropped, except the markers around
+//! its parts. Every parser takes time in proportion to the text, however it is cut.
 
 mod format;
 mod harmony;
@@ -28,7 +28,7 @@ pub use parser::ReplyParser;
 /// What is new of a reply. Texts are never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
-    /// Text that the model thinks before it answers.
+    /// Text of the reasoning before the answer.
     Reasoning(String),
     /// Text of the answer.
     Content(String),

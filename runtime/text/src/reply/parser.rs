@@ -36,13 +36,13 @@ pub struct ReplyParser {
     has_content: bool,
     /// White space before the content is dropped.
     trims: bool,
-    /// What was taken as the beginning of a call: content, if it is none.
+    /// Text that was read as the beginning of a call; it is content if it turns out not to be one.
     skipped: String,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Before the first letter.
+    /// Before the first letter of the reply.
     Start,
     Reasoning,
     Content,
@@ -74,7 +74,7 @@ const THINK: &str = "<think>";
 const THINK_END: &str = "</think>";
 
 impl ReplyParser {
-    /// For a reply in `format`, that may call tools of these names.
+    /// A parser for a reply in `format` that may call tools of these names.
     pub fn new(format: &ReplyFormat, tools: impl IntoIterator<Item = impl Into<String>>) -> ReplyParser {
         let state = match (format.harmony, format.thinks) {
             (true, _) => State::Harmony(Harmony::default()),
@@ -109,7 +109,7 @@ impl ReplyParser {
         deltas
     }
 
-    /// What is left when no more text comes.
+    /// The remaining deltas, once no more text comes.
     pub fn finish(&mut self) -> Vec<Delta> {
         let mut deltas = Vec::new();
         while self.step(true, &mut deltas) {}
@@ -133,7 +133,7 @@ impl ReplyParser {
         deltas
     }
 
-    /// Takes what is decided of the pending text. `false`: nothing more is. `at_end`: no more text comes.
+    /// Parses the part of the pending text that is unambiguous. `false`: nothing more is. `at_end`: no more text comes.
     fn step(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
         match &mut self.state {
             State::Start => self.start(at_end),
@@ -239,14 +239,14 @@ impl ReplyParser {
         true
     }
 
-    /// Leaves out text before a call, until it is one. Between two calls, only what opens the next is kept in mind.
+    /// Leaves out text before a call, until it is one. Between two calls, only the text that opens the next one is kept.
     fn skip(&mut self, text: String, is_opener: bool) {
         if is_opener || !self.skipped.is_empty() {
             self.skipped += &text;
         }
     }
 
-    /// What was taken for a call, up to `text`, is content.
+    /// Text that was read as a call, up to `text`, becomes content.
     fn no_call(&mut self, text: String, deltas: &mut Vec<Delta>) {
         let skipped = std::mem::take(&mut self.skipped);
         self.content(skipped + &text, deltas);
@@ -332,7 +332,7 @@ impl ReplyParser {
                 self.no_call(text, deltas);
                 self.state = State::Content;
             }
-            // After a text that is no call, content goes on.
+            // After a text that is not a call, content continues.
             Part::End if matches!(self.state, State::Content) => {}
             Part::End => self.state = State::Call,
         }
@@ -349,7 +349,7 @@ impl ReplyParser {
 
     fn begin_call(&mut self, name: String, deltas: &mut Vec<Delta>) {
         self.end_call(deltas);
-        // White space and markers between content and a call say nothing.
+        // White space and markers between content and a call have no meaning.
         self.space.clear();
         self.skipped.clear();
         deltas.push(Delta::CallBegin { index: self.n_calls, name });
@@ -369,7 +369,7 @@ impl ReplyParser {
         }
     }
 
-    /// Text of the answer. White space at its end waits for what follows where a call may follow.
+    /// Text of the answer. White space at its end is held back where a call may follow.
     fn content(&mut self, text: String, deltas: &mut Vec<Delta>) {
         if self.tools.is_none() {
             return add_text(deltas, text, Delta::Content);

@@ -1,4 +1,4 @@
-//! Text that has arrived and is not decided yet.
+//! Text that has arrived and may still be part of a marker.
 
 /// Searches text that arrives in pieces for markers.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
-//! Calls whose arguments stand between tags: `<function=NAME><parameter=KEY>value</parameter></function>` of Qwen's coders, and
+//! Calls whose arguments are between tags: `<function=NAME><parameter=KEY>value</parameter></function>` of Qwen's coders, and
 //! `call:NAME{key:<escape>text<escape>,n:2}` of FunctionGemma.
 
 use serde_json::{Map, Value};
 
-/// Name and arguments of a call in Qwen's tags. A value that is JSON and no text stands for itself.
+/// Name and arguments of a call in Qwen's tags. A value that is JSON other than a text is used as JSON.
 pub(super) fn function(text: &str) -> Option<(String, Map<String, Value>)> {
     let (name, mut rest) = text.trim().strip_prefix("<function=")?.split_once('>')?;
     let mut arguments = Map::new();
@@ -52,7 +52,7 @@ pub(super) fn gemma(text: &str) -> Option<(String, Map<String, Value>)> {
     Some((name.trim().to_owned(), arguments))
 }
 
-/// Where a value that is no text ends: at the first comma outside of brackets and texts.
+/// Where a value that is not a text ends: at the first comma outside of brackets and texts.
 fn plain_end(value: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while let Some(letter) = value[at..].chars().next() {

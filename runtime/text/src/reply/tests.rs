@@ -1,4 +1,4 @@
-//! Replies of every format, whole and in pieces of every size, and replies that only look like one.
+//! Replies of every format, whole and in pieces of every size, and replies that only resemble one.
 
 use proptest::prelude::*;
 
@@ -218,7 +218,7 @@ proptest! {
     }
 }
 
-/// A megabyte in single letters: a parser that looks at all of it again for each would take hours.
+/// A megabyte in single letters: a parser that reads all of it again for each would take hours.
 #[test]
 fn a_long_reply_takes_time_in_proportion() {
     let letters = |text: &str| text.repeat((1 << 20) / text.len());
