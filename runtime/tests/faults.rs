@@ -39,7 +39,7 @@ fn toy() -> (MutexGuard<'static, ()>, LoadOptions, TempDir, PathBuf) {
     (lock, options, folder, path)
 }
 
-/// Everything that a run gives to its caller.
+/// Everything that a run returns to its caller.
 #[derive(Debug, PartialEq)]
 struct Output {
     logits: Vec<f32>,

@@ -12,13 +12,13 @@ use unicorn_runtime::{Model, RunError, Sampling, Speculation};
 #[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Default)]
 struct Received {
     cached_tokens: Option<u32>,
     tokens: Vec<u32>,
     has_ended: bool,
-    /// By the client.
+    /// Whether the client has closed it.
     is_closed: bool,
     /// Tokens of the prompt that were in the cache after each step.
     fed: Vec<u32>,

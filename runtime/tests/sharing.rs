@@ -15,7 +15,7 @@ struct Conversation {
     session: Session,
 }
 
-/// A loaded toy and the folder that it lies in.
+/// A loaded toy and the folder of its artifact.
 fn toy(slots: u32) -> (Model, tempfile::TempDir) {
     let options = multistep(options()).with(|options| options.slots = slots);
     let folder = tempfile::tempdir().unwrap();

@@ -375,7 +375,7 @@ fn is_llvmpipe() -> bool {
     std::env::var("UNICORN_DEVICE").is_ok_and(|name| name == "llvmpipe")
 }
 
-/// A loaded toy and the folder that it lies in.
+/// A loaded toy and the folder of its artifact.
 struct Toy {
     model: Model,
     _folder: tempfile::TempDir,

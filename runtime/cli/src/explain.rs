@@ -1,4 +1,4 @@
-//! Adds to the runtime's errors what the command line has for them: options and commands that help, and the limit on address space
+//! Adds remedies to the runtime's errors: options and commands that help, and the limit on address space
 //! (`ulimit -v`) where it may be the cause, because drivers need a lot of address space and their errors do not name it.
 
 use std::io;
@@ -16,7 +16,7 @@ use unicorn_serve::LeftOut;
 
 use crate::report::text::printable;
 
-/// Under a limit, a crash prints a line that names it, and the program ends with status 1.
+/// From now on, under a limit on address space, a crash prints a line that names the limit, and the program ends with status 1.
 pub fn crashes() {
     if let Some(limit) = address_space_bytes() {
         crash::exit_on_crash(format!(
@@ -83,7 +83,7 @@ pub fn compile_error(error: &CompileError) -> String {
                 Remedy::Context(tokens) => Some(format!("--context {tokens}")),
                 Remedy::Memory { tier, bytes } => Some(format!("--budget {}={}", tier.name(), typed(*bytes))),
                 Remedy::NoNpu => Some("--no-npu".into()),
-                // The rest takes another compile.
+                // Other errors need another compile.
                 _ => None,
             };
             let options: Vec<String> = remedies.iter().filter_map(option).collect();
@@ -117,7 +117,7 @@ pub fn how_to_enable(part: LeftOut) -> &'static str {
     }
 }
 
-/// As one word of a shell command.
+/// `text` as one word of a shell command.
 pub fn quoted(text: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "._-/+=:@%".contains(letter);
     match text.chars().all(is_plain) {
@@ -139,7 +139,7 @@ fn npu_remedy(error: &NpuError) -> String {
 /// How to run without the NPU.
 const NPU_REMEDY: &str = "\n  try --npu-optional, with which the GPU does its work, or a plan without it: unicorn-compile replan ARTIFACT --no-npu";
 
-/// The same of a step.
+/// The same for an error of a step.
 pub fn run_error(error: &RunError) -> String {
     if let RunError::Npu { source } = error {
         return format!("{error}{}", npu_remedy(source));

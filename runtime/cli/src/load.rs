@@ -23,7 +23,7 @@ pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Re
     load_with(artifact, args, |options| options.context_tokens = context_tokens)
 }
 
-/// The same for text, which may begin before all weights are there.
+/// The same for generated text, which may begin before all weights are resident.
 pub fn load_to_generate(
     artifact: &Path,
     args: &LoadArgs,
@@ -38,14 +38,14 @@ pub fn load_for(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u3
     load_with(artifact, args, |options| (options.context_tokens, options.slots) = (Some(context_tokens), slots))
 }
 
-/// For one sequence, so that the time of every dispatch is written down.
+/// Loads for one sequence, so that the time of every dispatch is recorded.
 pub fn load_profiled(artifact: &Path, args: &LoadArgs, context_tokens: u32, slots: u32) -> Result<Model, CliError> {
     load_with(artifact, args, |options| {
         (options.context_tokens, options.slots, options.profile) = (Some(context_tokens), slots, true);
     })
 }
 
-/// For `slots` sequences, so that alternatives of the kernels can be measured; `None`: the memory is too small for as many.
+/// Loads for `slots` sequences, so that alternatives of the kernels can be measured; `None`: the memory is too small for that many.
 pub fn load_candidates(
     artifact: &Path,
     args: &LoadArgs,
@@ -66,8 +66,8 @@ fn unless_too_large(loaded: Result<Model, LoadError>, slots: u32) -> Result<Opti
     }
 }
 
-/// For `slots` sequences, to compare the kernels that would run with others; `None`: the memory is too small for as many. What an
-/// earlier test found wrong is tested again.
+/// Loads for `slots` sequences, to compare the kernels that would run with others; `None`: the memory is too small for that many.
+/// Kernels that an earlier test found wrong are tested again.
 pub fn load_tested(
     artifact: &Path,
     args: &LoadArgs,
@@ -93,7 +93,7 @@ pub struct Serving {
     pub kv_tokens: Option<u32>,
 }
 
-/// The same for a server, which looks at why it fails.
+/// The same for a server, which reads the cause of a failure.
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
     try_load(artifact, &serving.load, |options| {
         (options.slots, options.context_tokens, options.kv_tokens) =
@@ -106,8 +106,8 @@ pub fn needs_memory(error: &LoadError) -> bool {
     matches!(error, LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
 }
 
-/// How sequences of `model` speculate, as `args` say; loads the model of `--model-draft`, for as many sequences and as long ones as it can.
-/// That a model cannot speculate is noted.
+/// How sequences of `model` speculate according to `args`. Loads the model of `--model-draft` for as many and as long sequences as
+/// possible. Prints a note if a model cannot speculate.
 pub fn load_speculation(
     args: &SpeculationArgs,
     load: &LoadArgs,
@@ -140,7 +140,7 @@ fn load_with(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOpti
     Ok(try_load(artifact, args, change)?)
 }
 
-/// With the options of the command line, `change`d for the command.
+/// Loads with the options of the command line, `change`d for the command.
 fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptions)) -> Result<Model, LoadError> {
     let Ok(device) = args.device.as_deref().unwrap_or_default().parse();
     let mut options = LoadOptions::default();

@@ -46,7 +46,7 @@ use crate::terminal::output::{Verbosity, print_error, set_verbosity};
 use clap::{CommandFactory, Parser};
 
 /// Exit code 0, 1 after `error: …` on stderr, 2 from clap for a command line that it rejects, or 130 after Ctrl-C. A closed stdout
-/// (`| head`) is no error.
+/// (`| head`) is not an error.
 fn main() -> ExitCode {
     restart::keep_to_one_heap();
     explain::crashes();

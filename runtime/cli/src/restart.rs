@@ -47,7 +47,8 @@ fn mesa_cache() -> Option<PathBuf> {
     env::var_os("MESA_SHADER_CACHE_DIR").map(PathBuf::from).or_else(user_folders::all_caches)
 }
 
-/// On the file system of `folder`, or of the nearest folder above it that exists; `None`: the system does not report it.
+/// Free bytes on the file system of `folder`, or of the nearest folder above it that exists; `None`: the system does not report
+/// them.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let found = statvfs(there).ok()?;

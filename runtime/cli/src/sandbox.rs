@@ -1,11 +1,12 @@
-//! What a process gives up for `serve --sandbox`, once its socket is bound and its model is loaded; several models are loaded behind it.
+//! Rights that a process drops for `serve --sandbox`, once its socket is bound and its model is loaded; several models are loaded
+//! later.
 //!
 //! ```text
 //! seccomp    all threads              no programs, no new sockets, no other process's memory, no io_uring
 //! Landlock   this and later threads   no files but artifacts, the driver's, its devices and the folder of status files
 //! ```
 //!
-//! The threads that answer requests and the one that runs the steps are all started behind it.
+//! The threads that answer requests and the one that runs the steps are all started afterwards.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ pub enum Files {
     Unrestricted,
 }
 
-/// System calls that serving needs none of: programs, sockets beside the open ones, other processes, and what widens a process's
-/// rights. They fail with EPERM.
+/// System calls that serving does not need: starting programs, opening further sockets, access to other processes, and calls that
+/// extend a process's rights. They fail with EPERM.
 const DENIED: [i64; 46] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -95,7 +96,7 @@ pub fn enter(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<Files,
 }
 
 fn restrict_files(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<Files, landlock::RulesetError> {
-    // Rights that the kernel is too old for are left out.
+    // Rights that an older kernel does not have are left out.
     let abi = ABI::V6;
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let status = read | AccessFs::from_write(abi);

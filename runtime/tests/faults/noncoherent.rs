@@ -89,7 +89,7 @@ fn a_stage_that_is_not_coherent_is_flushed() {
                 flushed += count(&made_calls(), FLUSH);
                 assert_eq!(run(&model).unwrap(), expected, "call {call}");
             }
-            // Of what has one type to lie in, or is no stage.
+            // A buffer that has only one memory type, or is not a stage.
             Err(error) => assert!(error.to_string().contains("memory"), "call {call}: {error}"),
         }
     }

@@ -25,7 +25,7 @@ const WINDOW: u32 = 11;
 /// Two slices, the first longer than one piece of reading.
 pub const FIRST_SLICE_WORDS: usize = (9 << 20) / 4;
 
-/// On the device that `UNICORN_DEVICE` names.
+/// Options for the device that `UNICORN_DEVICE` names.
 pub fn options() -> LoadOptions {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let device: DeviceChoice = device.parse().unwrap();
@@ -41,7 +41,7 @@ pub fn multistep(options: LoadOptions) -> LoadOptions {
     })
 }
 
-/// With a repeat penalty, so that samples depend on earlier tokens.
+/// Sampling with a repeat penalty, so that samples depend on earlier tokens.
 pub fn repeat_penalty() -> Sampling {
     Sampling::default().with(|sampling| (sampling.repeat_penalty, sampling.repeat_last_n) = (1.5, 5))
 }

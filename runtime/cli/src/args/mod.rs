@@ -1,6 +1,6 @@
 //! The command line, as clap parses it: a file for each group of commands. Defaults are llama.cpp's where both have the option.
 //!
-//! Options stand under the headings below. `-h` lists those of everyday use on one screen: all others have `hide_short_help`.
+//! Options are listed under the headings below. `-h` lists those of everyday use on one screen: all others have `hide_short_help`.
 
 mod generate;
 mod serve;
@@ -57,7 +57,7 @@ const ACCESS: &str = "Access";
 /// What is changed to measure, or to find an error.
 const EXPERT: &str = "Expert";
 
-/// Also of the man page: `cargo xtask release` runs them as they are.
+/// Examples of the help and of the man page. `cargo xtask release` runs them unchanged.
 const EXAMPLES: &str = "Examples:
   unicorn-run smol.unicorn -n 32 why is the sky blue
   unicorn-run SmolLM2-135M-Instruct -n 32 --temp 0 -p \"Why is the sky blue?\"
@@ -77,7 +77,7 @@ const EXAMPLES: &str = "Examples:
     name = "unicorn-run",
     version,
     args_conflicts_with_subcommands = true,
-    // Of an option that is given twice, the last counts, as in llama.cpp: an alias may hold the first.
+    // If an option is given twice, the last one counts, as in llama.cpp: an alias may contain the first.
     args_override_self = true,
     subcommand_negates_reqs = true,
     arg_required_else_help = true,

@@ -89,7 +89,7 @@ struct SamplingLine {
     sampling: SamplingArgs,
 }
 
-/// Different at each call: the standard library's hash keys are random. 32 bits are easier to type again.
+/// A seed that differs at each call: the standard library's hash keys are random. 32 bits are easier to type again.
 pub fn random_seed() -> u64 {
     u64::from(RandomState::new().build_hasher().finish() as u32)
 }

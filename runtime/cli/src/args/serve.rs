@@ -187,7 +187,7 @@ impl ServeArgs {
         self.alias.iter().min()
     }
 
-    /// Jinja, or the name of a family; `None`: the model's own.
+    /// The chat template: Jinja, or the name of a family; `None`: the model's own.
     ///
     /// # Errors
     /// For a file that cannot be read.
@@ -205,7 +205,7 @@ impl ServeArgs {
 }
 
 impl PoolingOption {
-    /// The server's word for it.
+    /// The server's value of the option.
     pub fn pooling(self) -> Pooling {
         match self {
             PoolingOption::Mean => Pooling::Mean,

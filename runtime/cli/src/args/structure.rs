@@ -31,7 +31,7 @@ impl StructureArgs {
     /// The structure, read out of its file if it is in one; `None`: any answer will do.
     ///
     /// # Errors
-    /// Those of the file, and for what is no schema or grammar.
+    /// Errors of the file, and when the text is not a schema or grammar.
     pub fn resolve(&self) -> Result<Option<Structure>, CliError> {
         let read = |path: &PathBuf, parse: fn(&str) -> Result<Structure, StructureError>| {
             let text = fs::read_to_string(path).map_err(|error| CliError::at(path, error))?;

@@ -60,15 +60,15 @@ struct DeviceRow {
     heaps: Vec<HeapRow>,
     features: Vec<&'static str>,
     cooperative_matrix: Vec<String>,
-    /// Only when an artifact was named.
+    /// Present only when an artifact was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     targets: Option<Vec<TargetFit>>,
-    /// Only with --transfers, and if the device supports it.
+    /// Present only with --transfers, and if the device supports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     transfers: Option<TransferRow>,
 }
 
-/// From this machine's memory, in 10⁹ bytes a second.
+/// Transfer rates from this machine's memory, in 10⁹ bytes a second.
 #[derive(Serialize)]
 struct TransferRow {
     copied_gb_per_s: f64,
@@ -93,7 +93,7 @@ struct HeapRow {
 #[derive(Serialize)]
 pub struct TargetFit {
     name: String,
-    /// What keeps it from running here; `None`: it fits.
+    /// Why it does not run here; `None`: it fits.
     misfit: Option<String>,
 }
 

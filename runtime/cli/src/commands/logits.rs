@@ -1,4 +1,4 @@
-//! `logits`: what the model makes of given tokens, for comparison with another implementation.
+//! `logits`: what the model computes for given tokens, for comparison with another implementation.
 
 use safetensors::{Dtype, SafeTensors};
 

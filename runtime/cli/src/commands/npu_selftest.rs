@@ -39,7 +39,7 @@ pub fn run(args: &NpuSelftestArgs) -> Result<(), CliError> {
     );
     let products = check_products(&mut device, section, &slices)?;
     page += &products.page;
-    // Its columns are needed for the model.
+    // The model needs its columns.
     drop(device);
     page += &compare_with_gpu(&args.artifact, args, &options, section)?;
     print(&page)?;
@@ -56,7 +56,7 @@ struct Products {
     wrong: usize,
 }
 
-/// Each program once: its values, and the time of commands.
+/// Checks the values of each program once, and times its commands.
 fn check_products(device: &mut NpuDevice, section: &NpuSection, slices: &[&[u8]]) -> Result<Products, CliError> {
     let (mut rows, mut wrong) = (Vec::new(), 0);
     for (number, program) in section.programs.iter().enumerate() {
@@ -97,7 +97,7 @@ fn check_products(device: &mut NpuDevice, section: &NpuSection, slices: &[&[u8]]
     Ok(Products { page: table(&columns, &rows), wrong })
 }
 
-/// One prompt of the model with the NPU and without.
+/// Compares one prompt of the model with the NPU and without.
 fn compare_with_gpu(
     artifact: &Path,
     args: &NpuSelftestArgs,

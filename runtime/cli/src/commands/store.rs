@@ -13,7 +13,7 @@ use crate::models::{self, hub, pulled};
 use crate::report::table::{Column, table};
 use crate::terminal::output::{note, print, print_json};
 
-/// What `--target` takes for every target.
+/// Value of `--target` that means every target.
 const ALL: &str = "all";
 /// Digits of an ID that people see.
 const SHOWN_DIGITS: usize = 12;
@@ -103,7 +103,7 @@ fn pull_from_hub(args: &PullArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Verifies a signature that came with an artifact, or lies beside it.
+/// Verifies a signature that came with an artifact, or is in the same folder.
 pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let trust = trusted(&args.trust)?.ok_or_else(|| {
         CliError::new("whose signature is to be trusted? Expected --key KEY.pub, --certificate FILE or --policy FILE")

@@ -17,7 +17,7 @@ use unicorn_runtime::{Choice, Correction, Corrections, StepShape};
 pub struct CorrectionsFile {
     /// Key of artifact, target, device and driver, in hexadecimal digits; corrections with another key do not apply.
     pub key: String,
-    /// For people.
+    /// Names of device, driver and target, for the reader of the file.
     pub device: String,
     pub driver: String,
     pub target: String,
@@ -30,12 +30,12 @@ pub struct CorrectedStep {
     pub rows: u32,
     pub batch: bool,
     pub from_tokens: u32,
-    /// For people: the kernels that are switched off, or those among which the wrong one is.
+    /// For the reader of the file: the kernels that are switched off, or those among which the wrong one is.
     pub kernels: Vec<String>,
     pub instead: Instead,
 }
 
-/// What runs.
+/// What runs in place of a wrong kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instead {
@@ -45,7 +45,7 @@ pub enum Instead {
     Target(String),
 }
 
-/// A choice among a target's kernels: that of the compiler or of a tuning, but for the wrong one.
+/// A choice among a target's kernels: that of the compiler or of a tuning, except the wrong kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alternatives {
     /// Number of the program among those with the same result; 0: the compiler's.
@@ -54,7 +54,7 @@ pub struct Alternatives {
     pub winners: BTreeMap<u32, u32>,
 }
 
-/// Where an artifact's file lies.
+/// Path of an artifact's file.
 pub fn path_for(artifact: &Path) -> PathBuf {
     let mut name = artifact.as_os_str().to_owned();
     name.push(".selftest.json");
@@ -82,7 +82,7 @@ pub fn earlier_steps(artifact: &Path, key: &str) -> Vec<CorrectedStep> {
 }
 
 impl CorrectionsFile {
-    /// Writes it beside the artifact, whole or not at all; without a correction, an earlier file is removed.
+    /// Writes it into the artifact's folder, whole or not at all; without a correction, an earlier file is removed.
     pub fn write(&self, artifact: &Path) -> Result<Option<PathBuf>, CliError> {
         let path = path_for(artifact);
         if !self.steps.is_empty() {

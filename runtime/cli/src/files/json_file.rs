@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::CliError;
 
-/// Larger than any that was written.
+/// Largest file that is read; larger than any that is written.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// # Errors
@@ -24,7 +24,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
 /// Renames the file into place, so that no reader gets a part of it.
 ///
 /// # Errors
-/// When the folder or the disk does not take it.
+/// When it cannot be written to the folder or the disk.
 pub fn write(path: &Path, value: &impl Serialize) -> Result<(), CliError> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -1,5 +1,5 @@
-//! Drivers that this user has run a model on, in the user's cache, with the result of `selftest` on them: a driver that is not among them
-//! is offered a test.
+//! Drivers that this user has run a model on, in the user's cache, with the result of `selftest` on them: for a driver that is not
+//! among them, a test is offered.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub enum Tested {
     Wrong,
 }
 
-/// Drivers that are kept: older ones are removed.
+/// Most drivers that are kept: older ones are removed.
 const MAX_DRIVERS: usize = 64;
 
 /// `drivers.json` in the folder of this program's caches.
@@ -39,7 +39,7 @@ pub fn find(facts: &DeviceFacts) -> Option<KnownDriver> {
     find_in(&user_folders::cache()?, facts)
 }
 
-/// Writes down that the device ran with its driver, and the result of a test if there was one.
+/// Records that the device ran with its driver, and the result of a test if there was one.
 ///
 /// # Errors
 /// When the user has no cache, or it cannot be written.
@@ -63,7 +63,7 @@ fn remember_in(folder: &Path, facts: &DeviceFacts, tested: Option<Tested>) -> Re
     json_file::write(&path_in(folder), &all)
 }
 
-/// A file that cannot be read is as good as none.
+/// A file that cannot be read counts as absent.
 fn read(folder: &Path) -> Vec<KnownDriver> {
     json_file::read(&path_in(folder)).unwrap_or_default()
 }

@@ -11,8 +11,8 @@ use crate::error::CliError;
 use crate::files::output_file::partial_beside;
 use crate::terminal::interrupt;
 
-/// Writes row by row beside the final name: all rows at once can be larger than memory. Errors on the
-/// way are returned at the end, because rows come from a callback that cannot fail.
+/// Writes row by row to a temporary file in the same folder: all rows at once can be larger than memory. Errors of rows are
+/// returned at the end, because rows come from a callback that cannot fail.
 pub struct LogitsWriter {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,

@@ -62,7 +62,7 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
         // A device or a pipe can only be written to.
         Ok(found) if !found.is_file() => fs::write(path, text),
         _ => {
-            // A link stays one: what it leads to is replaced.
+            // A link stays a link: its target is replaced.
             let path = fs::canonicalize(path).unwrap_or(path.to_owned());
             partial_beside(&path).and_then(|mut file| {
                 file.write_all(text.as_bytes())?;
@@ -73,7 +73,7 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
     named.map_err(|error| CliError::at(path, error))
 }
 
-/// A temporary file in the folder of `path`, as readable as any file that a user makes.
+/// A temporary file in the folder of `path`, with the permissions of any new file of the user.
 pub fn partial_beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)

@@ -15,7 +15,7 @@ use unicorn_runtime::{Choice, StepShape, Tuning};
 pub struct TuningFile {
     /// Key of artifact, target, device and driver, in hexadecimal digits; a tuning with another key does not apply.
     pub key: String,
-    /// For people.
+    /// Names of device, driver and target, for the reader of the file.
     pub device: String,
     pub driver: String,
     pub target: String,
@@ -44,14 +44,14 @@ pub struct Winner {
     /// Numbers in the artifact.
     pub pipeline: u32,
     pub alternative: u32,
-    /// For people.
+    /// Name of the kernel, for the reader of the file.
     pub name: String,
     /// Time of all its dispatches in a step: with the compiler's choice, and with this one.
     pub microseconds_before: f64,
     pub microseconds: f64,
 }
 
-/// Where an artifact's file lies.
+/// Path of an artifact's file.
 pub fn path_for(artifact: &Path) -> PathBuf {
     let mut name = artifact.as_os_str().to_owned();
     name.push(".tune.json");
@@ -78,7 +78,7 @@ pub fn earlier_steps(artifact: &Path, key: &str) -> Vec<TunedStep> {
 }
 
 impl TuningFile {
-    /// Writes it beside the artifact, whole or not at all.
+    /// Writes it into the artifact's folder, whole or not at all.
     pub fn write(&self, artifact: &Path) -> Result<PathBuf, CliError> {
         let path = path_for(artifact);
         json_file::write(&path, self)?;

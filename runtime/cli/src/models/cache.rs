@@ -22,13 +22,13 @@ use crate::files::tuning_file;
 #[derive(Debug)]
 pub struct CachedModel {
     folder: PathBuf,
-    /// What the names of all versions begin with.
+    /// Prefix of the names of all versions.
     prefix: String,
     path: PathBuf,
 }
 
 impl CachedModel {
-    /// For the model called `name` with kernels for `target`.
+    /// The place of the model called `name` with kernels for `target`.
     pub fn new(folder: PathBuf, name: &str, target: &str, identity: &Identity) -> CachedModel {
         let prefix = format!("{name}.{target}.{}.", identity.place);
         let path = folder.join(format!("{prefix}{}.unicorn", identity.version));
@@ -66,7 +66,7 @@ impl CachedModel {
         lock().map_err(|error: std::io::Error| CliError::at(&self.folder, error))
     }
 
-    /// Removes artifacts of the same source that it has changed since, or that another version of the compiler made. A process that
+    /// Removes artifacts of the same source from before it changed, or of another version of the compiler. A process that
     /// runs one keeps it: the file is mapped.
     pub fn remove_older(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
@@ -75,7 +75,7 @@ impl CachedModel {
                 name.strip_prefix(&self.prefix).is_some_and(|version| version.ends_with(".unicorn"))
             });
             if is_version && path != self.path {
-                // What cannot be removed only takes space.
+                // A file that cannot be removed only takes space.
                 let _ = fs::remove_file(tuning_file::path_for(&path));
                 let _ = fs::remove_file(path);
             }

@@ -176,7 +176,7 @@ impl Progress for CompileProgress {
 
 /// The source's name without its extension, as part of a file name.
 fn name(source: &Path) -> String {
-    // Of a path such as `.`, its last part is no name; that of a link is its own.
+    // The last part of a path such as `.` is not a name; a link has its own name.
     let resolved = || std::fs::canonicalize(source).unwrap_or(source.to_owned());
     let name = source.file_name().map_or_else(|| model_name(&resolved()), |_| model_name(source));
     let plain = |letter: char| if letter.is_ascii_alphanumeric() || "-_".contains(letter) { letter } else { '-' };

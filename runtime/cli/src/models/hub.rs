@@ -8,7 +8,7 @@ use unicorn_registry::hub::{HubModel, HubReference, HubSettings, cached, fetch};
 use crate::error::CliError;
 use crate::terminal::output::{note, progress_bar};
 
-/// Whether a text is meant as a name on the hub. Such a name is no path: a folder called `hf:` is reached as `./hf:`.
+/// Whether a text is meant as a name on the hub. Such a name is not a path: a folder called `hf:` is reached as `./hf:`.
 pub fn is_reference(text: &str) -> bool {
     HubReference::is_meant(text)
 }
@@ -16,7 +16,7 @@ pub fn is_reference(text: &str) -> bool {
 /// Reads a name on the hub.
 ///
 /// # Errors
-/// When it is none.
+/// When it is not a name on the hub.
 pub fn reference(text: &str) -> Result<HubReference, CliError> {
     Ok(text.parse()?)
 }

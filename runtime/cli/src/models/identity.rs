@@ -44,7 +44,7 @@ impl Identity {
     }
 }
 
-/// The file itself, or the files of a folder, in the order of their names. A link stands for what it leads to: Hugging Face's
+/// The file itself, or the files of a folder, in the order of their names. A link counts as its target: Hugging Face's
 /// cache is made of links.
 fn files(source: &Path) -> io::Result<Vec<(Vec<u8>, Metadata)>> {
     if !source.is_dir() {
@@ -53,7 +53,7 @@ fn files(source: &Path) -> io::Result<Vec<(Vec<u8>, Metadata)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(source)? {
         let entry = entry?;
-        // A link that leads nowhere is none of the model's files.
+        // A link without a target is not a file of the model.
         if let Ok(metadata) = fs::metadata(entry.path())
             && metadata.is_file()
         {

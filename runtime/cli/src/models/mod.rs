@@ -1,6 +1,6 @@
 //! What a command's MODEL is: an artifact, a GGUF file or Hugging Face folder that is compiled once for this machine's device
 //! and kept in the user's cache folder, a name in a registry, from which it is fetched once into the user's store, or a name on the Hugging
-//! Face Hub, from which it is fetched once into the hub's own cache folder, and compiled if it is no artifact.
+//! Face Hub, from which it is fetched once into the hub's own cache folder, and compiled if it is not an artifact.
 //!
 //! ```text
 //! MODEL ──► is it hf:…? ── yes ──► in the hub's cache? ── no ──► fetched there ──► its file or folder is MODEL

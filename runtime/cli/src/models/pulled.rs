@@ -11,7 +11,7 @@ use crate::args::LoadArgs;
 use crate::error::CliError;
 use crate::terminal::output::{note, progress_bar};
 
-/// Whether a text is meant as a name in a registry. Such a name is no path: a folder called `oci:` is reached as `./oci:`.
+/// Whether a text is meant as a name in a registry. Such a name is not a path: a folder called `oci:` is reached as `./oci:`.
 pub fn is_reference(text: &str) -> bool {
     OciReference::is_meant(text)
 }
@@ -19,7 +19,7 @@ pub fn is_reference(text: &str) -> bool {
 /// Reads a name in a registry.
 ///
 /// # Errors
-/// When it is none.
+/// When it is not a name in a registry.
 pub fn reference(text: &str) -> Result<OciReference, CliError> {
     Ok(text.parse()?)
 }
@@ -54,7 +54,7 @@ pub fn targets(load: &LoadArgs) -> Result<Targets, CliError> {
     compile::fitting_targets(load).map(Targets::FirstOf)
 }
 
-/// Fetches what a name leads to now; with `trust`, only what has a trusted signature.
+/// Fetches the artifact that a name refers to now; with `trust`, only one with a trusted signature.
 pub fn pull(text: &str, targets: Targets, trust: Option<&Trust>, plain_http: bool) -> Result<Pulled, CliError> {
     let (reference, store) = (reference(text)?, store()?);
     note(format_args!("fetching {reference}"));

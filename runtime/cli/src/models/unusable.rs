@@ -1,4 +1,4 @@
-//! Paths that are no model, or not the kind that a command takes: what was given, what it is, and what to type instead.
+//! Paths that are not a model, or not of the kind that a command accepts: what was given, what it is, and what to type instead.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::report::text::printable;
 /// Checks that `path` may be a model that can be compiled. Its content is checked by the compile.
 ///
 /// # Errors
-/// When nothing is there, or a file that is no model.
+/// When nothing is there, or a file that is not a model.
 pub fn check_is_model(path: &Path) -> Result<(), CliError> {
     match Kind::of(path)? {
         Kind::Folder | Kind::Gguf => Ok(()),
@@ -41,7 +41,7 @@ pub fn check_is_model(path: &Path) -> Result<(), CliError> {
     }
 }
 
-/// What leads to a model from `path`, which the compiler found to be something else.
+/// How to get a model from `path`, which the compiler found to be something else.
 pub fn way_out(path: &Path, found: &NotAModel) -> Option<String> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     Some(match found {
@@ -81,7 +81,7 @@ pub fn check_is_artifact(path: &Path) -> Result<(), CliError> {
     )))
 }
 
-/// What a path that is no artifact leads to.
+/// What a path refers to that is not an artifact.
 enum Kind {
     Folder,
     Gguf,
@@ -145,7 +145,7 @@ fn missing(path: &Path) -> CliError {
     ))
 }
 
-/// The command that differs from the text by one letter, or of a long one by two.
+/// The command that differs from the text by one letter; a long one may differ by two.
 fn similar_command(text: &str) -> Option<String> {
     let may_differ = 1 + text.len() / 6;
     let commands = Args::command();

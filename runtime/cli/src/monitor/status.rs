@@ -20,9 +20,9 @@ pub struct Status {
     pub model: String,
     pub device: String,
     pub doing: State,
-    /// Over the last half second or more of decoding; `None` when not decoding.
+    /// Rate over the last half second or more of decoding; `None` when not decoding.
     pub tokens_per_s: Option<f64>,
-    /// Generated since the process began.
+    /// Tokens generated since the process began.
     pub tokens: u64,
     pub kv_pages_used: u32,
     pub kv_pages: u32,
@@ -39,23 +39,23 @@ pub enum State {
 }
 
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
-/// More than a status takes.
+/// Largest file that is read; longer than any status.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Where status files lie.
+/// Folder of status files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub folder: PathBuf,
-    /// Why not in $XDG_RUNTIME_DIR; `None`: there they are.
+    /// Why it is not in $XDG_RUNTIME_DIR; `None`: it is there.
     pub fallback: Option<&'static str>,
 }
 
-/// Where this user's status files lie.
+/// Folder of this user's status files.
 pub fn location() -> Location {
     location_of(std::env::var_os("XDG_RUNTIME_DIR"), user(), Path::new("/run/user"), &std::env::temp_dir())
 }
 
-/// Makes that folder, as the first status would, while the process still can.
+/// Creates that folder, as the first status would, while the process still can.
 pub fn make_folder() {
     make(&location().folder);
 }

@@ -1,4 +1,4 @@
-//! What commands print about a run, and how it is laid out.
+//! What commands print about a run, and its layout.
 
 pub mod statistics;
 pub mod steps;

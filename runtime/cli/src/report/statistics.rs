@@ -185,7 +185,7 @@ fn upload_paths(tiers: &[TierUpload]) -> String {
     }
 }
 
-/// Measured now; `None` where the device has no memory left for the buffer that is read.
+/// Read bandwidth, measured now; `None` where the device has no memory left for the buffer that is read.
 pub fn read_bandwidth_gb_per_s(model: &Model) -> Option<f64> {
     model.measure_read_bandwidth().map(|bytes_per_s| bytes_per_s / 1e9)
 }

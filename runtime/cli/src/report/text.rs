@@ -1,4 +1,4 @@
-//! Text from files, as it may stand on a terminal.
+//! Text from files in a form that is safe on a terminal.
 
 pub use unicorn_artifact::printable::{printable, printable_lines};
 

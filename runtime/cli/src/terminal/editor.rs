@@ -17,7 +17,7 @@ pub fn edit(text: &str) -> Result<String, CliError> {
     file.write_all(text.as_bytes()).and_then(|()| file.flush()).map_err(failed)?;
     let set = |variable: &str| std::env::var(variable).ok().filter(|editor| !editor.trim().is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned());
-    // By the shell, as the variable may hold options too.
+    // Run by the shell, because the variable may contain options, too.
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("{editor} \"$1\"")).arg("editor").arg(file.path());
     let status =

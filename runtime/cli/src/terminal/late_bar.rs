@@ -19,7 +19,7 @@ pub struct LateBar {
 }
 
 impl LateBar {
-    /// With a template of indicatif.
+    /// A bar with a template of indicatif.
     ///
     /// # Panics
     /// If the template has an error.
@@ -31,7 +31,7 @@ impl LateBar {
         LateBar { bar, waiting }
     }
 
-    /// For another thread or a callback.
+    /// A handle for another thread or a callback.
     pub fn handle(&self) -> ProgressBar {
         self.bar.clone()
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::report::text::printable_lines;
 
-/// How much is printed beside results and errors.
+/// How much is printed in addition to results and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// Nothing.
@@ -63,8 +63,8 @@ pub fn print_error(message: impl Display) {
     write_stderr(format_args!("error: {}\n", printable_lines(&message.to_string())));
 }
 
-/// A progress bar on stderr; hidden with `--quiet`, where stderr is not a terminal that moves its cursor, and with NO_COLOR: who sets it
-/// expects plain text.
+/// A progress bar on stderr; hidden with `--quiet`, where stderr is not a terminal that moves its cursor, and with NO_COLOR, which
+/// requests plain text.
 pub fn progress_bar() -> ProgressBar {
     let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");

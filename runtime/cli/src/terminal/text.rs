@@ -38,7 +38,7 @@ pub fn broken(line: &str, columns: usize, indent: usize) -> String {
     written
 }
 
-/// Writes text to stdout: as it is to a pipe or a file, wrapped at words on a terminal.
+/// Writes text to stdout: unchanged to a pipe or a file, wrapped at words on a terminal.
 pub struct TextOutput {
     stdout: StdoutLock<'static>,
     /// `None`: stdout is no terminal.
@@ -70,7 +70,7 @@ impl TextOutput {
         }
     }
 
-    /// Ends the text. On a terminal, what follows begins on a line of its own; a pipe gets the text as it is.
+    /// Ends the text. On a terminal, what follows begins on a line of its own; a pipe gets the text unchanged.
     ///
     /// # Errors
     /// Errors of writing to stdout.

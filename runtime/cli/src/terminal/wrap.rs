@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthChar;
 
-/// Where the text stands on the terminal. A word that turns out not to fit its line is erased there and written again on the next.
+/// Position of the text on the terminal. A word that turns out not to fit its line is erased there and written again on the next.
 #[derive(Debug, Default)]
 pub struct Wrapper {
     /// Column of the cursor, counted from the left.
@@ -13,7 +13,7 @@ pub struct Wrapper {
     word_columns: usize,
     /// The beginning of the line, as far as needed to recognise the fence of a code block.
     line_start: String,
-    /// Within a code block, lines are left as they are.
+    /// Within a code block, lines are not wrapped.
     in_code: bool,
 }
 
@@ -21,7 +21,7 @@ const FENCE: &str = "```";
 
 impl Wrapper {
     /// What to write for `text`, on a terminal of `columns` columns. Control characters other than line breaks and tabs are shown as
-    /// symbols: a model's text may hold any, and terminals obey them.
+    /// symbols: a model's text may contain any, and terminals execute them.
     pub fn wrap(&mut self, text: &str, columns: usize) -> String {
         // A cursor behind the last column is in a state of its own, from which terminals go back in different ways.
         let limit = columns.saturating_sub(1);
@@ -35,7 +35,7 @@ impl Wrapper {
         written
     }
 
-    /// Whether something stands on the current line.
+    /// Whether the current line has text.
     pub fn is_within_line(&self) -> bool {
         self.column > 0
     }

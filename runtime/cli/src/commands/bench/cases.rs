@@ -2,7 +2,7 @@
 
 use crate::args::BenchArgs;
 
-/// Steps of a run without the clock: first ones pay for caches that later ones find warm.
+/// Steps of a run that are not timed: the first steps fill caches that later ones find warm.
 pub const WARM_UP_STEPS: u32 = 4;
 
 /// One line of the report.
@@ -12,7 +12,7 @@ pub enum Case {
     Prefill { tokens: u32 },
     /// One sequence continues after `depth` tokens.
     Decode { depth: u32 },
-    /// So many sequences at once, each from an empty cache.
+    /// That number of sequences at once, each from an empty cache.
     Batch { sequences: u32 },
 }
 
@@ -24,12 +24,12 @@ pub struct Group {
     pub context_tokens: u32,
 }
 
-/// Everything to measure. The cache has room for `slots` sequences of `context_tokens`: cases with a long context have a model of
+/// Everything to measure. The cache holds `slots` sequences of `context_tokens`: cases with a long context have a model of
 /// their own, because 64 sequences of their length would fill the memory of most devices.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cases {
     pub groups: Vec<Group>,
-    /// What was changed, for people.
+    /// Notes for the user on what was changed.
     pub notes: Vec<String>,
 }
 

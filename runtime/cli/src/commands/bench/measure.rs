@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::cases::{Case, WARM_UP_STEPS};
 use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
 
-/// Unmeasured runs take so long: a device that had nothing to do, be it for a second while kernels were compiled,
-/// takes its time to raise its frequency.
+/// Length of the runs that are not measured. A device that was idle, even for a second while kernels were compiled, raises its
+/// frequency only after a while.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 pub struct Bench<'m> {
@@ -16,13 +16,13 @@ pub struct Bench<'m> {
     pub repetitions: u32,
 }
 
-/// The middle of a case's runs.
+/// Medians of a case's runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Tokens of all sequences in one run.
     pub tokens: u64,
     pub wall: Duration,
-    /// `None`: the device keeps no time.
+    /// `None`: the device measures no time.
     pub gpu_seconds: Option<f64>,
     /// Tokens in a sequence's cache during a step, on average over all runs.
     pub cached_tokens: u32,
@@ -132,7 +132,7 @@ struct Timed {
 
 impl Timed {
     fn begin(session: &mut Session) -> Timed {
-        // What it spent before is not this run's.
+        // Time that was spent before does not belong to this run.
         let _ = session.take_gpu_seconds();
         Timed { begin: Instant::now() }
     }
@@ -144,7 +144,7 @@ impl Timed {
 
 /// The same ids each time, spread over the vocabulary.
 pub fn random_tokens(count: usize, vocab_size: u32) -> Vec<u32> {
-    // A multiplicative hash: neighbouring indices land far apart.
+    // A multiplicative hash: neighbouring indices give distant values.
     (0..count as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % vocab_size).collect()
 }
 

@@ -2,7 +2,7 @@
 //! does (its `pp`, `tg`, `-d`).
 //!
 //! ```text
-//! cases (pure): what to time, in which context ──► measure: runs, medians ──► report: rates beside the floor
+//! cases (pure): what to time, in which context ──► measure: runs, medians ──► report: rates and the floor
 //!                                                                             └─► plot: the same as a chart
 //! ```
 

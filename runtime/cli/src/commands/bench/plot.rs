@@ -26,7 +26,7 @@ pub fn check(path: &Path) -> Result<(), CliError> {
     check_output(path, "the chart", &[])
 }
 
-/// One chart beside the other; those without a measured case are left out.
+/// The charts side by side; those without a measured case are left out.
 ///
 /// # Errors
 /// When no case can be drawn.
@@ -37,14 +37,14 @@ pub fn svg(report: &BenchReport) -> Result<String, CliError> {
         points.sort_by_key(|point| point.x);
         points
     };
-    // A floor from bandwidth alone is no bound for many sequences, whose steps are bound by arithmetic.
+    // A floor from bandwidth alone does not bound many sequences, whose steps are limited by arithmetic.
     let together = of("batch", |case| case.sequences).into_iter().map(|point| Point { floor: None, ..point }).collect();
     let charts = [
         Chart { title: "Decode of one sequence", x: "cached tokens", points: of("decode", |case| case.depth_tokens) },
         Chart { title: "Decode of several sequences", x: "sequences", points: together },
         Chart { title: "Prefill", x: "tokens of the prompt", points: of("prefill", |case| case.tokens as u32) },
     ];
-    // One length of prompts is no curve: it is drawn where there is nothing else.
+    // One length of prompts is not a curve: it is drawn only if there is nothing else.
     let only_prefill = charts[..2].iter().all(|chart| chart.points.is_empty());
     let min_points = |chart: &Chart| if chart.title == "Prefill" && !only_prefill { 2 } else { 1 };
     let charts: Vec<Chart> = charts.into_iter().filter(|chart| chart.points.len() >= min_points(chart)).collect();
@@ -89,7 +89,7 @@ fn draw(text: &mut String, report: &BenchReport, charts: &[Chart]) -> Result<(),
 
 impl Chart {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<(), Box<dyn Error>> {
-        // A single point stands in the middle.
+        // A single point is drawn in the middle.
         let (first, last) = (f64::from(self.points[0].x), f64::from(self.points[self.points.len() - 1].x));
         let margin = if last > first { 0.04 * (last - first) } else { 1.0 };
         let rates = self.points.iter().flat_map(|point| [Some(point.tokens_per_s), point.floor]).flatten();
@@ -119,7 +119,7 @@ impl Chart {
             .label("measured")
             .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], MEASURED.stroke_width(2)));
         if has_floor {
-            // The key stands where no curve is: in the middle, or below curves that are both high.
+            // The key is drawn where no curve is: in the middle, or below curves that are both high.
             let is_high = measured().all(|(_, rate)| rate > 0.4 * most);
             let place = if is_high { SeriesLabelPosition::LowerRight } else { SeriesLabelPosition::MiddleRight };
             chart.configure_series_labels().position(place).background_style(WHITE).border_style(FLOOR).draw()?;

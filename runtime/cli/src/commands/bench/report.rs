@@ -1,4 +1,4 @@
-//! What was measured, beside the least that memory permits.
+//! What was measured, and the lower bound that memory bandwidth sets.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use unicorn_runtime::Model;
 #[derive(Serialize)]
 pub struct BenchReport {
     pub model: String,
-    /// Random weights.
+    /// Whether the weights are random.
     pub synthetic: bool,
     /// Runs of each case; every value is that of the median.
     pub repetitions: u32,
@@ -43,9 +43,9 @@ pub struct CaseStatistics {
     pub sequences: u32,
     /// Tokens of all sequences in one run.
     pub tokens: u64,
-    /// By the host's clock.
+    /// Rate by the host's clock.
     pub tokens_per_s: f64,
-    /// By the device's clock, its steps alone; `None`: it keeps no time.
+    /// Rate by the device's clock, of its steps alone; `None`: it measures no time.
     pub gpu_tokens_per_s: Option<f64>,
     /// What a step must read, weights once and every sequence's cache, over the tokens that it makes; `None` for prefill,
     /// which is bound by arithmetic.

@@ -22,7 +22,7 @@ pub struct Finding {
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Good,
-    /// Works, and would work better.
+    /// It works, and could work better.
     Advice,
     /// Something will not work.
     Problem,
@@ -31,7 +31,7 @@ pub enum Verdict {
 }
 
 const AMD: u32 = 0x1002;
-/// amdgpu takes the ring of a submission that runs longer for hung; ours are a tenth of this.
+/// amdgpu counts the ring of a submission that runs longer as hung; ours take a tenth of this.
 const MIN_LOCKUP_MS: u64 = 1000;
 /// Part of the memory that the GPU of an APU should reach: weights are most of what runs on such a machine.
 const GPU_SHARE: f64 = 0.75;
@@ -132,7 +132,7 @@ fn unseen(gpu: &Gpu, devices: &[DeviceFacts]) -> Option<Finding> {
     let driver = gpu.driver.as_deref().unwrap_or("no driver");
     let found = format!("{} ({vendor_id:04x}:{device_id:04x}, {driver}) is no Vulkan device", gpu.card);
     let finding = Finding::good(gpu.card.clone(), found, "in the list of Vulkan devices");
-    // What only shows a console has no compute.
+    // A driver that only shows a console has no compute.
     if !["amdgpu", "i915", "xe", "nvidia", "nouveau"].contains(&driver) {
         return Some(finding);
     }
@@ -162,7 +162,7 @@ fn memory(gpu: &Gpu, machine: &Machine, devices: &[DeviceFacts]) -> Vec<Finding>
     match machine.memory_bytes.filter(|_| is_apu) {
         None => findings.push(Finding::good(of, found, "enough for the model's plan, see unicorn-run inspect")),
         Some(all) => {
-            // What the carve-out takes, the system does not count.
+            // The system does not count the carve-out as its memory.
             let wanted = (GPU_SHARE * all.saturating_add(vram) as f64) as u64;
             let expected = format!("an APU's GPU reaches {} of this machine's memory", size(wanted));
             let finding = Finding::good(of, found, expected);

@@ -21,7 +21,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let targets = args.artifact.as_deref().map(targets_of).transpose()?;
     let devices = devices();
     let machine = Machine::read(args.root.as_deref().unwrap_or(Path::new("/")));
-    // Of another root, only files are read.
+    // Below another root, only files are read.
     let npu = (args.root.is_none() && !machine.npu.nodes.is_empty()).then(probe);
     let listed = devices.as_deref().unwrap_or_default();
     let report = Report {
@@ -44,7 +44,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
 struct Report {
     can_run: bool,
     findings: Vec<Finding>,
-    /// Only when an artifact was named.
+    /// Present only when an artifact was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     targets: Option<Vec<DeviceTargets>>,
 }

@@ -84,7 +84,7 @@ impl<'m> Runner<'m> {
         Runner { model, status, speculation, prefill_bar: Arc::default() }
     }
 
-    /// For the session that runs: shows the progress of its prefill.
+    /// A callback for the session that runs, which shows the progress of its prefill.
     pub fn prefill_progress(&self) -> FeedProgress {
         let bar = Arc::clone(&self.prefill_bar);
         Box::new(move |done, total| {
@@ -110,7 +110,7 @@ impl<'m> Runner<'m> {
         generated
     }
 
-    /// With the length that the context could have, where it is too short.
+    /// The error, with the length that the context could have if it is too short.
     fn explained(&self, error: TextError) -> CliError {
         match error {
             TextError::Run(RunError::ContextFull { context_tokens, needed_tokens }) => CliError::new(format!(

@@ -1,4 +1,4 @@
-//! A model that is loaded to generate text, with what is made once for all texts.
+//! A model that is loaded to generate text, with what is created once for all texts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// For sequences of `context_tokens`; `None`: the library's choice.
+    /// Loads for sequences of `context_tokens`; `None`: the library's choice.
     ///
     /// # Errors
     /// When the model, its tokenizer or its draft model cannot be loaded.
@@ -31,7 +31,7 @@ impl Loaded {
         Ok(Loaded { model, tokenizer, speculation })
     }
 
-    /// What makes answers match `structure`.
+    /// The constraint that makes answers match `structure`.
     ///
     /// # Errors
     /// For a structure that is wrong or too large.

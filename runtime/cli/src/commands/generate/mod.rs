@@ -28,7 +28,7 @@ use crate::terminal::text::TextOutput;
 pub fn run(args: &RunArgs) -> Result<(), CliError> {
     let model = args.artifact.as_deref().expect("clap requires it where there is no subcommand");
     models::check(model)?;
-    // Read before the model is loaded: a missing prompt should not cost a minute of loading.
+    // Read before the model is loaded: a missing prompt is reported before a minute of loading.
     let prompt = prompt::text(args)?;
     if prompt.is_none() && args.json {
         return Err(CliError::new("--json needs a prompt, as in: unicorn-run MODEL --json why is the sky blue"));

@@ -40,14 +40,14 @@ fn from_stdin() -> Result<String, CliError> {
     Ok(text)
 }
 
-/// A prompt as the model gets it.
+/// A prompt in the form that the model receives.
 pub struct Prompt {
     pub tokens: Vec<u32>,
     /// How the answer is read.
     pub format: ReplyFormat,
 }
 
-/// The prompt of a text: in the model's chat template, or as it is with `--raw` and where the model has none.
+/// The prompt of a text: in the model's chat template, or unchanged with `--raw` and where the model has none.
 pub fn encoded(args: &RunArgs, text: String, model: &Model, tokenizer: &Tokenizer) -> Result<Prompt, CliError> {
     let section = model.tokenizer_section();
     // Without a template, a system message is an error: it would be dropped.

@@ -1,4 +1,4 @@
-//! What is reported of one run: one object for `--json`, two lines or all figures for people.
+//! What is reported about one run: one object for `--json`, two lines or all figures as text.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::report::statistics::RunStatistics;
 pub struct RunReport {
     #[serde(flatten)]
     pub statistics: RunStatistics,
-    /// From the start of the load to the first token.
+    /// Time from the start of the load to the first token.
     pub first_token_s: Option<f64>,
     pub seed: u64,
     pub stop_reason: &'static str,

@@ -37,10 +37,10 @@ const PARTS: [(&str, Section); 6] = [
     ("weights", Section::Weights),
     ("kernels", Section::Kernels),
 ];
-/// Differences of a part that the summary lists; of more it has the number.
+/// Most differences of a part that the summary lists; it counts the others.
 const SUMMARY_LINES: usize = 10;
 
-/// (index of the part, what) → how it is.
+/// (index of the part, name of the fact) → its value.
 type Facts = BTreeMap<(usize, String), String>;
 
 impl Diff {

@@ -6,7 +6,7 @@ use super::Inspection;
 /// The document, with empty places for styles, script and data.
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
-/// In the order in which they run.
+/// Scripts of the page, in the order in which they run.
 const SCRIPTS: [&str; 10] = [
     include_str!("page/format.js"),
     include_str!("page/fit.js"),
@@ -19,7 +19,7 @@ const SCRIPTS: [&str; 10] = [
     include_str!("page/tables.js"),
     include_str!("page/main.js"),
 ];
-/// Where the data goes.
+/// Placeholder of the data.
 const DATA: &str = "{{inspection}}";
 
 impl Inspection<'_> {

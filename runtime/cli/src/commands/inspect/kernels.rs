@@ -17,7 +17,7 @@ pub struct KernelRow<'a> {
     pub role: &'a str,
     pub kernel: &'a str,
     pub calls: u32,
-    /// Read by all calls.
+    /// Bytes of weights that all calls read.
     pub weight_bytes: u64,
     /// KV cache that all calls read at the planned context; 0 for steps of several rows, which begin with an empty cache.
     pub kv_bytes: u64,

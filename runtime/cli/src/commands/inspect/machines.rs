@@ -73,7 +73,7 @@ pub struct PartRow {
     pub kind: &'static str,
     /// Index of the KV group or slice; 0 for other parts.
     pub index: usize,
-    /// With the planned context.
+    /// Size of the part with the planned context.
     pub bytes: u64,
     /// `fastest`, `sparse rows` or `host visible`.
     pub preference: &'static str,

@@ -84,11 +84,11 @@ fn parse<'a>(path: &Path, file: &'a MappedFile) -> Result<ArtifactView<'a>, CliE
     ArtifactView::parse(file.bytes()).map_err(|error| CliError::at(path, error))
 }
 
-/// Everything that `inspect` shows; `--json` prints it as it stands.
+/// Everything that `inspect` shows; `--json` prints it unchanged.
 #[derive(Serialize)]
 struct Inspection<'a> {
     file_bytes: u64,
-    /// That this program reads; the artifact's major version is the same.
+    /// Version of the format that this program reads; the artifact's major version is the same.
     format_version: String,
     model: &'a ModelMeta,
     provenance: Provenance<'a>,
@@ -118,7 +118,7 @@ struct Inspection<'a> {
     tensors: &'a [TensorReport],
     /// `None`: the artifact has no NPU programs.
     npu: Option<NpuRows<'a>>,
-    /// Over all tensors, by the number of their weights.
+    /// Mean over all tensors, weighted by the number of their weights.
     mean_bits_per_weight: Option<f64>,
     quantisation: Option<Quantisation>,
     sections: Vec<SectionRow>,

@@ -17,7 +17,7 @@ pub struct NpuRows<'a> {
     pub programs: Vec<NpuProgramRow<'a>>,
     pub products: &'a [NpuProduct],
     pub weight_bytes: u64,
-    /// In system memory, beside what the GPU needs.
+    /// Buffers in system memory, in addition to what the GPU needs.
     pub memory: Vec<NpuMemoryRow>,
     /// One a target: steps of both devices.
     pub queues: Vec<NpuQueues>,
@@ -129,7 +129,7 @@ impl<'a> NpuRows<'a> {
 impl NpuProgramRow<'_> {
     fn cells(&self) -> Vec<String> {
         let NpuShape { rows, cols, depth, columns, core_rows, core_cols, core_depth } = self.shape;
-        // Those of core, memory and shim tile.
+        // Figures of core, memory and shim tile.
         let each = |pair: fn(&NpuTileUse) -> [u32; 2]| {
             let used = self.uses.iter().map(pair).map(|[used, there]| format!("{used}/{there}"));
             used.collect::<Vec<_>>().join(" ")

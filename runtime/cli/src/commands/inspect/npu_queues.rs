@@ -5,7 +5,8 @@
 //! NPU               └─► command ─ outputs ────┘
 //! ```
 //!
-//! Each end is waited for: the runtime submits dispatches, waits for them, hands over, submits the command, waits for it, and hands back.
+//! Each end is waited for: the runtime submits dispatches, waits for them, passes the activations on, submits the command, waits
+//! for it, and passes the outputs back.
 
 use serde::Serialize;
 use unicorn_artifact::account::size;
@@ -16,12 +17,12 @@ use crate::report::table::Column::{Left, Right};
 use crate::report::table::table;
 use crate::report::text::printable;
 
-/// A step of one target: of its programs, the one of most rows.
+/// A step of one target, of its program with the most rows.
 #[derive(Serialize)]
 pub struct NpuQueues {
     pub target: String,
     pub rows: u32,
-    /// In the order in which they run.
+    /// Entries of both queues, in the order in which they run.
     pub entries: Vec<QueueEntry>,
 }
 
@@ -32,13 +33,13 @@ pub struct QueueEntry {
     pub queue: &'static str,
     /// Names of its first and last dispatch, or of its product and program.
     pub what: String,
-    /// 0 for a command of the NPU.
+    /// Number of dispatches; 0 for a command of the NPU.
     pub dispatches: usize,
     /// Layer of a product.
     pub layer: Option<u32>,
     /// Index of the entry of the other queue that it waits for.
     pub waits_for: Option<usize>,
-    /// What that entry hands over.
+    /// Bytes that this entry receives from that one.
     pub handed_bytes: u64,
     /// Estimated seconds of a command at the highest and at the lower clock. `None`: work of the GPU, which is not estimated.
     pub estimated_seconds: Option<[f64; 2]>,
@@ -47,7 +48,7 @@ pub struct QueueEntry {
     program: Option<u32>,
 }
 
-/// One a target.
+/// The queues of each target.
 pub fn queues(section: &NpuSection) -> Vec<NpuQueues> {
     section.steps.iter().filter_map(|steps| queues_of(section, steps)).collect()
 }
@@ -55,7 +56,7 @@ pub fn queues(section: &NpuSection) -> Vec<NpuQueues> {
 fn queues_of(section: &NpuSection, steps: &NpuSteps) -> Option<NpuQueues> {
     let programs = steps.kernels.programs.iter().zip(&steps.commands);
     let with_commands = programs.filter(|(_, commands)| !commands.is_empty());
-    // Of equals the first.
+    // The first of those with equally many rows.
     let (program, commands) = with_commands.min_by_key(|(program, _)| std::cmp::Reverse(program.rows))?;
     let target = steps.kernels.name.clone();
     Some(NpuQueues { target, rows: program.rows, entries: entries(section, program, commands) })

@@ -9,7 +9,7 @@ use unicorn_artifact::{Dispatch, LogitsRows, Order, Plan, Program, TargetKernels
 #[derive(Serialize)]
 pub struct Provenance<'a> {
     pub compiler_version: &'a str,
-    /// In the artifact's order.
+    /// Options in the artifact's order.
     pub options: Map<String, Value>,
     pub source_blake3: String,
 }
@@ -83,7 +83,7 @@ pub struct LayerRow {
     pub len_bytes: u64,
     pub bytes_read_per_token: u64,
     pub share_of_traffic: f64,
-    /// Tiers that they lie in, by name.
+    /// Names of the tiers that hold them.
     pub tiers: Vec<&'static str>,
 }
 
@@ -171,7 +171,7 @@ pub fn activations(plan: &Plan) -> Vec<ActivationRow<'_>> {
     rows.collect()
 }
 
-/// What the runtime makes besides.
+/// Buffers that the runtime creates in addition.
 #[derive(Serialize)]
 pub struct BufferRow<'a> {
     pub name: &'a str,
@@ -307,18 +307,18 @@ impl SectionRow {
     }
 }
 
-/// What quantising cost, over all tensors that lost something.
+/// Errors of quantisation, over all tensors that have an error.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Quantisation {
     pub tensors: usize,
     /// Mean of their relative errors, weighted by the number of weights.
     pub mean_relative_error: f64,
-    /// The tensor that lost most.
+    /// The tensor with the largest error.
     pub worst: String,
     pub worst_relative_error: f64,
 }
 
-/// `None` where nothing lost anything.
+/// `None` if no tensor has an error.
 pub fn quantisation(tensors: &[TensorReport]) -> Option<Quantisation> {
     let lossy: Vec<&TensorReport> = tensors.iter().filter(|tensor| tensor.relative_error > 0.0).collect();
     let weights = |tensor: &TensorReport| tensor.rows as f64 * tensor.cols as f64;

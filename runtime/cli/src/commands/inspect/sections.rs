@@ -263,7 +263,7 @@ impl Inspection<'_> {
     }
 }
 
-/// A share of 1 as people read it.
+/// A share, 0 to 1, as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }

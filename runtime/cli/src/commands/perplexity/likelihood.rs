@@ -1,4 +1,4 @@
-//! How likely a model finds what comes next: sums over scored tokens.
+//! The likelihood that a model gives to the next tokens: sums over scored tokens.
 
 /// Sums over scored tokens of their negative log-likelihood (nats), and of its square.
 #[derive(Default)]
@@ -9,7 +9,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Counts how unlikely `logits` (one a vocabulary entry) made the token that came.
+    /// Counts how unlikely `logits` (one a vocabulary entry) made the token that followed.
     pub fn add(&mut self, logits: &[f32], token: usize) {
         let nll = log_sum_exp(logits) - f64::from(logits[token]);
         self.sum += nll;
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn perplexity_is_the_geometric_mean_of_one_over_probability() {
-        // Probabilities 1/4 and 3/4 of the tokens that came.
+        // Probabilities 1/4 and 3/4 of the tokens that followed.
         let logits = [0.0, 3f32.ln()];
         let mut score = Score::default();
         score.add(&logits, 0);

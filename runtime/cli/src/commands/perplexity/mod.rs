@@ -95,12 +95,12 @@ pub fn run(args: &PerplexityArgs) -> Result<(), CliError> {
 #[derive(Serialize)]
 struct PerplexityReport {
     perplexity: f64,
-    /// One standard error, as far as tokens are independent; `None` for a single one.
+    /// One standard error, under the assumption that tokens are independent; `None` for a single one.
     perplexity_error: Option<f64>,
     chunks: usize,
     context_tokens: u32,
     scored_tokens: u64,
-    /// From the predictions of --kl-base, in nats.
+    /// Mean Kullback-Leibler divergence from the predictions of --kl-base, in nats.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_kl_divergence: Option<f64>,
     /// Part of the predictions whose most likely token is that of --kl-base, from 0 to 1.
@@ -126,7 +126,7 @@ fn scored_tokens(chunk_tokens: usize) -> usize {
     chunk_tokens - 1 - chunk_tokens / 2
 }
 
-/// Feeds all but the last token of `chunk` into an empty cache; hands the logits of the second half to `scored`, each
+/// Feeds all but the last token of `chunk` into an empty cache; passes the logits of the second half to `scored`, each
 /// with the token that came next.
 fn score_chunk(session: &mut Session, chunk: &[u32], scored: &mut dyn FnMut(&[f32], u32)) -> Result<(), CliError> {
     let first_scored = chunk.len() / 2;

@@ -34,7 +34,7 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let tokens = random_tokens(context_tokens as usize, model.meta().model.vocab_size);
     let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
     let mut sessions = (0..args.sequences).map(|_| model.session()).collect::<Result<Vec<_>, _>>()?;
-    // Once unlooked at: first steps pay for caches that later ones find warm.
+    // Run once without measuring: the first steps fill caches that later ones find warm.
     sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
     decode(&model, &mut sessions, &steps[..1])?;
     sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
@@ -79,9 +79,9 @@ struct ProfileReport {
     /// Read bandwidth of the device's memory, measured after the run; `None`: no memory left to measure it.
     read_bandwidth_gb_per_s: Option<f64>,
     prefill: Phase,
-    /// From the end of the prompt on.
+    /// Steps from the end of the prompt on.
     decode: Phase,
-    /// As the driver reports them; only with `--kernel-statistics`.
+    /// Statistics as the driver reports them; only with `--kernel-statistics`.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_statistics: Option<Vec<KernelStatistics>>,
 }
@@ -91,9 +91,9 @@ struct ProfileReport {
 struct Phase {
     steps: usize,
     tokens: u64,
-    /// By the host's clock, from each step's begin to its end.
+    /// Seconds by the host's clock, from each step's start to its end.
     wall_s: f64,
-    /// By the device's clock, the sum of all dispatches.
+    /// Seconds by the device's clock, the sum of all dispatches.
     gpu_s: f64,
     dispatches: usize,
     kernels: Vec<KernelTimes>,
@@ -140,13 +140,13 @@ impl ProfileReport {
     }
 }
 
-/// All tokens into an empty cache, up to the first sampled token.
+/// Feeds all tokens into an empty cache, up to the first sampled token.
 fn prefill(session: &mut Session, tokens: &[u32]) -> Result<(), RunError> {
     session.clear();
     session.feed_and_sample(tokens, &Sampling::default()).map(|_| ())
 }
 
-/// One token after another, each sampled, in all sequences.
+/// Decodes one token after another in all sequences.
 fn decode(model: &Model, sessions: &mut [Session], tokens: &[u32]) -> Result<(), RunError> {
     let sampling = Sampling::default();
     tokens.iter().try_for_each(|&token| {

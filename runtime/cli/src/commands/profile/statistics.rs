@@ -1,4 +1,4 @@
-//! What the driver reports of kernels: registers, spills, code size, by the driver's own names.
+//! What the driver reports about kernels: registers, spills, code size, by the driver's own names.
 
 use std::collections::BTreeMap;
 

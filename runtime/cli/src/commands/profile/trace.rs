@@ -10,7 +10,7 @@ use unicorn_runtime::profile::StepProfile;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-/// One event a step and one a dispatch. A step's dispatches are shown from the step's begin on the host: the two clocks
+/// One event a step and one a dispatch. A step's dispatches are shown from the step's start on the host: the two clocks
 /// have no common zero.
 pub fn events(begin: Instant, phases: &[(&str, &[StepProfile])]) -> Value {
     let mut events =

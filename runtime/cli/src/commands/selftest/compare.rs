@@ -7,7 +7,7 @@ use unicorn_runtime::Model;
 
 /// Relative difference of logits where activations are rounded to 8 or 11 bits, or to halves, on one side.
 const ROUNDED_LIMIT: f64 = 0.15;
-/// Where only the order of sums differs.
+/// Relative difference of logits where only the order of sums differs.
 const SUMS_LIMIT: f64 = 0.01;
 /// The kernel that chooses experts.
 const ROUTER: &str = "route";

@@ -11,7 +11,7 @@ use unicorn_runtime::{Choice, StepShape};
 const MAX_VALUES: usize = 1 << 18;
 /// A dispatch's relative error above which it may be wrong, where those before it are better.
 const FLOOR: f64 = 0.03;
-/// And how many times as large as the largest before it.
+/// Its error must also be this number of times as large as the largest before it.
 const JUMP: f64 = 4.0;
 /// Other kernels that are tried in place of one.
 const MAX_TRIALS: usize = 4;
@@ -130,7 +130,7 @@ fn role(label: &str) -> &str {
 /// f32 values of a range, spread over all of it.
 fn values(part: &[u8]) -> Vec<f32> {
     let (words, _) = part.as_chunks::<4>();
-    // An odd step meets every column of a matrix.
+    // An odd step reaches every column of a matrix.
     let step = (words.len() / MAX_VALUES) | 1;
     words.iter().step_by(step).map(|&word| f32::from_le_bytes(word)).collect()
 }

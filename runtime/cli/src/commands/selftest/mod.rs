@@ -36,7 +36,7 @@ use crate::report::steps::step_name;
 use crate::terminal::output::{note, print, print_json};
 use unicorn_runtime::{Model, StepShape};
 
-/// Enough for the largest step and for a program for long contexts.
+/// Context in tokens: enough for the largest step and for a program for long contexts.
 const CONTEXT_TOKENS: u32 = 2560;
 /// Cached tokens before a step that is checked.
 const CACHED_TOKENS: u32 = 20;
@@ -115,7 +115,7 @@ fn with_unchecked(
     steps
 }
 
-/// For as many sequences as fit the memory.
+/// Loads for as many sequences as fit the memory.
 fn load(args: &SelftestArgs) -> Result<Model, CliError> {
     let context_tokens = CONTEXT_TOKENS.min(max_positions(&args.artifact)?);
     let mut sequences = args.sequences;
@@ -184,7 +184,7 @@ impl SelfTest<'_> {
         Ok(Check::without_numbers(name, verdict))
     }
 
-    /// A kind of step after `cached` tokens; where it is wrong, which kernel is, and what runs in its place.
+    /// Checks a kind of step after `cached` tokens; if it is wrong, finds which kernel is, and what runs in its place.
     fn step(&mut self, name: String, shape: StepShape, cached: u32) -> Result<Check, CliError> {
         if let Some(why) = self.sides.why_not(shape, cached) {
             return Ok(Check::without_numbers(name, Verdict::NotChecked(why)));
@@ -217,7 +217,7 @@ impl SelfTest<'_> {
         Ok(Check::new(name, Verdict::Wrong(what), &difference))
     }
 
-    /// What a step gives by either target: with the first text by which they agree, else with the last that was tried.
+    /// Results of a step by both targets: with the first text on which they agree, else with the last that was tried.
     fn both(&mut self, shape: StepShape, cached: u32) -> Result<(Observation, Observation), CliError> {
         let mut text = 0;
         loop {
@@ -243,7 +243,7 @@ impl SelfTest<'_> {
         Ok(Difference::between(expected, &found, self.limit).is_within(self.limit).then_some(kernels))
     }
 
-    /// Decode behind a context as long as time and memory allow.
+    /// Checks decode after a context as long as time and memory allow.
     fn long_context(&mut self) -> Result<Vec<Check>, CliError> {
         let tokens = self.sides.affordable_context();
         let decode = self.sides.own_shapes().into_iter().filter(|shape| shape.rows == 1 && shape.from_tokens <= tokens);
@@ -255,7 +255,7 @@ impl SelfTest<'_> {
         }
     }
 
-    /// A text as the artifact would continue it, whose every token the other target finds (nearly) the most likely, too.
+    /// Checks a text that the artifact generates: each token must also be (nearly) the most likely one by the other target.
     fn text(&mut self) -> Result<(Check, Option<f64>), CliError> {
         let name = format!("greedy text of {TEXT_TOKENS} tokens");
         if let Some(why) = self.sides.why_no_text(TEXT_TOKENS) {

@@ -29,9 +29,9 @@ pub struct Report {
     pub checks: Vec<Check>,
     pub decode_tokens_per_s: Option<f64>,
     pub seconds: f64,
-    /// What later starts leave out.
+    /// Kernels that later starts leave out.
     pub switched_off: Vec<String>,
-    /// The last line.
+    /// Last line of the page.
     pub result: String,
     outcome: Outcome,
 }
@@ -61,9 +61,9 @@ pub struct Check {
 #[serde(rename_all = "snake_case", tag = "verdict", content = "what")]
 pub enum Verdict {
     Right,
-    /// And where.
+    /// The check failed; names where.
     Wrong(String),
-    /// And why.
+    /// The check was not made; names why.
     NotChecked(String),
 }
 

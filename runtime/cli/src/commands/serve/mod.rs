@@ -53,7 +53,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
 
     let stopper = server.stopper();
     let serving = stop_by_signals(args, move || stopper.stop())?;
-    // Its folder is made before files are restricted.
+    // Its folder is created before files are restricted.
     let status = StatusWriter::new(&model);
     if args.sandbox {
         enter_sandbox(&[artifact])?;
@@ -90,7 +90,7 @@ fn run_with_status(model: &Model, server: Server, mut status: StatusWriter) {
     });
 }
 
-/// What does not depend on the model: options, and sockets at the addresses, which are taken before anything is loaded.
+/// Prepares what does not depend on the model: options, and sockets at the addresses, which are taken before anything is loaded.
 fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliError> {
     if let Some(format) = args.log {
         requests_log::begin(format);
@@ -110,7 +110,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
     options.vertex = vertex::paths();
     (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
-    // One that stands for all addresses of the machine stands for the others.
+    // An address that means all addresses of the machine includes the others.
     options.address = addresses.clone().find(|address| address.ip().is_unspecified()).or(addresses.next());
     // Where --host is a name, or there are several.
     options.allowed_hosts = args.allowed_host.iter().chain(&args.host).cloned().collect();
@@ -179,7 +179,7 @@ fn bind(args: &ServeArgs) -> Result<Vec<HttpListener>, CliError> {
     Ok(listeners.into_iter().map(|listener| listener.with_tls(identity.clone())).collect())
 }
 
-/// Those of the command line and of the file. A file without keys is a mistake: the server would be open.
+/// Keys of the command line and of the file. A file without keys is an error: the server would be open.
 fn api_keys(args: &ServeArgs) -> Result<Vec<String>, CliError> {
     let mut keys: Vec<String> = args.api_key.iter().filter(|key| !key.is_empty()).cloned().collect();
     if let Some(path) = &args.api_key_file {
@@ -211,8 +211,8 @@ fn state(activity: &Activity) -> State {
     }
 }
 
-/// SIGTERM, which service managers and containers send: new connections are refused, answers that are being generated have so much
-/// time to end, and then the server stops; a second one stops it at once. Where it cannot be caught, it ends the process.
+/// SIGTERM, which service managers and containers send: new connections are refused, answers that are being generated have
+/// `time` to end, and then the server stops; a second one stops it at once. Where it cannot be caught, it ends the process.
 fn drain_at_sigterm(stop: impl Fn() + Clone + Send + 'static, serving: Listening, time: Duration) {
     if !interrupt::has_thread() {
         return;

@@ -9,7 +9,7 @@ use tracing_subscriber::{fmt, registry};
 
 use crate::args::LogFormat;
 
-/// From now on. Events of other libraries are left out.
+/// Logs requests from now on. Events of other libraries are left out.
 pub fn begin(format: LogFormat) {
     let ours = Targets::new().with_target("unicorn_serve", LevelFilter::INFO);
     let lines = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).with_target(false);

@@ -25,7 +25,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     for (_, model) in &mut files {
         models::check(model)?;
         if args.sandbox {
-            // Compiled now: behind it, neither the compiler's source nor its cache can be opened.
+            // Compiled now: later, in the sandbox, neither the compiler's source nor its cache can be opened.
             *model = models::artifact(model, &args.load)?;
         }
     }
@@ -35,7 +35,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     serve(args, files, pool, options, listeners, &args.pin)
 }
 
-/// Serves one model, which is loaded now, and unloaded after so long without a request.
+/// Serves one model, which is loaded now, and unloaded after `--sleep-idle-seconds` without a request.
 pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     if args.speculation.model_draft.is_some() {
         return Err(CliError::new("--model-draft keeps its model loaded: expected no --sleep-idle-seconds beside it"));

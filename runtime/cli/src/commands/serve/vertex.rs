@@ -5,7 +5,7 @@ use std::env::var;
 
 use unicorn_serve::VertexPaths;
 
-/// Where it sends requests; `None`: this is no such container.
+/// Paths of its requests; `None`: this is not such a container.
 pub fn paths() -> Option<VertexPaths> {
     is_container().then(|| VertexPaths {
         predict: path("AIP_PREDICT_ROUTE").unwrap_or_else(|| "/predict".to_owned()),

@@ -14,7 +14,7 @@ use unicorn_artifact::account::size;
 /// Lines of one GPU's block, its border included.
 const GPU_LINES: u16 = 6;
 
-/// `if_none` stands in the table of processes while there is none.
+/// `if_none` is shown in the table of processes while there are none.
 pub fn draw(frame: &mut Frame<'_>, sample: &Sample, if_none: &str) {
     let gpus = sample.gpus.iter().map(|_| Constraint::Length(GPU_LINES));
     let parts: Vec<Constraint> = gpus.chain([Constraint::Min(3), Constraint::Length(1)]).collect();

@@ -1,4 +1,4 @@
-//! What wins: pure functions of measured times.
+//! Which alternatives are chosen: pure functions of measured times.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::report::{StepTimes, fastest};
 use crate::files::tuning_file::{TunedStep, Winner};
 use unicorn_runtime::{Choice, TimedPipeline};
 
-/// An alternative must be this much faster: below it, clocks and neighbours decide.
+/// An alternative must be this much faster: smaller differences come from clocks and other processes.
 const MIN_GAIN: f64 = 0.02;
 
 /// Variants of a step of which whole steps are to be timed: the compiler's first, then every version of its program with
@@ -24,7 +24,7 @@ pub fn choices(versions: &[Vec<TimedPipeline>]) -> Vec<Choice> {
     choices
 }
 
-/// The fastest alternative, where it is worth while.
+/// The fastest alternative, if its gain is large enough.
 pub fn winner(timed: &TimedPipeline) -> Option<u32> {
     let (own, others) = timed.candidates.split_first()?;
     let (alternative, fastest) = (0..).zip(others).min_by(|left, right| left.1.seconds.total_cmp(&right.1.seconds))?;

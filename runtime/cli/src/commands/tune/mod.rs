@@ -1,5 +1,5 @@
-//! `tune`: times every alternative of the kernels of every step, on this device and this model's own buffers, and leaves the
-//! winners beside the artifact for later starts.
+//! `tune`: times every alternative of the kernels of every step, on this device and this model's own buffers, and writes the
+//! winners to a file in the artifact's folder for later starts.
 //!
 //! ```text
 //! shape of a step ─► kernels, in each version of its program ─► winners ─► whole steps with them ─► the fastest, if it is another
@@ -31,7 +31,7 @@ use unicorn_runtime::{Effort, Model, RunError, StepShape, TimedPipeline, TuneErr
 
 const ROUNDS: u32 = 5;
 const QUICK_ROUNDS: u32 = 2;
-/// Time for all measurements of a quick tuning. Loading and compiling come on top, within a minute on a GPU.
+/// Time for all measurements of a quick tuning. Loading and compiling take additional time, less than a minute on a GPU.
 const QUICK_TIME: Duration = Duration::from_secs(40);
 /// Rows of the largest step: nothing is measured in a shorter context than its prefill, where the model has one.
 const MIN_CONTEXT_TOKENS: u32 = 512;
@@ -83,7 +83,7 @@ fn shapes(args: &TuneArgs, model: &Model, depth_tokens: u32) -> Vec<(StepShape, 
     shapes.into_iter().map(|(shape, all)| (shape, versions(all))).collect()
 }
 
-/// What was measured so far, and the file of winners that it makes.
+/// What was measured so far, and the file of winners that results.
 struct Tuning<'a> {
     args: &'a TuneArgs,
     /// Steps of an earlier tuning on this device. Those whose shapes are not measured now are kept.

@@ -17,7 +17,7 @@ const PHASE: u64 = 1000;
 pub struct Progress {
     bar: ProgressBar,
     begin: Instant,
-    /// That have begun.
+    /// Number of phases that have begun.
     phases: u64,
     cancel: CancelToken,
 }
@@ -30,14 +30,14 @@ impl Progress {
         Progress { bar, begin: Instant::now(), phases: 0, cancel: interrupt::token() }
     }
 
-    /// The next phase begins.
+    /// Begins the next phase.
     pub fn begin(&mut self, what: String) {
         self.bar.set_message(what);
         self.bar.set_position(PHASE * self.phases);
         self.phases += 1;
     }
 
-    /// So many rounds of the phase are done.
+    /// Reports that `done` of `all` rounds of the phase are done.
     pub fn at(&self, done: u32, all: u32) -> ControlFlow<()> {
         let before = PHASE * self.phases.saturating_sub(1);
         let position = before + PHASE * u64::from(done) / u64::from(all.max(1));

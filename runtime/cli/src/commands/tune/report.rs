@@ -11,7 +11,7 @@ use unicorn_runtime::{Choice, StepShape, TimedPipeline};
 pub struct TuneReport {
     /// Cached tokens that decode attended to.
     pub depth_tokens: u32,
-    /// By Ctrl-C: some shapes were not measured.
+    /// Whether Ctrl-C ended it, so that some shapes were not measured.
     pub interrupted: bool,
     #[serde(flatten)]
     pub file: TuningFile,
@@ -41,7 +41,7 @@ pub struct VersionTimes {
 #[derive(Serialize)]
 pub struct PipelineTimes {
     pub pipeline: u32,
-    /// The compiler's choice first.
+    /// Names of the kernels, the compiler's choice first.
     pub names: Vec<String>,
     /// Time of all its dispatches in a step, one value a name.
     pub microseconds: Vec<f64>,

@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-/// Text that grows by families; each is put once.
+/// The text of a sample; each family is added once.
 #[derive(Default)]
 pub struct Exposition {
     text: String,
@@ -30,17 +30,17 @@ pub struct Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
-    /// Grows, until its process ends.
+    /// A value that grows until its process ends.
     Counter,
-    /// 1 for the states that hold, 0 for the others.
+    /// 1 for the current states, 0 for the others.
     StateSet,
 }
 
-/// Labels as they stand between the braces, escaped.
+/// Labels as they are written between the braces, escaped.
 pub struct Labels(String);
 
 impl Exposition {
-    /// Writes a family, unless it has no samples. What is no number is no sample.
+    /// Writes a family, unless it has no samples. A value that is not a number gives no sample.
     pub fn put(&mut self, family: &Family, samples: impl Iterator<Item = (Labels, f64)>) {
         let Family { name, kind, unit, help } = *family;
         assert!(unit.is_empty() || name.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')), "{name} in {unit}");

@@ -4,7 +4,7 @@
 //! Sample ──► render ──► text (exposition) ──► Endpoint: GET /metrics
 //! ```
 //!
-//! Units are base units: bytes, seconds, hertz, a ratio where people read percent. A value that is not reported has no
+//! Units are base units: bytes, seconds, hertz, ratios instead of percentages. A value that is not reported has no
 //! sample; a family without samples is left out. Every series of a process carries its id, model and device.
 
 mod endpoint;
@@ -17,11 +17,11 @@ use crate::monitor::status::State;
 use crate::monitor::system::gpus::GpuSample;
 use crate::monitor::system::{ProcessSample, Sample};
 
-/// In OpenMetrics' text format, version 1.0.
+/// The sample in OpenMetrics' text format, version 1.0.
 pub fn render(sample: &Sample) -> String {
     let mut text = Exposition::default();
     for (family, value_of) in GPU_FAMILIES {
-        // Two GPUs may bear one name; numbers are as in `--json`.
+        // Two GPUs may have the same name; numbers are as in `--json`.
         let of = |(number, gpu): (usize, &GpuSample)| {
             let labels = Labels::of(&[("gpu", &number.to_string()), ("name", &gpu.name)]);
             value_of(gpu).map(|value| (labels, value))

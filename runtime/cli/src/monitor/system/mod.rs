@@ -38,7 +38,7 @@ pub struct ProcessSample {
 
 /// Takes samples, and keeps what the next one needs for differences.
 pub struct SystemMonitor {
-    /// `/` but in tests.
+    /// `/` except in tests.
     root: PathBuf,
     /// Where the processes' status files are.
     location: Location,
@@ -51,7 +51,7 @@ impl SystemMonitor {
         SystemMonitor { root, location: status::location(), before: BTreeMap::new() }
     }
 
-    /// Where it looks for processes.
+    /// Folder in which it looks for processes.
     pub fn location(&self) -> &Location {
         &self.location
     }

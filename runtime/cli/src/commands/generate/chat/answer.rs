@@ -12,7 +12,7 @@ use crate::terminal::text::TextOutput;
 /// Prints the answer to `question` on stdout, and notes on stderr. With an error, the history stays as it was.
 ///
 /// # Errors
-/// Those of [`Chat::ask`] and of stdout.
+/// Errors of [`Chat::ask`] and of stdout.
 pub fn ask(runner: &mut Runner<'_>, chat: &mut Chat, question: &str, settings: &Settings) -> Result<(), CliError> {
     let model = runner.model;
     let all_turns_fitted = chat.turns_left_out() == 0;

@@ -1,4 +1,4 @@
-//! Lines typed at the prompt: editing, history across starts, completion, and keys that are no text.
+//! Lines typed at the prompt: editing, history across starts, completion, and keys that are not text.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::error::CliError;
 use crate::files::state_folder;
 use crate::terminal::output::{note, print};
 
-/// What came from the prompt.
+/// What the user typed at the prompt.
 pub enum Typed {
     Line(String),
     /// Ctrl-G: the line so far, to be edited in an editor.
@@ -44,7 +44,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// With the lines of earlier chats, from the user's folder for state.
+    /// A prompt with the lines of earlier chats, from the user's folder for state.
     ///
     /// # Errors
     /// When the terminal cannot be set up.
@@ -80,7 +80,7 @@ impl Input {
         }
     }
 
-    /// Reads a line; `initial` is in it already.
+    /// Reads a line that begins with `initial`, which can be edited.
     ///
     /// # Errors
     /// When the terminal cannot be read.
@@ -123,7 +123,7 @@ impl Input {
     }
 }
 
-/// Lines that are kept.
+/// Most lines that are kept.
 const MAX_HISTORY: usize = 1000;
 
 fn terminal(error: ReadlineError) -> CliError {
@@ -142,7 +142,7 @@ struct Pressed {
     line: String,
 }
 
-/// Notes what the line was when its key was pressed, and ends it.
+/// Records the line when its key is pressed, and ends it.
 struct Handler {
     key: Key,
     pressed: Arc<Mutex<Option<Pressed>>>,
@@ -156,7 +156,7 @@ impl ConditionalEventHandler for Handler {
     }
 }
 
-/// What helps while a line is typed.
+/// Completion and hints while a line is typed.
 struct Assistance;
 
 impl Helper for Assistance {}

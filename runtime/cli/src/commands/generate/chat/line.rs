@@ -94,7 +94,7 @@ pub const BLOCK: &str = "\"\"\"";
 
 impl Line<'_> {
     /// The meaning of a line. One that begins with `/` is a message if its first word is no command and looks like a path: it
-    /// has another `/`, or `exists` is true of it. A space before it always makes it a message.
+    /// has another `/`, or `exists` is true for it. A space before it always makes it a message.
     ///
     /// # Errors
     /// What was expected, for a command that is unknown or incomplete.
@@ -225,7 +225,7 @@ pub fn as_message(text: &str) -> String {
     if text.starts_with('/') || text.starts_with(BLOCK) { format!(" {text}") } else { text.to_owned() }
 }
 
-/// What `/?` prints on a terminal of so many columns.
+/// What `/?` prints on a terminal of `columns` columns.
 pub fn help_text(topic: Help, columns: usize) -> String {
     let rows: Vec<(String, &str)> = match topic {
         Help::Commands => {
@@ -285,7 +285,7 @@ const SET_HELP: [(&str, &str); 10] = [
     ("/set nowordwrap", "leave that to the terminal"),
 ];
 
-/// By the names of [`PARAMETERS`].
+/// Help for each of [`PARAMETERS`], by name.
 const PARAMETER_HELP: [(&str, &str); 11] = [
     ("temp NUMBER", "randomness, from 0: the likeliest token always"),
     ("top-k N", "sample from the N likeliest tokens; 0: from all"),
@@ -325,7 +325,7 @@ const SHORTCUTS: [(&str, &str); 10] = [
     ("Ctrl-L", "clear the screen"),
 ];
 
-/// What may stand at the end of `line`: where it begins, and its possible texts. `saved` are names of conversations.
+/// Completions of the end of `line`: where it begins, and its possible texts. `saved` are names of conversations.
 pub fn completions(line: &str, saved: impl Fn() -> Vec<String>) -> (usize, Vec<String>) {
     if !line.starts_with('/') {
         return (0, Vec::new());

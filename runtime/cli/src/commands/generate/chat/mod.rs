@@ -1,7 +1,7 @@
 //! A conversation in the terminal, in the model's own chat template.
 //!
 //! ```text
-//! input ──► line ──┬── message ──► answer: text on stdout, what became of the context on stderr
+//! input ──► line ──┬── message ──► answer: text on stdout, notes on the context on stderr
 //! typed            └── command ──► settings, saved, show: what the command answers, on stdout
 //! ```
 
@@ -68,7 +68,7 @@ pub fn run(
     }
 }
 
-/// What stays when another model is loaded.
+/// State that stays when another model is loaded.
 struct Kept {
     settings: Settings,
     options: ChatOptions,
@@ -93,7 +93,7 @@ struct Change {
     answer: String,
 }
 
-/// What follows a line.
+/// What happens after a line.
 enum Next {
     Prompt,
     /// A prompt with this text in its line.
@@ -139,9 +139,9 @@ impl<'m> Conversation<'m> {
         Kept { settings: self.settings, options: self.chat.options().clone(), history: self.chat.history().to_vec() }
     }
 
-    /// Reads lines until the chat ends, or goes on with another model.
+    /// Reads lines until the chat ends, or continues with another model.
     fn talk(&mut self, input: &mut Input) -> Result<Option<Change>, CliError> {
-        // What stands in the next line already.
+        // Text that is in the next line already.
         let mut begun = String::new();
         loop {
             let line = match input.read(&std::mem::take(&mut begun))? {
@@ -176,7 +176,7 @@ impl<'m> Conversation<'m> {
         }
     }
 
-    /// Carries out a line.
+    /// Executes a line.
     fn take(&mut self, line: &str, input: &mut Input) -> Result<Next, CliError> {
         let edits_question = std::mem::take(&mut self.edits_question);
         let line = Line::parse(line, |path| Path::new(path).exists()).map_err(CliError::new)?;
@@ -290,7 +290,7 @@ impl<'m> Conversation<'m> {
         })
     }
 
-    /// Continues the conversation that is saved as `name`, or takes the model at `name`.
+    /// Continues the conversation that is saved as `name`, or changes to the model at `name`.
     fn load(&mut self, name: &str) -> Result<Next, CliError> {
         if !saved::exists(name) && source::may_be_model(name) {
             let source = Source::of(Path::new(name), None, &self.args.load)?;
@@ -311,7 +311,7 @@ impl<'m> Conversation<'m> {
         Ok(Change { source, is_new_conversation: false, answer: format!("ctx is {context_tokens}") })
     }
 
-    /// Makes answers match `format`. With an error, they match what they matched before.
+    /// Makes answers match `format`. After an error, the earlier format applies.
     fn constrain(&mut self, format: Format) -> Result<(), CliError> {
         let structure = format.structure.as_ref();
         let constraint = structure.map(|structure| self.loaded.constraint(structure)).transpose()?;
@@ -321,7 +321,7 @@ impl<'m> Conversation<'m> {
     }
 }
 
-/// Prints what a command did, without control characters: files and models may hold any.
+/// Prints what a command did, without control characters: files and models may contain any.
 fn answer_command(text: &str) -> Result<(), CliError> {
     print(&(wrapped(&printable_lines(text), 0) + "\n"))
 }

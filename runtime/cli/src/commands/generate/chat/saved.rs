@@ -41,7 +41,7 @@ impl Saved {
 /// Writes a conversation, instead of one of the same name. Returns its file.
 ///
 /// # Errors
-/// For a name that is no file name, and those of the file system.
+/// For a name that is not a file name, and errors of the file system.
 pub fn save(name: &str, saved: &Saved) -> Result<PathBuf, CliError> {
     let folder = folder()?;
     let path = path(&folder, name)?;
@@ -58,7 +58,7 @@ pub fn exists(name: &str) -> bool {
 /// Reads a conversation.
 ///
 /// # Errors
-/// When there is none of that name, with the names that there are.
+/// When there is none of that name; the error lists the existing names.
 pub fn load(name: &str) -> Result<Saved, CliError> {
     let folder = folder()?;
     let path = path(&folder, name)?;
@@ -79,7 +79,7 @@ pub fn load(name: &str) -> Result<Saved, CliError> {
 /// Names of all saved conversations, in alphabetical order.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn names() -> Result<Vec<String>, CliError> {
     let folder = folder()?;
     let files = std::fs::read_dir(&folder).map_err(|error| CliError::at(&folder, error))?;
@@ -108,7 +108,7 @@ fn path(folder: &Path, name: &str) -> Result<PathBuf, CliError> {
     Ok(folder.join(format!("{name}.json")))
 }
 
-/// A file that is never half written, and that no other user may read: temporary files are made so.
+/// A file that is never half written, and that no other user may read, as for all temporary files.
 fn write(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;

@@ -45,7 +45,7 @@ impl Format {
 }
 
 impl Settings {
-    /// With one seed for the whole conversation, unless `/set` changes it.
+    /// Settings with one seed for the whole conversation, unless `/set` changes it.
     pub fn new(mut sampling: SamplingArgs, structure: Option<Structure>, verbose: bool) -> Settings {
         sampling.seed.get_or_insert(sampling.resolve().seed);
         let shown = if structure.is_some() { "as on the command line" } else { "none" };
@@ -107,7 +107,7 @@ impl Settings {
 /// A context that `model` can be loaded for.
 ///
 /// # Errors
-/// What was expected, for what is no number, or more than the model has or the memory holds.
+/// What was expected, when the value is not a number, or is more than the model has or the memory holds.
 pub fn context(value: &str, model: &Model) -> Result<u32, String> {
     let (fitting, longest) = (model.max_context_tokens(), model.meta().model.max_positions);
     let bound = match fitting < longest {

@@ -95,7 +95,7 @@ fn questions(chat: &Chat) -> String {
     format!("{count} question{}", if count == 1 { "" } else { "s" })
 }
 
-/// A line each: a name and its value, which line up.
+/// One line for each name and value, in aligned columns.
 fn rows(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()

@@ -1,4 +1,4 @@
-//! The model that a chat talks to, and how it was loaded.
+//! The model of a chat, and how it was loaded.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::models;
 
 #[derive(Clone)]
 pub struct Source {
-    /// As the user gave it.
+    /// The model as the user named it.
     pub model: PathBuf,
     pub artifact: PathBuf,
     /// Context of the conversation, in tokens; `None`: the library's choice.
