@@ -199,7 +199,7 @@ pub enum RunError {
     },
     /// Other sequences hold the pages of the KV cache that a step needs. Nothing was appended.
     NoPages,
-    /// As many sequences exist as the model was loaded for.
+    /// All sequences that the model was loaded for exist already.
     NoFreeSlot {
         /// Sequences that can exist at a time.
         slots: u32,

@@ -25,12 +25,12 @@ impl CliError {
         CliError::Failed(message.to_string())
     }
 
-    /// For an operation on a file: the path, then what went wrong.
+    /// An error of an operation on a file: the path, then the cause.
     pub fn at(path: &Path, error: impl Display) -> CliError {
         CliError::Failed(format!("{}: {error}", path.display()))
     }
 
-    /// For a write to stdout.
+    /// An error of a write to stdout.
     pub fn output(error: io::Error) -> CliError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CliError::OutputClosed,

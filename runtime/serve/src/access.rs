@@ -43,7 +43,7 @@ pub(crate) struct Access {
     pub(crate) address: Option<SocketAddr>,
     /// Names, and addresses without a port, in addition to `localhost` and the server's own address.
     pub(crate) hosts: Vec<String>,
-    /// As browsers write them: `https://chat.example`.
+    /// Origins as browsers write them: `https://chat.example`.
     pub(crate) origins: Vec<String>,
     /// Accepted keys; empty: requests need none.
     pub(crate) keys: Vec<String>,

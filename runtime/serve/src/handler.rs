@@ -72,7 +72,7 @@ pub(crate) struct RequestHandler {
     model_path: String,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) vertex: Option<VertexPaths>,
-    /// For Ollama's clients.
+    /// Description of the model for Ollama's clients.
     pub(crate) ollama: Arc<Description>,
     /// What the chat page shows of device and memory, as far as it does not change.
     about: Value,
@@ -185,7 +185,7 @@ impl RequestHandler {
     /// Calls `work` with the body of a request, a JSON object, on another thread.
     ///
     /// # Errors
-    /// Those of `work`, and for a body that is not an object or beyond a limit.
+    /// Errors of `work`, and when the body is not an object or is beyond a limit.
     pub(crate) async fn with_body<T: Send + 'static>(
         self: Arc<Self>,
         request: extract::Request,
@@ -418,7 +418,7 @@ impl RequestHandler {
     /// The prompt that a chat is rendered to.
     ///
     /// # Errors
-    /// Those of a chat completion.
+    /// Errors of a chat completion.
     pub(crate) fn rendered(&self, fields: Map<String, Value>) -> Result<String, ApiError> {
         let request = Request::from_fields(Endpoint::ChatCompletions, fields, &self.sampling)?;
         match request.prompts.as_slice() {
@@ -430,7 +430,7 @@ impl RequestHandler {
     /// Tokens of the prompt that a request of `api`, a chat, has.
     ///
     /// # Errors
-    /// Those of the request.
+    /// Errors of the request.
     pub(crate) fn count_tokens(
         &self,
         api: Api,

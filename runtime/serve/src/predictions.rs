@@ -23,7 +23,7 @@ const INSTANCES: &str = "a list of objects, each with a @requestFormat such as c
 /// endpoints.
 ///
 /// # Errors
-/// For a body without a list of instances; what is wrong with one of them is the answer to that one.
+/// For a body without a list of instances; an error of one of them is the answer to that one.
 pub(crate) async fn predict(
     routes: &Router,
     paths: impl Iterator<Item = &'static str> + Clone,

@@ -108,7 +108,7 @@ impl ArtifactFile {
         alternatives::keep_runnable(&mut self.view.kernels, features);
     }
 
-    /// Position in the file and tier of each weight slice.
+    /// Tier of each weight slice, and its position in the file.
     pub fn extents(&self) -> Vec<WeightExtent> {
         let both = self.view.weights().iter().zip(&self.view.plan.slices);
         let extent = |(section, slice): (&WeightSection<'_>, &SlicePlan)| WeightExtent {

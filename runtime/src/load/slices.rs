@@ -39,7 +39,7 @@ pub struct Slice {
     /// Offset of its first byte in the file.
     pub(super) file_offset_bytes: u64,
     pub(super) len_bytes: u64,
-    /// At least `len_bytes` long.
+    /// The slice's buffer, at least `len_bytes` long.
     pub(super) buffer: Arc<Buffer>,
     /// Present where the host writes the buffer's memory.
     pub(super) mapping: Option<Mapping>,

@@ -74,7 +74,7 @@ impl FromStr for UploadPath {
 }
 
 impl fmt::Display for TierUpload {
-    /// Such as `staging copies into device-local memory, page cache released (measured: map 6.10, staging 9.03 GB/s)`.
+    /// Text such as `staging copies into device-local memory, page cache released (measured: map 6.10, staging 9.03 GB/s)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (self.path, self.device_local) {
             (UploadPath::Import, _) => "import of the mapped file",

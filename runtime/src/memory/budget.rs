@@ -198,7 +198,7 @@ mod tests {
         Some(AmdgpuMemory { vram: figures(vram), gtt: figures(gtt) })
     }
 
-    /// As RADV reports an APU: one memory in two heaps.
+    /// A device as RADV reports an APU: one memory in two heaps.
     fn apu() -> DeviceFacts {
         let heap = |bytes, device_local| Heap { bytes, budget_bytes: None, used_bytes: 0, device_local };
         DeviceFacts {

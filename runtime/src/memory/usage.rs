@@ -43,7 +43,7 @@ pub enum MemoryAudit {
 /// One memory by one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Such as `device memory (heap 0)` or `vram`.
+    /// Name of the memory, such as `device memory (heap 0)` or `vram`.
     pub memory: String,
     /// `driver` or `kernel`.
     pub source: &'static str,

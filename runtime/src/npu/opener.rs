@@ -11,10 +11,10 @@ use super::error::NpuError;
 /// Whether a model whose plan uses an NPU needs one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NpuUse {
-    /// Without it, the model does not load, and a command that fails ends the step.
+    /// The model does not load without an NPU, and a command that fails ends the step.
     #[default]
     Required,
-    /// Without it, or after a command that failed, the GPU does all of the work.
+    /// Without an NPU, or after a command that failed, the GPU does all of the work.
     Optional,
     /// The GPU does all of the work.
     Off,

@@ -179,7 +179,7 @@ impl<'s> Stream<'s> {
             return Ok(sampled);
         }
         persist(shared, sequences, Some(flight), |engine, sequences| {
-            // They may have ended meanwhile, because another session needed the engine.
+            // The steps may have ended meanwhile, because another session needed the engine.
             if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
                 return Ok(sampled);
             }

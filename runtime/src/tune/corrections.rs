@@ -23,9 +23,9 @@ pub struct Corrections {
 /// How steps of one shape run instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Correction {
-    /// With these alternatives.
+    /// The own programs with these alternatives.
     Alternatives(Choice),
-    /// With the programs of the artifact's target of this name.
+    /// The programs of the artifact's target of this name.
     Target(String),
 }
 

@@ -20,7 +20,7 @@ pub mod skip;
 pub const VOCAB: u32 = 97;
 pub const CONTEXT: u32 = 200;
 const PAGE_TOKENS: u32 = 4;
-/// Such that, of a page that is given back too early, the next owner soon overwrites what is still visible.
+/// Window in tokens, chosen so that the next owner of a page that is released too early soon overwrites what is still visible.
 const WINDOW: u32 = 11;
 /// Two slices, the first longer than one piece of reading.
 pub const FIRST_SLICE_WORDS: usize = (9 << 20) / 4;

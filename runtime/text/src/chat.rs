@@ -144,7 +144,7 @@ impl Chat {
     /// before it that could be left out.
     ///
     /// # Errors
-    /// Those of [`Chat::ask`].
+    /// Errors of [`Chat::ask`].
     pub fn resume(&mut self) -> Result<Option<Answer<'_>>, TextError> {
         let (Some(first), Some(last)) = (self.first_later_turn(), self.history.last()) else { return Ok(None) };
         let begun = last.content.clone();

@@ -65,7 +65,7 @@ impl<'s> Continuation<'s> {
     /// As [`Continuation::new`], with tokens that `sampler` samples where it applies. No step runs ahead, and nothing is speculated.
     ///
     /// # Errors
-    /// Those of [`Continuation::new`], and [`TextError::Sample`].
+    /// Errors of [`Continuation::new`], and [`TextError::Sample`].
     pub fn with_sampler(
         session: &'s mut Session,
         tokenizer: &Tokenizer,

@@ -45,7 +45,7 @@ impl<'s> SampledTokens<'s> {
     /// Feeds `prompt` and samples the first token.
     ///
     /// # Errors
-    /// Those of [`Session::feed_and_sample`] and of the sampler.
+    /// Errors of [`Session::feed_and_sample`] and of the sampler.
     pub(crate) fn begin(
         session: &'s mut Session,
         prompt: &[u32],

@@ -33,7 +33,7 @@ pub fn check_output(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), Cli
 /// Checks the same for a file that will be renamed to `path`: a device or a pipe would be replaced.
 ///
 /// # Errors
-/// Those of [`check_output`], and when `path` is not a regular file.
+/// Errors of [`check_output`], and when `path` is not a regular file.
 pub fn check_replaced(path: &Path, what: &str, inputs: &[&Path]) -> Result<(), CliError> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(CliError::at(path, format!("not a regular file, expected a name for {what}")));

@@ -42,7 +42,7 @@ impl Api {
     /// The request by OpenAI's names.
     ///
     /// # Errors
-    /// For what has no translation.
+    /// For fields that have no translation.
     pub(crate) fn translate(
         self,
         mut fields: Map<String, Value>,

@@ -59,7 +59,7 @@ fn part(part: &Value) -> Option<Prompt> {
     }
 }
 
-/// At least one message.
+/// The messages of a conversation, at least one.
 pub(super) fn messages(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::parameter("messages", "expected at least one message, found none"));

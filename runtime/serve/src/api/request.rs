@@ -27,7 +27,7 @@ pub enum Endpoint {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
-    /// At least one; [`MAX_CHOICES`] at most, times `n`.
+    /// Prompts, at least one; times `n`, at most [`MAX_CHOICES`].
     pub prompts: Vec<Prompt>,
     /// Choices for each prompt, at least one.
     pub n: u32,
@@ -227,7 +227,7 @@ fn continues(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
     Ok(continues.or(begins_new.map(|begins_new| !begins_new)))
 }
 
-/// By OpenAI's two names and llama.cpp's; `None`: no limit.
+/// Most tokens of a choice, by OpenAI's two names and llama.cpp's; `None`: no limit.
 fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let mut max_tokens = None;
     for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
@@ -241,7 +241,7 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     Ok(max_tokens.filter(|requested| *requested != -1).map(|requested| requested.min(u32::MAX.into()) as u32))
 }
 
-/// By llama-server's and vLLM's name; those that templates of reasoning models read also by names of their own.
+/// Variables of the chat template, by llama-server's and vLLM's name; those of reasoning models also by names of their own.
 fn template_arguments(fields: &mut Fields) -> Result<TemplateArguments, ApiError> {
     let mut arguments: TemplateArguments = fields.take("chat_template_kwargs", "an object")?.unwrap_or_default();
     if let Some(enable) = fields.take::<bool>("enable_thinking", BOOLEAN)? {

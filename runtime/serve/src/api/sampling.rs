@@ -87,7 +87,7 @@ fn n_top(fields: &mut Fields, counts_logprobs: bool) -> Result<Option<usize>, Ap
     Ok(by_logprobs.or((n_probs > 0).then_some(n_probs)))
 }
 
-/// By OpenAI's form, an object, or llama-server's further ones.
+/// Biases in OpenAI's form, an object, or in llama-server's further forms.
 pub(super) fn logit_bias(bias: Option<Value>) -> Result<Vec<(BiasedText, f32)>, ApiError> {
     let Some(bias) = bias else { return Ok(Vec::new()) };
     let amount = |value: &Value| match value {

@@ -7,7 +7,7 @@ use crate::api::error::ApiError;
 use crate::api::fields::unexpected;
 use crate::api::prompt::Prompt;
 
-/// Special tokens of a family: before what precedes, before what follows, and before what is to be filled in.
+/// Special tokens of a family: they begin the prefix, the suffix, and the text to be filled in.
 const FAMILIES: [[&str; 3]; 5] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
@@ -15,7 +15,7 @@ const FAMILIES: [[&str; 3]; 5] = [
     ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
 ];
-/// Before each further file.
+/// Special tokens that precede each further file.
 const FILE: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 
 /// The prompt of a text between `prefix` and `suffix`, after further files.

@@ -48,7 +48,7 @@ pub(super) struct Residency {
 }
 
 impl Residency {
-    /// As many models as `pinned` has entries, none of them loaded; those that are pinned are never unloaded.
+    /// One model for each entry of `pinned`, none of them loaded; pinned ones are never unloaded.
     pub(super) fn new(pinned: &[bool], max_loaded: usize, now: Instant) -> Residency {
         let resident = |&is_pinned: &bool| Resident {
             state: State::Unloaded,

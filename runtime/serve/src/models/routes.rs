@@ -132,7 +132,7 @@ impl ModelRouter {
         }
     }
 
-    /// Without a name, the first.
+    /// Index of the model called `name`; the first without a name.
     fn index(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let Some(name) = name else { return Ok(0) };
         let names = &self.pool.names;

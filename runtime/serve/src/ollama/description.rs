@@ -102,7 +102,7 @@ fn most_used_format(model: &Model) -> String {
     weights.into_iter().max_by_key(|(_, weights)| *weights).map(|(format, _)| format.to_owned()).unwrap_or_default()
 }
 
-/// By Ollama's names.
+/// Sampling parameters by Ollama's names.
 fn sampling_parameters(sampling: &Sampling) -> [(&'static str, String); 6] {
     [
         ("temperature", sampling.temperature.to_string()),
@@ -122,7 +122,7 @@ fn lines(parameters: &[(&str, String)], line: impl Fn(&str, &str) -> String) -> 
     parameters.iter().map(|(name, value)| line(name, value)).collect::<Vec<_>>().join("\n")
 }
 
-/// With three digits: `135M`, `7.62B`.
+/// A number with three digits: `135M`, `7.62B`.
 fn human_number(number: u64) -> String {
     let scaled = |unit: f64, letter| {
         let digits = match number as f64 / unit {

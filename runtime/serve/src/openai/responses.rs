@@ -13,7 +13,7 @@ use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
 /// The request as one for chat completions.
 ///
 /// # Errors
-/// For what needs state, and for items that are neither messages, reasoning, nor calls of functions and their results.
+/// For parameters that need state, and for items that are neither messages, reasoning, nor calls of functions and their results.
 pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
     if fields.get("previous_response_id").is_some_and(|id| !id.is_null()) {
         let message = "not supported here: this server keeps no responses; expected the whole conversation in input";

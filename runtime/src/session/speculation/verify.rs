@@ -36,7 +36,7 @@ impl Verified {
 /// each until it chooses another token than the next row has. Rows behind that are removed again. The last chosen token is not appended.
 ///
 /// # Errors
-/// Those of a feed; nothing is appended then.
+/// Errors of a feed; nothing is appended then.
 pub fn verify(
     shared: &Shared,
     sequence: &mut Sequence,

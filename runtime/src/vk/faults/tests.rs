@@ -89,7 +89,7 @@ fn is_same(call: &str, listed: &str) -> bool {
     normal(call) == normal(listed)
 }
 
-/// In small letters, without the letters of an extension, which ash's methods leave out.
+/// A name in lower case, without the suffix of an extension, which ash's methods leave out.
 fn normal(name: &str) -> String {
     let name = name.to_lowercase();
     let name = ["_khr", "_ext", "khr", "ext"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);

@@ -30,7 +30,7 @@ pub(super) fn arrangements(messages: &[Message]) -> Vec<Vec<Message>> {
 
 const SYSTEM: &str = "system";
 const USER: &str = "user";
-/// Between a system message and what follows it in one message, as in Gemma's template.
+/// Separator of a system message and what follows it in one message, as in Gemma's template.
 const BETWEEN: &str = "\n\n";
 
 /// OpenAI's newer models have `developer` instead of `system`.

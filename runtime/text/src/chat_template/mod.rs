@@ -98,7 +98,7 @@ impl ChatTemplate {
     /// calls and results of the conversation, as text.
     ///
     /// # Errors
-    /// Those of [`ChatTemplate::render`].
+    /// Errors of [`ChatTemplate::render`].
     pub fn render_with_tools(
         &self,
         messages: &[Message],
@@ -111,7 +111,7 @@ impl ChatTemplate {
     /// The same up to the end of the last message: without the beginning of an answer.
     ///
     /// # Errors
-    /// Those of [`ChatTemplate::render`].
+    /// Errors of [`ChatTemplate::render`].
     pub fn render_history(
         &self,
         messages: &[Message],
@@ -225,7 +225,7 @@ pub fn today(format: &str) -> String {
     strftime(format, seconds_since_1970())
 }
 
-/// Without a file extension, so that nothing is escaped as HTML.
+/// Name of the template, without a file extension, so that nothing is escaped as HTML.
 const TEMPLATE_NAME: &str = "chat";
 
 /// Variables that a rendering sets itself.

@@ -200,7 +200,7 @@ impl ReplyParser {
         true
     }
 
-    /// Behind an opener, or between two calls.
+    /// Parses the text after an opener, or between two calls.
     fn call(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
         let Some(format) = self.tools else { return false };
         let space = self.pending.take_space();

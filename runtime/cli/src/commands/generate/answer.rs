@@ -29,7 +29,7 @@ pub struct Generated {
     /// Prompt tokens that were in the cache.
     pub cached_tokens: u32,
     pub text: String,
-    /// Without the stop token.
+    /// Generated tokens, without the stop token.
     pub tokens: Vec<u32>,
     pub end_reason: EndReason,
     pub prefill: Throughput,

@@ -87,7 +87,7 @@ pub struct LayerRow {
     pub tiers: Vec<&'static str>,
 }
 
-/// In order, those outside of layers first.
+/// Layers in order; weights outside of layers come first.
 pub fn layers(weights: &[WeightRow]) -> Vec<LayerRow> {
     let mut layers: Vec<Option<u32>> = weights.iter().map(|weight| weight.layer).collect();
     layers.sort_unstable();

@@ -65,7 +65,7 @@ pub struct Text {
     pub tokens_per_second: f64,
     /// Number of tokens that are the most likely ones by the others as well.
     pub same: usize,
-    /// From each token's logit to the largest, as a part of the logits' spread.
+    /// Distance of each token's logit from the largest, as a part of the logits' spread.
     pub gaps: Vec<f64>,
 }
 

@@ -54,7 +54,7 @@ impl Progress {
     }
 }
 
-/// As long as all work so far took for its part of the whole; `None` before anything is done.
+/// Time left, in proportion to the time of the work so far; `None` before anything is done.
 fn time_left(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }

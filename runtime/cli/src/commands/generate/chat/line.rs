@@ -65,7 +65,7 @@ pub struct Command {
     pub help: &'static str,
 }
 
-/// In the order of `/help`. Other names of them are in [`Line::parse`].
+/// Commands in the order of `/help`. Their other names are in [`Line::parse`].
 pub const COMMANDS: [Command; 12] = [
     command("/set", "…", "set a parameter or the system message: /? set"),
     command("/show", "…", "show the model, its template or license, the parameters or the system message: /? show"),

@@ -24,7 +24,7 @@ pub struct Settings {
 /// What answers have to match.
 #[derive(Clone)]
 pub struct Format {
-    /// As it was typed.
+    /// The format as it was typed.
     shown: String,
     /// `None`: any answer will do.
     pub structure: Option<Structure>,
