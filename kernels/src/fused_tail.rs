@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, decode_row};
+use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat, Precision, decode_row};
 use crate::fixed_sums::{self, WORDS_PER_ELEMENT, fixed, words_of};
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout};
 use crate::role::Role;

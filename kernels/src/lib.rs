@@ -5,13 +5,13 @@
 //! SPIR-V or devices; what suits a device is given as numbers in a spec (tile sizes, subgroup size).
 //!
 //! A step runs over *rows*: the tokens of this step, each with a position and a sequence (see `unicorn_artifact::step`).
-//! Activations are row-major, one row a token: f32, or a format of `activations`.
+//! Activations are row-major, one row a token: f32, or a format of `activation_format`.
 
 #![deny(missing_docs)]
 
 // The vocabulary, lowest first.
 pub mod activation;
-pub mod activations;
+pub mod activation_format;
 pub mod cache;
 pub mod intrinsics;
 pub mod layout;
@@ -62,7 +62,7 @@ pub mod spec;
 pub use unicorn_artifact;
 
 pub use activation::Activation;
-pub use activations::{ActivationFormat, Precision};
+pub use activation_format::{ActivationFormat, Precision};
 pub use cache::{CacheLayout, KvFormat};
 pub use layout::{WeightFormat, WeightLayout};
 pub use number::Number;

@@ -184,7 +184,7 @@ pub(crate) fn declarations_with_sync(bindings: &[BindingSpec], counter_sync: boo
     declare(bindings, |role| counter_sync && role.is_of_the_step(), if counter_sync { guarded } else { &[] })
 }
 
-fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[Role]) -> String {
+fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded: &[Role]) -> String {
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
             Role::Step | Role::StepState => ("step", "Step"),
@@ -234,7 +234,7 @@ fn declare(bindings: &[BindingSpec], is_told: impl Fn(Role) -> bool, guarded: &[
         };
         let access = if binding.writes || guarded.contains(&binding.role) { "read_write" } else { "read" };
         let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums);
-        let coherent = if is_exchanged || is_told(binding.role) { " @coherent" } else { "" };
+        let coherent = if is_exchanged || is_coherent(binding.role) { " @coherent" } else { "" };
         format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}: {kind};\n")
     };
     bindings.iter().enumerate().map(declare).collect()

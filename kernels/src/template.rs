@@ -239,8 +239,8 @@ fn include(name: &str) -> Option<&'static str> {
         "clear_fixed_sums" => include_str!("wgsl/clear_fixed_sums.wgsl"),
         "encode" => include_str!("wgsl/encode.wgsl"),
         "encode_row" => include_str!("wgsl/encode_row.wgsl"),
-        "expert_of_tile" => include_str!("wgsl/expert_of_tile.wgsl"),
-        "expert_tile" => include_str!("wgsl/expert_tile.wgsl"),
+        "expert_of_workgroup" => include_str!("wgsl/expert_of_workgroup.wgsl"),
+        "expert_tile_rows" => include_str!("wgsl/expert_tile_rows.wgsl"),
         "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
         "fp4" => include_str!("wgsl/fp4.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_see_their_parameters_and_the_values() {
+    fn macros_can_use_their_parameters_and_the_values() {
         let text = "//#macro load(name, at)\nlet ${name}_${at} = ${BUFFER}[${at}];\n//#end\n\
                     //#for i in 0..2\n//#expand load(\"x\", i + 1)\n//#end";
         let values = || Values::default().text("BUFFER", "input");

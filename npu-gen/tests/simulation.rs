@@ -64,7 +64,7 @@ fn few_rows_are_a_gemv_that_computes_the_product() {
 }
 
 #[test]
-fn a_host_that_fetches_too_little_or_sends_too_little_is_told_from_one_that_does_not() {
+fn a_host_that_fetches_or_sends_too_little_is_detected() {
     let case = Case::of(small(2, 32, Epilogue::Scale));
     let design = gemm::design(&case.shape);
     let lowered = lower(&design);

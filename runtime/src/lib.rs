@@ -18,7 +18,7 @@
 //! module contains, text (`unicorn-text`), HTTP (`unicorn-serve`), the command line (`unicorn-run`).
 //!
 //! Folders use only those before them in this order: `device`, `npu`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
-//! `options`, `report`, `resident`, `session`, `model` (`tests/tests/rooms.rs`).
+//! `options`, `report`, `resident`, `session`, `model` (`tests/tests/folder_imports.rs`).
 //!
 //! # Example
 //!

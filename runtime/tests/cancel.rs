@@ -40,17 +40,17 @@ fn a_cancelled_load_leaves_nothing_and_can_be_repeated() {
         assert!(n_calls >= 3, "{upload_path}: {n_calls} calls of the callback");
         // The driver's allocator may grow in one batch of loads; a leak would grow in each.
         let grows_in_each = (0..3).all(|batch| {
-            let before = held();
+            let before = threads_and_memory();
             for round in 0..4 {
                 for call in 0..n_calls {
                     assert_eq!(cancel_at(&path, &options, call), call + 1, "{upload_path}, {batch}, round {round}");
                 }
             }
-            let (mut after, ended) = (held(), Instant::now());
+            let (mut after, ended) = (threads_and_memory(), Instant::now());
             // The kernel counts a thread a moment longer than a join waits.
             while after.threads > before.threads && ended.elapsed() < PATIENCE {
                 thread::sleep(Duration::from_millis(1));
-                after = held();
+                after = threads_and_memory();
             }
             // The threads of this file's other tests may have ended.
             assert!(after.threads <= before.threads, "{upload_path}: {before:?}, then {after:?}");
@@ -58,7 +58,7 @@ fn a_cancelled_load_leaves_nothing_and_can_be_repeated() {
             // Were one model in four left behind, this much would be.
             after.memory_bytes >= before.memory_bytes + n_calls * 4 * FIRST_SLICE_WORDS as u64
         });
-        assert!(!grows_in_each, "{upload_path}: {:?}", held());
+        assert!(!grows_in_each, "{upload_path}: {:?}", threads_and_memory());
 
         let model = Model::load(&path, &options).unwrap();
         let expected = twin(&prompt(20));
@@ -81,7 +81,7 @@ fn cancel_at(path: &Path, options: &LoadOptions, call: u64) -> u64 {
     calls
 }
 
-fn held() -> Held {
+fn threads_and_memory() -> Held {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let number = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

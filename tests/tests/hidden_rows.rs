@@ -84,7 +84,7 @@ fn without_hidden_programs(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_artifact_without_programs_for_them_loads_and_says_so() {
+fn an_artifact_without_programs_for_them_loads_and_returns_an_error() {
     let artifact = compiled(&models().join("tiny/llama-tied"));
     let old = without_hidden_programs(&artifact.artifact());
     let view = ArtifactView::parse(&old).expect("readers skip sections of an unknown kind");

@@ -148,7 +148,7 @@ fn control_characters_of_names_are_escaped() {
 }
 
 #[test]
-fn a_difference_is_told_by_name() {
+fn a_difference_is_reported_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let left = written(&folder, "left.unicorn", &generic_options());
     let policy = FormatPolicy { weights: WeightsOption::Int8, group: 32 };

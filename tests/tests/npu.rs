@@ -490,7 +490,7 @@ fn a_user_overrules_the_estimate() {
 }
 
 #[test]
-fn the_commands_say_what_the_npu_does() {
+fn the_commands_report_the_use_of_the_npu() {
     let folder = tempfile::tempdir().unwrap();
     let artifact = folder.path().join("model.unicorn");
     let compile = |arguments: &[&str]| {

@@ -187,7 +187,7 @@ fn an_npu_that_is_missing_is_named() {
 
 /// Without the feature `npu-simulator`, `unicorn-run` has no other NPU than this machine's.
 #[test]
-fn the_command_line_names_the_option_and_says_what_the_npu_does() {
+fn the_command_line_names_the_option_and_reports_the_use_of_the_npu() {
     if Path::new("/dev/accel").exists() {
         return tests::skip::skip("missing NPU", "this machine has a node in /dev/accel");
     }

@@ -128,7 +128,7 @@ fn layer_bytes(registry: &Registry, name: &str, tag: &str, begin: &str) -> u64 {
 const PROMPT: [&str; 7] = ["who", "lives", "there", "-n", "12", "--temp", "0"];
 
 #[test]
-fn an_artifact_travels_and_says_the_same() {
+fn an_artifact_is_pushed_and_pulled_with_the_same_bytes_and_text() {
     let Some(registry) = registry() else { return };
     let (user, reference) = (User::new(), registry.reference("models/draft:1"));
     let pushed = push_by_command(&artifact(), &reference);

@@ -85,7 +85,7 @@ fn without_an_alternative_the_other_targets_kernels_run() {
 }
 
 #[test]
-fn an_artifact_without_kernels_to_compare_with_says_which_command_adds_them() {
+fn an_artifact_without_kernels_to_compare_with_is_refused_with_the_command_that_adds_them() {
     let (_folder, path) = artifact(&[OWN], false);
     let output = selftest(&path, &[]);
     let stderr = String::from_utf8_lossy(&output.stderr);

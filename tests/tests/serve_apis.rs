@@ -138,7 +138,7 @@ fn a_tool_that_has_to_be_called_is_called() {
 }
 
 #[test]
-fn parameters_of_stopping_do_what_they_say() {
+fn parameters_of_stopping_take_effect() {
     let server = start(&["--parallel", "1", "--ctx", "256"]);
     let request = json!({"prompt": "The sea", "max_tokens": 8, "temperature": 0, "return_tokens": true});
     let choice = server.whole("/v1/completions", &request)["choices"][0].take();

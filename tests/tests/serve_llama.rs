@@ -79,7 +79,7 @@ fn a_template_replaces_the_model_s() {
 }
 
 #[test]
-fn a_stream_says_how_far_the_prompt_is_and_what_each_part_took() {
+fn a_stream_reports_the_progress_of_the_prompt_and_the_timings() {
     let server = start(&["--parallel", "1", "--ctx", "512", "--batch-size", "32"]);
     let prompt = "The island lay in the sun, and the sea was calm. ".repeat(9);
     let wants = |mut request: Value| {
@@ -130,7 +130,7 @@ fn a_stream_says_how_far_the_prompt_is_and_what_each_part_took() {
 }
 
 #[test]
-fn names_tags_and_the_prompt_are_told() {
+fn names_tags_and_the_prompt_are_reported() {
     let options = ["--parallel", "1", "--ctx", "64", "--alias", "tiny,fim,code", "--tags", "chat,small", "--verbose"];
     let server = start(&options);
     let read = |path: &str| -> Value { serde_json::from_str(&get(&server.address, path).1).unwrap() };

@@ -208,7 +208,7 @@ fn a_model_that_cannot_be_loaded_costs_its_own_requests_only() {
 }
 
 #[test]
-fn mistakes_of_the_command_line_are_told_before_anything_is_loaded() {
+fn mistakes_of_the_command_line_are_reported_before_anything_is_loaded() {
     let refused = |arguments: &[&str], expected: &str| {
         let output = unicorn_run().arg("serve").args(arguments).output().expect("the program starts");
         let stderr = String::from_utf8(output.stderr).expect("text");

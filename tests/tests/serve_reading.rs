@@ -121,7 +121,7 @@ fn embeddings_are_the_last_row_of_the_reference() {
 }
 
 #[test]
-fn rows_are_pooled_as_the_server_was_told() {
+fn rows_are_pooled_by_the_option() {
     for pooling in ["mean", "cls", "none"] {
         let server = start(&["--parallel", "1", "--ctx", "256", "--embeddings", "--pooling", pooling]);
         let rows = rows(&tokens(&server, TEXTS[0]));
@@ -226,7 +226,7 @@ fn readings_are_those_of_transformers() {
 }
 
 #[test]
-fn a_server_without_these_says_how_to_get_them() {
+fn a_server_without_these_names_the_option_that_enables_them() {
     let server = start(&["--parallel", "1", "--ctx", "64"]);
     for (path, option) in [("/v1/embeddings", "--embeddings"), ("/v1/rerank", "--reranking")] {
         let (status, message) = refused(&server, path, &json!({"input": "a"}));

@@ -62,7 +62,7 @@ proptest! {
 }
 
 #[test]
-fn tokens_are_sampled_as_often_as_their_probabilities_say() {
+fn tokens_are_sampled_with_their_probabilities() {
     let logits = [0.5f32, 1.5, -1.0, 0.0];
     // The bias excludes the second; the mask the last.
     let further = HostSampling::default().with(|further| further.logit_bias = vec![(1, f32::NEG_INFINITY), (2, 2.0)]);

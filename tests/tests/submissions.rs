@@ -28,7 +28,7 @@ struct Seen {
     batch: Vec<u32>,
 }
 
-fn see(model: &Model) -> Result<Seen, RunError> {
+fn measure(model: &Model) -> Result<Seen, RunError> {
     let vocab_size = model.meta().model.vocab_size;
     let prompt: Vec<u32> = (0..75).map(|index| (index * 7919 + 13) % vocab_size).collect();
     let sampling = Sampling::default().with(|sampling| {
@@ -78,7 +78,7 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
         let target = view.kernels.targets.iter().find(|target| target.name == of_target).expect("it was requested");
         let dispatches: usize = target.programs.iter().map(|program| program.dispatches.len()).sum();
 
-        let expected = see(&load(&as_they_come)).expect("the steps run");
+        let expected = measure(&load(&as_they_come)).expect("the steps run");
         let cut = BOUNDS.iter().find_map(|&microseconds| {
             let options =
                 as_they_come.clone().with(|options| options.submission = Some(Duration::from_micros(microseconds)));
@@ -87,7 +87,7 @@ fn short_submissions_give_the_same_logits_bit_for_bit() {
             (model.report().submissions.iter().sum::<u32>() as usize > dispatches).then_some((model, options))
         });
         let (model, options) = cut.unwrap_or_else(|| panic!("{name}: {dispatches} dispatches, and none was ever cut"));
-        assert!(see(&model).expect("the steps run") == expected, "{name}, {:?}: other bits", options.submission);
+        assert!(measure(&model).expect("the steps run") == expected, "{name}, {:?}: other bits", options.submission);
         drop(model);
 
         // A profile counts a dispatch once, however often it was submitted.
@@ -119,11 +119,11 @@ fn submissions_are_foreseen_whatever_a_plan_declares() {
         });
         Model::load(path, &options).expect("it loads")
     };
-    let expected = see(&load(&compiled.artifact_path(), None)).expect("the steps run");
+    let expected = measure(&load(&compiled.artifact_path(), None)).expect("the steps run");
     // Nothing is measured that declares nothing, so that the estimate of prefill's arithmetic is all that there is.
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let cut = load(&path, Some(Duration::from_micros(200) / cores));
     let most = cut.report().submissions.iter().copied().max().expect("a program was recorded");
     assert!(cut.device().kind != DeviceKind::Cpu || most >= MIN_FORESEEN, "a step has {most} submissions at most");
-    assert!(see(&cut).expect("the steps run") == expected, "other bits");
+    assert!(measure(&cut).expect("the steps run") == expected, "other bits");
 }

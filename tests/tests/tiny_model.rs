@@ -18,7 +18,7 @@ fn every_family_is_read_and_answers() {
 }
 
 #[test]
-fn a_window_is_seen_in_the_logits() {
+fn a_window_changes_the_logits() {
     for family in Family::all() {
         let logits = |sliding_window| {
             let folder = tempfile::tempdir().unwrap();

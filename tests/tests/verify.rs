@@ -184,7 +184,7 @@ fn an_artifact_of_another_model_is_refused() {
 
 /// Another model of the same shape, another shape, and no model.
 #[test]
-fn another_model_is_told_from_the_own() {
+fn another_model_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let shape = TinyModel { family: Family::Gemma3, layers: 1, sliding_window: Some(32), ..Default::default() };
     TinyModel { seed: 2, ..shape.clone() }.write(folder.path().join("other"));

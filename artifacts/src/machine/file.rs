@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_place() {
         let cases = [
             (
                 "\"vram\"",

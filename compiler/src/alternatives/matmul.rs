@@ -1,7 +1,7 @@
 //! Other tiles of matmuls without matrix units, for one row of a step and for a few.
 
 use unicorn_kernels::ActivationFormat;
-use unicorn_kernels::activations::ACTIVATION_GROUP;
+use unicorn_kernels::activation_format::ACTIVATION_GROUP;
 use unicorn_kernels::matmul::{ExpertsSpec, MatMulSpec, MatMulTile, Sharing};
 use unicorn_spirv::Target;
 

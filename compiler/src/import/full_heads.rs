@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_see_all_have_heads_of_their_own_and_the_last_is_one() {
+    fn global_attention_layers_have_heads_of_their_own_and_the_last_is_one() {
         let config = read(json!({ "attention_k_eq_v": true })).unwrap();
         let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
         assert_eq!(windows, [Some(512), None, None]);

@@ -1,7 +1,7 @@
 //! How a matmul is cut: the target's tuning fitted to a shape.
 
 use unicorn_kernels::ActivationFormat;
-use unicorn_kernels::activations::ACTIVATION_GROUP;
+use unicorn_kernels::activation_format::ACTIVATION_GROUP;
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
 use unicorn_spirv::Target;

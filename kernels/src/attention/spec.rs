@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::cache::CacheLayout;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::heads::HeadsSpec;

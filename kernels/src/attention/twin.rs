@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::AttentionSpec;
-use crate::activations::{MIXED_FACTOR, encode_divided_row};
+use crate::activation_format::{MIXED_FACTOR, encode_divided_row};
 use crate::cache::{Cell, Side};
 use crate::combine::{MASKED, partial_quads, with_sink};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ActivationFormat, MIXED_FACTOR};
+use crate::activation_format::{ActivationFormat, MIXED_FACTOR};
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};

@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::{CombineSpec, MASKED, partial_quads};
-use crate::activations::{MIXED_FACTOR, encode_divided_row};
+use crate::activation_format::{MIXED_FACTOR, encode_divided_row};
 
 /// The kernel in plain loops, for `n_rows` rows; `sinks` is empty where there are none, `output` in words of the spec's format.
 pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, output: &mut [u32]) {

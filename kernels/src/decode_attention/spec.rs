@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision};
+use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::cache::CacheLayout;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::counter_sync;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ActivationFormat, Precision, group_words_at, groups};
+use crate::activation_format::{ActivationFormat, Precision, group_words_at, groups};
 use crate::gemm::Product;
 use crate::kernel::Kernel;
 use crate::lane_tile::LaneTile;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat};
+use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
 use crate::fragments::matrix;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::gemm::Product;
 use crate::kernel::Kernel;
 use crate::lane_tile::LaneTile;

@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::FloatGemmSpec;
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::gemm::GemmInputs;
 
 /// The kernel in plain loops: writes `output` (n_rows, output_stride).

@@ -16,7 +16,7 @@ fn group_scale(group_word: u32) -> f32 {
 }
 
 //#if BY_EXPERT
-//#include expert_tile
+//#include expert_tile_rows
 //#endif
 //#include gemm_halves
 

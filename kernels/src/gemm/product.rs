@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::BLOCK;
 use crate::activation::Activation;
-use crate::activations::{ActivationFormat, Precision, decode_row};
+use crate::activation_format::{ActivationFormat, Precision, decode_row};
 use crate::layout::{TILE_ROWS, WeightLayout, unpacking};
 use crate::matmul::ExpertsSpec;
 use crate::template::Values;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Product;
-use crate::activations::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
+use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
 use crate::fragments::{EXTENSIONS, matrix};
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};

@@ -2,7 +2,7 @@
 
 use super::product::GemmInputs;
 use super::spec::GemmSpec;
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 
 /// The kernel in plain loops: writes `output` (n_rows, output_stride).
 pub fn twin(spec: &GemmSpec, inputs: &GemmInputs, output: &mut [f32]) {

@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::{Destination, HeadsSpec, NormOf, ROPE_FINE};
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::cache::{Cell, Side};
 use crate::norm::{NormSpec, norm_row};
 

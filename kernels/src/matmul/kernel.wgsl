@@ -24,7 +24,7 @@ ${DECLARATIONS}
 //#include tanh
 //#endif
 //#if BY_EXPERT
-//#include expert_of_tile
+//#include expert_of_workgroup
 //#endif
 
 //#if ENCODE
@@ -555,7 +555,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let input_row = step.header.logits_row;
     let output_row = 0u;
 //#else if BY_EXPERT
-//#expand expert_of_tile()
+//#expand expert_of_workgroup()
     own_rows = expert_rows[tile_at + 2u];
     let last_pair = first_pair + own_rows - 1u;
 //#for token in 0..TOKENS_PER_LANE

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
-use crate::activations::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
+use crate::activation_format::{self, ACTIVATION_GROUP, ActivationFormat, Precision};
 use crate::counter_sync;
 use crate::expert_rows::ExpertTiles;
 use crate::fixed_sums;
@@ -204,7 +204,7 @@ impl Kernel for MatMulSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("OUTPUT_FIRST", self.output_first)
             .size("OUTPUT_ROWS", self.output_rows())
-            .size("INPUT_GROUPS", activations::groups(layout.cols))
+            .size("INPUT_GROUPS", activation_format::groups(layout.cols))
             .size("INPUT_GROUP_WORDS_AT", self.input_group_words_at())
             .size("INPUT_PLANES", self.input.precision().map_or(1, Precision::planes))
             .size("GROUP_ROWS", self.group_rows())
@@ -277,7 +277,7 @@ impl MatMulSpec {
         let normed = match (&self.prologue, self.input.precision()) {
             (None, _) => 0,
             (Some(_), None) => 4 * self.layout.padded_cols(),
-            (Some(_), Some(precision)) => activations::groups(self.layout.cols) * (32 * precision.planes() + 4),
+            (Some(_), Some(precision)) => activation_format::groups(self.layout.cols) * (32 * precision.planes() + 4),
         };
         let staged =
             if self.output == ActivationFormat::F32 { 0 } else { 4 * self.tile.tokens_per_lane * self.group_rows() };
@@ -366,14 +366,14 @@ impl MatMulSpec {
     }
 
     fn input_group_words_at(&self) -> usize {
-        self.input.precision().map_or(0, |precision| activations::group_words_at(self.layout.cols, precision))
+        self.input.precision().map_or(0, |precision| activation_format::group_words_at(self.layout.cols, precision))
     }
 
     /// Numbers by which loops are unrolled.
     fn loop_values(&self, values: Values) -> Values {
         let (tile, format) = (&self.tile, self.layout.format);
         // Groups that a lane has in flight, and rounds in which it has had all of its own.
-        let own = activations::groups(self.layout.cols).div_ceil(tile.split_k);
+        let own = activation_format::groups(self.layout.cols).div_ceil(tile.split_k);
         let unroll = tile.unroll.min(own).max(1);
         // Lanes of a row that are in one subgroup add up by shuffles.
         let in_subgroup = (TILE_ROWS * tile.split_k).min((self.subgroup_size as usize).max(TILE_ROWS)) / TILE_ROWS;
@@ -396,7 +396,7 @@ impl MatMulSpec {
     fn prologue_slots(&self) -> usize {
         let elements = match self.input {
             ActivationFormat::F32 => self.layout.padded_cols(),
-            _ => activations::groups(self.layout.cols) * ACTIVATION_GROUP,
+            _ => activation_format::groups(self.layout.cols) * ACTIVATION_GROUP,
         };
         (elements / 4).div_ceil(self.tile.workgroup_size())
     }

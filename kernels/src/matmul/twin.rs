@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::{ExpertsSpec, MatMulSpec};
-use crate::activations::{ActivationFormat, decode_row, encode_row};
+use crate::activation_format::{ActivationFormat, decode_row, encode_row};
 use crate::layout::TILE_ROWS;
 use crate::norm::norm_row;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::counter_sync;
 use crate::fixed_sums;
 use crate::kernel::Kernel;

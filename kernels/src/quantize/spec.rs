@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
 use crate::template::{Values, render};
 
-/// Parameters of one quantisation of activations; `activations::encode_row` is its twin.
+/// Parameters of one quantisation of activations; `activation_format::encode_row` is its twin.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QuantizeSpec {
     /// Elements of a row.

@@ -12,7 +12,7 @@ ${DECLARATIONS}
 //#intrinsic coop_load_half_b_u32
 //#endif
 //#if BY_EXPERT
-//#include expert_tile
+//#include expert_tile_rows
 //#endif
 //#include gemm_results
 //#if SPLIT

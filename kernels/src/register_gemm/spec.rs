@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{ActivationFormat, HALVES_BLOCK};
+use crate::activation_format::{ActivationFormat, HALVES_BLOCK};
 use crate::fragments::{EXTENSIONS, Fragment, ROW_LANES};
 use crate::gemm::{BLOCK, Product};
 use crate::kernel::Kernel;
@@ -203,7 +203,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::activations::Precision;
+    use crate::activation_format::Precision;
     use crate::layout::{WeightFormat, WeightLayout};
 
     fn spec(rows: usize, matrix_rows: usize, cols: usize, splits: usize) -> RegisterGemmSpec {

@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::RegisterGemmSpec;
-use crate::activations::ActivationFormat;
+use crate::activation_format::ActivationFormat;
 use crate::gemm::GemmInputs;
 
 /// The kernel in plain loops: writes `output` (n_rows, output_stride), in f32 whatever the kernel makes of it.

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_without_a_model_says_what_it_has() {
+    fn a_repository_without_a_model_is_refused_with_a_list_of_its_files() {
         let error = chosen(&["config.json", "pytorch_model.bin"], None).unwrap_err();
         assert!(error.contains("only config.json, pytorch_model.bin; its PyTorch checkpoint"), "{error}");
         assert!(chosen(&["model.safetensors"], None).unwrap_err().contains("no config.json beside"));

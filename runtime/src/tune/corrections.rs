@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_applied_and_said() {
+    fn what_does_not_fit_is_reported_and_not_applied() {
         let note = |steps: &[(StepShape, Correction)]| corrected(steps).1.note.unwrap();
         let missing = "it names kernels that the artifact does not hold or the device does not run";
         assert_eq!(note(&[(shape(8), Correction::Target("absent".into()))]), missing);

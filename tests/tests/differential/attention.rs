@@ -28,7 +28,7 @@ const FLASH_CODES_TOLERANCE: f64 = 1e-2;
 const VOCAB: usize = 50;
 const CONTEXT: usize = tests::launch::CONTEXT as usize;
 
-/// One launch: shapes, ways and tokens.
+/// One launch: shapes, kernels and tokens.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub attention: AttentionSpec,
@@ -511,7 +511,7 @@ impl Case {
                 assert_eq!(found, twin, "{what}: written where nothing belongs, row {row}");
                 continue;
             }
-            let values = |words| unicorn_kernels::activations::decode_row(format, words, width);
+            let values = |words| unicorn_kernels::activation_format::decode_row(format, words, width);
             assert_same(&format!("row {row} of {what}"), &values(found), &values(twin), tolerance);
         }
     }

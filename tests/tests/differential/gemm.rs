@@ -8,7 +8,7 @@ use proptest::sample::{Index, select};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tests::launch::{Operand, POISON, device, device_register_matrices, skip_matrix_units};
-use unicorn_kernels::activations::{decode_row, encode_row};
+use unicorn_kernels::activation_format::{decode_row, encode_row};
 use unicorn_kernels::dot_gemm::{self, DotGemmSpec};
 use unicorn_kernels::float_gemm::{self, FloatGemmSpec};
 use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, GemmTile, Product};

@@ -27,7 +27,7 @@ use unicorn_artifact::fp4::fp4_scale;
 use unicorn_artifact::int4::{Int4Params, WideInt4Params};
 use unicorn_artifact::step::Sampler;
 use unicorn_kernels::Number;
-use unicorn_kernels::activations::{decode_row, encode_row};
+use unicorn_kernels::activation_format::{decode_row, encode_row};
 use unicorn_kernels::bandwidth_probe::{self, BandwidthProbeSpec};
 use unicorn_kernels::elementwise::{self, ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::embed::{self, EmbedSpec};
@@ -233,7 +233,7 @@ fn padded_quads(row: &[f32], width: usize) -> Vec<f32> {
 
 /// More blocks than workgroups and fewer, and a rest that is no whole block.
 #[test]
-fn reads_of_every_block() {
+fn bandwidth_probe_reads_every_block() {
     let mut rng = StdRng::seed_from_u64(15);
     let block_words = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / 4;
     for (words, workgroups) in [(block_words, 1), (9 * block_words, 4), (3 * block_words + 8, 2), (2 * block_words, 5)]

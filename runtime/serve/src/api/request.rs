@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_has_begun_is_continued_unless_the_request_says_otherwise() {
+    fn a_reply_that_has_begun_is_continued_unless_the_request_begins_another() {
         let continues = |body: Value| {
             let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
             let mut whole = json!({"messages": messages});

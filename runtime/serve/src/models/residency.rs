@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_to_those_who_waited_for_it() {
+    fn a_failure_is_returned_to_those_who_waited_for_it() {
         let (mut models, clock) = residency(&[false], 1);
         assert_eq!(models.next(0, clock.at(1)), Next::Load);
         let before = models.attempts(0);

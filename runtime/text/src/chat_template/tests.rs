@@ -328,7 +328,7 @@ fn a_template_without_tools_gets_them_as_text() {
 }
 
 #[test]
-fn the_template_tells_the_format_of_replies() {
+fn the_format_of_replies_follows_from_the_template() {
     let format = |source: &str, has_tools: bool| template(source).unwrap().reply_format(has_tools);
     assert_eq!(format(CHATML, false), ReplyFormat::default());
     assert_eq!(format(CHATML, true).tools, Some(ToolFormat::Json));

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_laptop_is_told_how_to_use_its_memory_and_its_npu() {
+    fn a_laptop_gets_advice_on_its_memory_and_its_npu() {
         let devices = Ok(vec![facts("AMD Radeon 780M", DeviceKind::Integrated, 0x1002, 0x15bf)]);
         let findings = examine(&machine(LAPTOP), &devices, None);
         let memory = of(&findings, "card1 memory");

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_told() {
+    fn only_differences_are_listed() {
         let facts = |pairs: &[(usize, &str, &str)]| {
             pairs.iter().map(|(part, what, how)| ((*part, what.to_string()), how.to_string())).collect::<Facts>()
         };

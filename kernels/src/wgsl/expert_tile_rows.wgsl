@@ -1,6 +1,6 @@
 // The rows of a workgroup of GEMMs: a tile of one expert's (`expert_rows`).
 
-//#include expert_of_tile
+//#include expert_of_workgroup
 
 // Their pairs, for what comes behind the product.
 var<workgroup> tile_pairs: array<u32, STEP_ROWS>;
@@ -21,7 +21,7 @@ fn activation_row(pair: u32) -> u32 {
 
 // A workgroup's expert, and where its pairs are. Rows past the last are computed as the last one again, and not written.
 //#macro take_tile()
-//#expand expert_of_tile()
+//#expand expert_of_workgroup()
 //#if BIAS
     biased_expert = expert + ${FIRST_EXPERT}u;
 //#endif

@@ -1,5 +1,5 @@
 // A workgroup's tile: its expert, and where the pairs begin that it takes. Without a tile, or where the expert is in another part, it ends.
-//#macro expert_of_tile()
+//#macro expert_of_workgroup()
     if (group.x >= expert_rows[0]) {
         return;
     }
