@@ -1,4 +1,4 @@
-//! What gate and up of an MLP make together.
+//! How an MLP combines gate and up.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub const SWIGLU_ALPHA: f32 = 1.702;
 pub const SWIGLU_LIMIT: f32 = 7.0;
 
 impl Activation {
-    /// What becomes of the gate, for twins.
+    /// `f(gate)`, for twins.
     pub fn apply(self, x: f32) -> f32 {
         match self {
             Activation::Silu => x / (1.0 + (-x).exp()),
@@ -36,7 +36,7 @@ impl Activation {
         }
     }
 
-    /// What the activated gate is multiplied by.
+    /// `g(up)`, by which `f(gate)` is multiplied, for twins.
     pub fn factor(self, up: f32) -> f32 {
         match self {
             Activation::Silu | Activation::GeluTanh => up,
@@ -44,7 +44,7 @@ impl Activation {
         }
     }
 
-    /// The product of the two, for twins.
+    /// `f(gate) · g(up)`, for twins.
     pub fn gated(self, gate: f32, up: f32) -> f32 {
         self.apply(gate) * self.factor(up)
     }

@@ -1,5 +1,5 @@
-//! How activations lie between the kernel that makes them and the matmul that reads them: f32, or integers made once by
-//! their producer, so that a matmul can use packed integer dot products or matrix units.
+//! How activations are stored between the kernel that writes them and the matmul that reads them: f32, or integers that their
+//! producer quantises once, so that a matmul can use packed integer dot products or matrix units.
 //!
 //! ```text
 //! group     32 consecutive elements of a row; x ≈ code · scale
@@ -13,8 +13,8 @@
 //!           element k of a block, k = 32 t + 4 d + 2 e + h: half e of word 8 d + 4 h + t
 //! ```
 //!
-//! The order of `Halves` is that in which lanes of a matrix unit hold what they take from 128 neighbouring weights of a row, see
-//! `register_gemm`: lane t of four has 32 consecutive ones, and unpacks elements two apart as a pair.
+//! The order of `Halves` is that in which the lanes of a matrix unit hold 128 neighbouring weights of a row, see `register_gemm`:
+//! lane t of four has 32 consecutive ones, and unpacks elements two apart as a pair.
 //!
 //! The few bits of the scale make `code · scale · 2^n` an f16 without rounding: what integer dot products read in decode and
 //! what matrix units read in prefill, f16 or the codes themselves, is the same number. (Products of gate and up that a GEMM from
@@ -31,7 +31,7 @@ use crate::template::Values;
 /// Elements that share a scale.
 pub const ACTIVATION_GROUP: usize = 32;
 
-/// Elements of a row of `Halves` whose order is their own.
+/// Elements of a block of `Halves`, in the order drawn above.
 pub const HALVES_BLOCK: usize = 128;
 
 /// Bits of a quantised activation.
@@ -50,7 +50,7 @@ pub enum ActivationFormat {
     F32,
     /// For packed integer dot products.
     Quantized(Precision),
-    /// For matrix units: codes, and what brings their values into the range of f16.
+    /// For matrix units: codes, and a factor that brings their values into the range of f16.
     RowScaled(Precision),
     /// For matrix units that take their weights from registers: the values of those codes as f16.
     Halves(Precision),
@@ -157,7 +157,7 @@ impl ActivationFormat {
         matches!(self, ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_))
     }
 
-    /// Word of a `RowScaled` row, or of one of `Halves`, that holds the row's factor: its last.
+    /// Index of the last word of a `RowScaled` or `Halves` row, which holds the row's factor.
     pub fn factor_at(self, cols: usize) -> usize {
         match self {
             ActivationFormat::Halves(_) => cols.next_multiple_of(HALVES_BLOCK) / 2,
@@ -183,26 +183,26 @@ pub fn groups(cols: usize) -> usize {
     cols.div_ceil(ACTIVATION_GROUP)
 }
 
-/// Words of a row of codes before its groups' words.
+/// Words of a row of codes that precede its groups' words.
 pub fn group_words_at(cols: usize, precision: Precision) -> usize {
     groups(cols) * precision.planes() * ACTIVATION_GROUP / 4
 }
 
-/// Word of a `RowScaled` row that holds the row's factor.
+/// Index of the word of a `RowScaled` row that holds the row's factor.
 pub(crate) fn factor_at(cols: usize, precision: Precision) -> usize {
     group_words_at(cols, precision) + groups(cols)
 }
 
-/// The factor of rows that attention makes, whatever they hold: means of f16 values are f16, and a code's value is less than twice
-/// what it stands for.
+/// The factor of all rows that attention writes: means of f16 values are in the range of f16, and a code's value is less than twice
+/// the value that it replaces.
 pub(crate) const MIXED_FACTOR: f32 = 2.0;
 
-/// One row as a kernel writes it, for twins. f32 rows are themselves.
+/// Encodes one row as a kernel writes it, for twins. An f32 row keeps its values.
 pub fn encode_row(format: ActivationFormat, row: &[f32]) -> Vec<u32> {
     encode_divided_row(format, row, row_factor(row))
 }
 
-/// The same with this factor, where the format has one.
+/// Encodes one row with this factor, if the format has one.
 pub(crate) fn encode_divided_row(format: ActivationFormat, row: &[f32], factor: f32) -> Vec<u32> {
     let Some(precision) = format.precision() else { return row.iter().map(|x| x.to_bits()).collect() };
     let quantised: Vec<([i32; ACTIVATION_GROUP], f32)> =
@@ -246,7 +246,7 @@ pub fn decode_row(format: ActivationFormat, words: &[u32], cols: usize) -> Vec<f
     }
 }
 
-/// Word and half of an element of a row of `Halves`.
+/// Indices of the word and the half that hold an element of a row of `Halves`.
 fn place_of_half(i: usize) -> (usize, usize) {
     let (block, within) = (i / HALVES_BLOCK, i % HALVES_BLOCK);
     let (t, d) = (within / 32, within % 32 / 4);

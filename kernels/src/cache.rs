@@ -1,4 +1,4 @@
-//! The paged KV cache: where `heads` (or the prologue of attention) puts a token's K and V, and attention finds them.
+//! The paged KV cache: where `heads` (or the prologue of attention) stores a token's K and V for attention.
 //!
 //! ```text
 //! pool       pages of 32 tokens; a sequence's block table gives the page of its tokens 32 n .. 32 n + 32
@@ -79,7 +79,7 @@ impl CacheLayout {
         self.chunks() * self.page_tokens + scales
     }
 
-    /// Bytes of K, and again of V, of one page.
+    /// Bytes of the K of one page; its V has as many.
     pub fn page_bytes(&self) -> usize {
         self.n_kv_heads * self.head_words() * WORD_BYTES
     }
@@ -110,7 +110,7 @@ pub struct Cell {
     pub slot: usize,
 }
 
-/// How the chunks of a page lie: keys by chunk, values by token.
+/// Order of the chunks of a page: keys by chunk, values by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// K, in the order `[chunk][token]`.
@@ -157,7 +157,7 @@ impl CacheLayout {
         }
     }
 
-    /// Place of a chunk in the pool, in 32-bit words.
+    /// Offset of a chunk in the pool, in 32-bit words.
     fn word_at(&self, side: Side, cell: Cell, chunk: usize) -> usize {
         let within = match side {
             Side::Keys => chunk * self.page_tokens + cell.slot,
@@ -166,7 +166,7 @@ impl CacheLayout {
         WORD_LANES * (self.head_at(cell) + within)
     }
 
-    /// Place of a cell's scale, in 32-bit words.
+    /// Offset of a cell's scale in the pool, in 32-bit words.
     fn scale_at(&self, cell: Cell) -> usize {
         WORD_LANES * (self.head_at(cell) + self.chunks() * self.page_tokens) + cell.slot
     }

@@ -1,21 +1,21 @@
-//! Sums that many workgroups add their parts to, in whatever order: whole numbers of 2^-32, so that every order gives the same.
+//! Sums to which many workgroups add their parts in any order: integer multiples of 2^-32, so that every order gives the same sum.
 //!
 //! ```text
 //! sums     one i64 an element of one row, value · 2^32; zeroed by the dispatch before the one that adds
 //! ```
 //!
-//! That is finer than an f32 is from 2^-8 on. Each part is cut off towards zero, by less than 2^-32, and bounded by 2^31; sums beyond
-//! that wrap around, and a NaN becomes a number: no activation of a sound model comes near.
+//! From 2^-8 on, that is finer than f32. Each part is truncated towards zero, by less than 2^-32, and bounded by 2^31; sums beyond
+//! that wrap around, and a NaN becomes a number: no activation of a sound model comes near that bound.
 
 use crate::template::Values;
 
 /// Bits of a sum behind the point.
 const FRACTION_BITS: u32 = 32;
 
-/// Words of a row of sums for each of f32.
+/// Words of a sum; an f32 has one.
 pub const WORDS_PER_ELEMENT: usize = 2;
 
-/// `x` as it is added.
+/// `x` as the fixed-point number that is added.
 pub fn fixed(x: f32) -> i64 {
     (x * unit()) as i64
 }
@@ -25,7 +25,7 @@ pub fn value(sum: i64) -> f32 {
     sum as f32 / unit()
 }
 
-/// The words of a sum, as the device has it.
+/// The words of a sum, in the device's order.
 pub fn words_of(sum: i64) -> [u32; WORDS_PER_ELEMENT] {
     [sum as u32, (sum >> 32) as u32]
 }
@@ -46,12 +46,12 @@ pub(crate) fn clearing(clears: usize, values: Values) -> Values {
     values.flag("CLEARS", clears > 0).size("CLEARED_QUADS", clears / 4)
 }
 
-/// By what an f32 is multiplied to be added, as WGSL.
+/// WGSL of the factor that makes an f32 a fixed-point number.
 pub(crate) fn unit_wgsl() -> String {
     format!("{:?}f", unit())
 }
 
-/// By what a sum is multiplied to be an f32.
+/// WGSL of the factor that makes a sum an f32.
 pub(crate) fn inverse_unit_wgsl() -> String {
     format!("{:?}f", 1.0 / unit())
 }

@@ -1,12 +1,12 @@
-//! The matmul behind a kernel, done by the workgroups that made its input: each multiplies what it made by the columns of the next
-//! matrix that use it, and adds that part to [`sums`](crate::fixed_sums). One dispatch less, and one hand-over between dispatches.
+//! The matmul after a kernel, computed by the workgroups that produce its input: each multiplies its elements by the columns of the
+//! next matrix that use them, and adds that part to [`sums`](crate::fixed_sums). That saves a dispatch and the wait for it.
 //!
 //! ```text
 //!              x ──▶ gate, up ──▶ product ──▶ down                x ──▶ gate, up ──▶ 32 elements ──▶ 32 columns of down ─┐
 //! apart        all rows     all elements   all columns   together     64 rows of many   in the workgroup                + sums
 //! ```
 //!
-//! The workgroup's elements are integers of [`Precision::Int8`](crate::Precision), as the matmul by itself reads them.
+//! The workgroup's elements are integers of [`Precision::Int8`](crate::Precision), as a separate matmul reads them.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ impl FusedTailSpec {
         (self.layout.tiles() * TILE_ROWS).div_ceil(lanes)
     }
 
-    /// The sums, (rows, 2) words, that a row of such codes comes to. The device cuts off each workgroup's part, the twin the whole.
+    /// Computes the sums, (rows, 2) words, of a row of such codes. The device truncates each workgroup's part, the twin the total.
     pub fn twin(&self, packed: &[u8], codes: &[u32], sums: &mut [u32]) {
         let x = decode_row(ActivationFormat::Quantized(Precision::Int8), codes, self.layout.cols);
         let mut weights = vec![0f32; self.layout.cols];
@@ -59,8 +59,8 @@ impl FusedTailSpec {
     }
 }
 
-/// Values of the piece `fused_tail`, of a kernel that may have one: of `lanes` lanes, and `groups` groups of 32 elements that a workgroup
-/// makes.
+/// Values of the piece `fused_tail`, for a kernel that may have one: a workgroup has `lanes` lanes and computes `groups` groups of
+/// 32 elements.
 pub(crate) fn values(tail: Option<&FusedTailSpec>, lanes: usize, groups: usize, values: Values) -> Values {
     let values = values.flag("FUSED_TAIL", tail.is_some()).size("TAIL_GROUPS", groups);
     let Some(tail) = tail else { return values };

@@ -3,7 +3,7 @@
 use crate::fused_tail::FusedTailSpec;
 use crate::role::BindingSpec;
 
-/// One family's spec. What a family cannot do, it leaves at its default.
+/// The spec of a kernel family. Methods that do not apply to a family keep their default.
 pub(crate) trait Kernel {
     /// The buffers of descriptor set 0, in order.
     fn bindings(&self) -> Vec<BindingSpec>;
@@ -14,27 +14,27 @@ pub(crate) trait Kernel {
     /// WGSL with entry point `main`.
     fn wgsl(&self) -> String;
 
-    /// Whether the runtime starts it by itself, in no program.
+    /// Whether the runtime dispatches it outside of programs.
     fn is_of_runtime(&self) -> bool {
         false
     }
 
-    /// Whether it waits for the dispatch before it without a barrier.
+    /// The flag for counter synchronisation with the dispatches before and after it; `None`: not supported.
     fn counter_sync(&mut self) -> Option<&mut bool> {
         None
     }
 
-    /// How many elements of the next dispatch's sums it zeroes.
+    /// Number of elements of the next dispatch's sums that it zeroes; `None`: not supported.
     fn clears(&mut self) -> Option<&mut usize> {
         None
     }
 
-    /// The matmul behind it that it does, too.
+    /// The next matmul, if it computes that, too; `None`: not supported.
     fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
         None
     }
 
-    /// Whether the norm with which it begins reads sums instead of f32.
+    /// Whether the norm with which it begins reads sums instead of f32; `None`: it does not begin with a norm.
     fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
         None
     }

@@ -1,4 +1,4 @@
-//! How a GEMM without matrix units is cut: a tile of the result in workgroup memory's reach, a part of it in each lane's registers.
+//! How a GEMM without matrix units is divided: a workgroup computes a tile of the result, a lane a part of it in its registers.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct LaneTile {
     pub matrix_rows: usize,
     /// Rows of the step of a workgroup.
     pub step_rows: usize,
-    /// Tiles of 8 matrix rows of a lane, which has one row of each; a multiple of 2.
+    /// Tiles of 8 matrix rows of which a lane has one row each; a multiple of 2.
     pub lane_tiles: usize,
     /// Rows of the step of a lane.
     pub lane_rows: usize,

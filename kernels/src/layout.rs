@@ -1,4 +1,4 @@
-//! Where each weight of a matrix lies: the one layout that every target's kernels read.
+//! Where each weight of a matrix is stored: the one layout that every target's kernels read.
 //!
 //! ```text
 //! matrix (rows, cols) = tiles of 8 rows, each a run of blocks along the columns
@@ -38,7 +38,7 @@ pub enum WeightFormat {
         /// Consecutive weights of a row that share a scale and a zero point.
         group: u32,
     },
-    /// The same with scales of full f16, for weights that were INT4 in the model's own files.
+    /// INT4 codes with scales of full f16, for weights that are INT4 in the model's own files.
     WideInt4 {
         /// Consecutive weights of a row that share a scale and a zero point.
         group: u32,
@@ -111,12 +111,12 @@ impl WeightFormat {
         matches!(self, WeightFormat::WideInt4 { .. })
     }
 
-    /// Whether weights are codes of 4 bits: INT4's, or MXFP4's, whose levels take their place in the same kernels.
+    /// Whether weights are codes of 4 bits: of INT4, or of MXFP4, which the same kernels unpack.
     pub fn has_nibbles(self) -> bool {
         self.is_int4() || self == WeightFormat::Fp4
     }
 
-    /// Whether one kernel unpacks these weights beside those of another format.
+    /// Whether a kernel that unpacks these weights can also unpack those of another format.
     pub fn mixes(self) -> bool {
         !matches!(self, WeightFormat::WideInt4 { .. } | WeightFormat::Fp4)
     }
@@ -135,7 +135,7 @@ impl WeightFormat {
 /// Values for pieces that unpack weights of these formats.
 ///
 /// # Panics
-/// When there are several, of which one does not mix.
+/// When there are several formats, and one of them does not mix.
 pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
     assert!(
         formats.iter().all(|format| format.mixes() || *format == formats[0]),
@@ -179,7 +179,7 @@ impl WeightLayout {
         self.cols.div_ceil(self.format.block_cols())
     }
 
-    /// Columns with padding, as many as every row's codes number.
+    /// Columns with padding: the number of codes of a row.
     pub fn padded_cols(&self) -> usize {
         self.blocks_per_tile() * self.format.block_cols()
     }
@@ -205,7 +205,7 @@ impl WeightLayout {
         params_at + self.format.param_bytes() * row_in_tile
     }
 
-    /// Row `row` as f32, `cols` long: the plain reading of the layout that tests and exports use.
+    /// Decodes row `row` to f32, (cols), by plain loops; for tests and exports.
     pub fn decode_row(&self, packed: &[u8], row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols);
         let tile = &packed[row / TILE_ROWS * self.tile_bytes()..][..self.tile_bytes()];

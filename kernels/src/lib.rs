@@ -20,7 +20,7 @@ pub mod recurrent_state;
 pub mod role;
 pub mod split;
 mod template;
-// What kernels of several families do alike.
+// What kernels of several families share.
 pub mod completion;
 pub mod counter_sync;
 pub mod fixed_sums;

@@ -3,11 +3,11 @@
 //! ```text
 //! pool   pages of one sequence's state each; the first entry of its block table is the page, whatever its length
 //! page   two halves, where other layers have K and V; each  [head][key dim][value dim], then [channel][tap]
-//! heads  the lower half of them lies in the first half of a page, the others in the second; so do channels
+//! heads  the lower half of them is in the first half of a page, the others in the second; so are channels
 //! ```
 //!
-//! Of a channel the last `taps - 1` inputs are kept, the oldest first. A row at position 0 finds zeros: kernels begin with them
-//! instead of reading, so that a page that is given out again needs no clearing.
+//! A channel keeps its last `taps - 1` inputs, the oldest first. At position 0, kernels begin with zeros instead of reading the
+//! state, so that a page need not be cleared before another sequence gets it.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,13 +18,13 @@ use crate::template::Values;
 pub struct StateLayout {
     /// Value heads, each with a matrix of its own.
     pub heads: usize,
-    /// Rows of such a matrix.
+    /// Rows of a head's matrix.
     pub key_dim: usize,
-    /// Its columns.
+    /// Columns of a head's matrix.
     pub value_dim: usize,
     /// Channels of the convolution in front.
     pub channels: usize,
-    /// Inputs of one of its outputs.
+    /// Inputs of one output of the convolution.
     pub taps: usize,
 }
 
@@ -49,12 +49,12 @@ impl StateLayout {
         self.conv_at() + (self.low_channels() * (self.taps - 1)).next_multiple_of(4)
     }
 
-    /// Bytes of half a page: as an artifact counts those of K, and again of V.
+    /// Bytes of half a page: an artifact counts each half as it does the K and the V of a page.
     pub fn page_bytes(&self) -> usize {
         4 * self.half_words()
     }
 
-    /// Where a half's channels begin, in words.
+    /// Offset of the channels in a half, in words.
     pub fn conv_at(&self) -> usize {
         (self.low_heads() * self.head_words()).next_multiple_of(4)
     }

@@ -1,6 +1,6 @@
-//! What each buffer is to its kernel, and how WGSL declares it: the vocabulary in which kernels and dispatches are wired.
+//! The role of each buffer in a kernel, and its declaration in WGSL: the terms in which dispatches are wired.
 
-/// What a binding is to its kernel; the position in [`KernelSpec::bindings`](crate::KernelSpec::bindings) is its number in the shader.
+/// A binding of a kernel; its position in [`KernelSpec::bindings`](crate::KernelSpec::bindings) is its number in the shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindingSpec {
     /// Role of the buffer.
@@ -14,7 +14,7 @@ pub struct BindingSpec {
 pub enum Role {
     /// The step's header and rows, see `unicorn_artifact::step`.
     Step,
-    /// The same, which the kernel prepares for the step after.
+    /// The same, which the kernel also prepares for the next step.
     StepState,
     /// The packed matrix.
     Weights,
@@ -22,19 +22,19 @@ pub enum Role {
     Input,
     /// The same, read four elements at a time.
     InputQuads,
-    /// The same as integers (rows of `activations`), sixteen codes at a time.
+    /// The same as integers (rows of `activation_format`), sixteen codes at a time.
     QuantizedInput,
-    /// The other operand.
+    /// The second operand.
     Second,
-    /// Which experts each row is given to, see `route`: of those who read it.
+    /// The experts of each row, see `route`; read by the kernel.
     Routes,
-    /// The same: of the kernel that writes it.
+    /// The experts of each row; written by the kernel.
     MadeRoutes,
-    /// By what the weight of each expert is multiplied.
+    /// Factor of each expert's weight.
     ExpertScale,
-    /// The step's rows by expert, see `expert_rows`: of those who read it.
+    /// The step's rows by expert, see `expert_rows`; read by the kernel.
     ExpertRows,
-    /// The same: of the kernel that writes it.
+    /// The step's rows by expert; written by the kernel.
     MadeExpertRows,
     /// The residual stream before the sum.
     Residual,
@@ -42,21 +42,21 @@ pub enum Role {
     Output,
     /// The same, written four elements at a time.
     OutputQuads,
-    /// The same as integers: rows of `activations`.
+    /// The same as integers: rows of `activation_format`.
     Encoded,
     /// Partial results of attention, one for each split, see `combine`.
     Partials,
     /// The same, written and read by workgroups of one dispatch.
     Exchange,
-    /// Sums of cooperative matrices, written and read likewise.
+    /// Sums of cooperative matrices, written and read by workgroups of one dispatch.
     ExchangedSums,
     /// The packed matrix of the next matmul, see `fused_tail`.
     TailWeights,
-    /// What workgroups add their parts to, see `fixed_sums`.
+    /// Sums to which workgroups add their parts, see `fixed_sums`.
     FixedSums,
-    /// Others, which the next dispatch adds to: they are zeroed.
+    /// Sums to which the next dispatch adds; the kernel zeroes them.
     ClearedFixedSums,
-    /// The activation that is read, made so.
+    /// The activation that is read, as fixed-point sums.
     InputFixedSums,
     /// Completion counters of the parts that have been written; 0 between dispatches.
     CompletionCounters,
@@ -68,7 +68,7 @@ pub enum Role {
     Sum,
     /// One f32 for each output of the matrix or element of the row.
     Bias,
-    /// What the products of gate and up are divided by before they become f16: a power of two, above which none is.
+    /// Divisor of the products of gate and up before they become f16: a power of two that no product exceeds.
     ProductFactor,
     /// Weight of the norm that is applied to the result.
     NormWeight,
@@ -92,26 +92,26 @@ pub enum Role {
     StateHigh,
     /// Weights of a short convolution: (channels, taps) f32.
     Taps,
-    /// By how much each head's state fades, as projected from the row.
+    /// Decay of each head's state, as projected from the row.
     Decay,
-    /// How strongly each head's state is corrected, as projected from the row.
+    /// Strength of the correction of each head's state, as projected from the row.
     Strength,
     /// Logarithm of each head's rate of decay: (heads) f32.
     DecayRate,
     /// Weight of the RMS norm of each head of a recurrent layer: (head_dim) f32.
     HeadNorm,
-    /// `unicorn_artifact::step::Output`s.
+    /// The samples: `unicorn_artifact::step::Output`s.
     Sampled,
     /// `unicorn_artifact::hash::HashedRange`, of the bytes that are bound as weights.
     HashedRange,
-    /// Eight words a subtree of that range.
+    /// Hashes: eight words for each subtree of that range.
     Hashes,
-    /// One word a workgroup, of everything that it has read.
+    /// One word a workgroup: the exclusive or of all words that it has read.
     Folded,
 }
 
 impl Role {
-    /// Whether it is an activation, which dispatches of a step hand on.
+    /// Whether it is an activation that a dispatch of a step writes for a later one.
     fn is_of_the_step(self) -> bool {
         matches!(
             self,
@@ -157,7 +157,7 @@ impl Role {
     }
 }
 
-/// A list of bindings from roles, of which some are for writing.
+/// The bindings of these roles, some of which are written.
 pub(crate) fn bindings(roles: impl IntoIterator<Item = Role>) -> Vec<BindingSpec> {
     roles.into_iter().map(|role| BindingSpec { role, writes: role.is_written() }).collect()
 }

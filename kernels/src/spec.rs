@@ -1,7 +1,7 @@
 //! [`KernelSpec`]: which kernel, with which numbers. Equal specs are one pipeline.
 //!
-//! A new kernel is a folder with its `Kernel`, its `mod` line in `lib.rs`, and its line in the list below. No other file of this crate
-//! imports this one.
+//! A new kernel is a folder with its `Kernel`, its `mod` line in `lib.rs`, and its line in the list below. No other file of this
+//! crate imports this one.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ kernels! {
     Embed(crate::embed::EmbedSpec) "embed"
     /// Residual sum and RMS norm.
     Norm(crate::norm::NormSpec) "norm"
-    /// f32 rows as integers or f16.
+    /// Converts f32 rows to integers or f16.
     Quantize(crate::quantize::QuantizeSpec) "quantize"
     /// Matrix times few rows of activations.
     MatMul(crate::matmul::MatMulSpec) "matmul"
@@ -55,7 +55,7 @@ kernels! {
     FloatGemm(crate::float_gemm::FloatGemmSpec) "float gemm"
     /// Matrix times many rows, on matrix units.
     Gemm(crate::gemm::GemmSpec) "gemm"
-    /// The same, weights straight from registers.
+    /// Matrix times many rows, on matrix units, with weights straight from registers.
     RegisterGemm(crate::register_gemm::RegisterGemmSpec) "register gemm"
     /// QK norm, RoPE, query scale and KV write.
     Heads(crate::heads::HeadsSpec) "heads"
@@ -69,15 +69,15 @@ kernels! {
     Combine(crate::combine::CombineSpec) "combine"
     /// One operation on each element.
     Elementwise(crate::elementwise::ElementwiseSpec) "elementwise"
-    /// Which experts a row is given to.
+    /// The experts of each row.
     Route(crate::route::RouteSpec) "route"
-    /// Rows by expert.
+    /// Table of the rows of each expert.
     ExpertRows(crate::expert_rows::ExpertRowsSpec) "expert rows"
-    /// The results of a row's experts as one.
+    /// Weighted sum of the results of a row's experts.
     ExpertSum(crate::expert_sum::ExpertSumSpec) "expert sum"
-    /// Rows as an NPU program reads them.
+    /// Converts rows to the activations of an NPU program.
     NpuInput(crate::npu_input::NpuInputSpec) "npu input"
-    /// An NPU program's outputs as rows.
+    /// Converts an NPU program's outputs to rows.
     NpuOutput(crate::npu_output::NpuOutputSpec) "npu output"
     /// The next token of each sequence.
     Sample(crate::sample::SampleSpec) "sample"
@@ -96,7 +96,7 @@ kernels! {
 }
 
 impl KernelSpec {
-    /// Whether the runtime starts it by itself, in no program.
+    /// Whether the runtime dispatches it outside of programs.
     pub fn is_of_runtime(&self) -> bool {
         self.kernel().is_of_runtime()
     }
@@ -111,13 +111,13 @@ impl KernelSpec {
         self.kernel().wgsl()
     }
 
-    /// Workgroups (x, y, z) for a program of at most `rows` rows; of [`KernelSpec::Checksum`], for as many subtrees, and of
-    /// [`KernelSpec::BandwidthProbe`] just as many.
+    /// Workgroups (x, y, z) for a program of at most `rows` rows. For [`KernelSpec::Checksum`], `rows` counts subtrees; for
+    /// [`KernelSpec::BandwidthProbe`], workgroups.
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         self.kernel().workgroups(rows)
     }
 
-    /// The flag by which the kernel waits for the dispatch before it, and counts itself for the next, without barriers; `None`: it cannot.
+    /// The flag for counter synchronisation with the dispatches before and after it; `None`: the kernel does not support it.
     pub fn counter_sync(&mut self) -> Option<&mut bool> {
         self.kernel_mut().counter_sync()
     }
@@ -129,14 +129,14 @@ impl KernelSpec {
         (cleared_before == 0).then_some(spec)
     }
 
-    /// The kernel that does the matmul behind it besides; `None`: it cannot.
+    /// The same kernel, which also computes the next matmul; `None`: not supported.
     pub fn with_fused_tail(&self, next: FusedTailSpec) -> Option<KernelSpec> {
         let mut spec = self.clone();
         *spec.kernel_mut().fused_tail()? = Some(next);
         Some(spec)
     }
 
-    /// The kernel whose first norm reads sums instead of f32; `None`: it does not begin with a norm.
+    /// The same kernel, whose first norm reads sums instead of f32; `None`: it does not begin with a norm.
     pub fn reading_fixed_sums(&self) -> Option<KernelSpec> {
         let mut spec = self.clone();
         *spec.kernel_mut().reads_fixed_sums()? = true;

@@ -6,7 +6,7 @@
 //! splits        └─── split 0 ─────────┴─ split 1 ─┘           split 2: nothing left, ends at once
 //! ```
 //!
-//! Each split has the same number of tiles but the last, which has what is left; later ones have none.
+//! All splits but the last one in use have the same number of tiles; that one has the rest, and those after it have none.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::template::Values;
 
-/// Which rows read the cache together, which tokens of it, in how many parts.
+/// Which rows read the cache together, which tokens they read, and in how many parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Split {
     /// Rows of the step in one workgroup; they belong to one sequence, and their positions grow.
@@ -26,14 +26,14 @@ pub struct Split {
     /// Workgroups that share the tokens.
     pub splits: usize,
     /// Maximum number of splits of a head of a row whose partial results fit `combine`'s input, at least `splits`; 1: there is one split,
-    /// which leaves a result.
+    /// which writes the result.
     pub max_splits: usize,
-    /// The row's own token is not read from the cache: split 0 makes it.
+    /// The K and V of the row's own token are not read from the cache: split 0 computes them.
     pub newest_apart: bool,
 }
 
 impl Split {
-    /// Whether splits leave parts of a result, for `combine`.
+    /// Whether splits write partial results, for `combine`.
     pub fn is_partial(&self) -> bool {
         self.max_splits > 1
     }

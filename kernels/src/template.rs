@@ -9,7 +9,7 @@
 //! //#end
 //! //#for i in A..B join +    the same, with ` +` between the lines of two iterations: a sum over iterations
 //! //#let NAME = EXPRESSION   a name for the rest of the loop, macro or piece
-//! //#macro NAME(a, b)        lines that are expanded by name; they see their parameters and the piece's values
+//! //#macro NAME(a, b)        lines that are expanded by name; they can use their parameters and the piece's values
 //! //#end
 //! //#expand NAME(A, B)       a macro's lines, with these expressions as its parameters
 //! ${EXPRESSION}              the value, anywhere in a line, or in an expression of a directive: `//#if ${matrix}_INT8`
@@ -86,7 +86,7 @@ impl Values {
 /// The finished WGSL of `piece`: step declarations, constants, then the piece.
 ///
 /// # Panics
-/// On a directive that means nothing, or an unknown name: a kernel's source is ours.
+/// On an unknown directive or name: the sources of kernels are part of this crate.
 pub fn render(piece: &str, values: &Values) -> String {
     let mut renderer = Renderer::new(values);
     match renderer.piece("kernel.wgsl", piece) {
@@ -97,10 +97,10 @@ pub fn render(piece: &str, values: &Values) -> String {
 
 struct Renderer<'a> {
     values: &'a Values,
-    /// Names of open loops, lets and parameters; the last of a name counts.
+    /// Names of open loops, lets and parameters; a later one hides an earlier one of the same name.
     locals: Vec<(&'a str, Value)>,
     macros: BTreeMap<&'a str, Rc<Macro<'a>>>,
-    /// Pieces that are there already: each is included once.
+    /// Pieces that have been included: each is included once.
     included: BTreeSet<&'a str>,
     /// Piece that is being rendered, for errors.
     piece: &'a str,
@@ -123,7 +123,7 @@ impl<'a> Renderer<'a> {
 
     fn block(&mut self, block: &Block<'a>) -> Result<(), String> {
         for (line, node) in block {
-            // Errors of what a node holds have their own line.
+            // Errors inside of a node have a line of their own.
             let here = |error: String| {
                 if error.starts_with("line ") { error } else { format!("line {line} of {}: {error}", self.piece) }
             };

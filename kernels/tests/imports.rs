@@ -1,4 +1,4 @@
-//! Files of this crate import only what is below them: the vocabulary, then what families share, then other families, and
+//! Files of this crate import only files below them: the vocabulary, then what families share, then other families, and
 //! `spec.rs`, the list of all, on top.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// Files under `src`, each with those that it imports; a family's folder counts as one file.
 fn imports() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
-    let room = |path: &Path| PathBuf::from(path.components().next().unwrap().as_os_str()).with_extension("");
-    let mut rooms: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+    let part = |path: &Path| PathBuf::from(path.components().next().unwrap().as_os_str()).with_extension("");
+    let mut imports_by_part: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
     for (path, imports) in file_imports() {
-        let others = imports.iter().map(|path| room(path)).filter(|other| *other != room(&path));
-        rooms.entry(room(&path)).or_default().extend(others);
+        let others = imports.iter().map(|path| part(path)).filter(|other| *other != part(&path));
+        imports_by_part.entry(part(&path)).or_default().extend(others);
     }
-    rooms
+    imports_by_part
 }
 
 fn file_imports() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
@@ -30,7 +30,7 @@ fn file_imports() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
             }
         }
     }
-    // `name` in `folder` as a file; a name that is none is an item of that folder's own file.
+    // `name` in `folder` as a file; a name that is not a file is an item of that folder's own file.
     let file = |folder: &Path, name: &str| {
         [folder.join(name).with_extension("rs"), folder.join(name).join("mod.rs"), folder.join("mod.rs")]
             .into_iter()

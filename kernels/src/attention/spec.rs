@@ -27,18 +27,18 @@ pub struct AttentionSpec {
     pub heads_per_group: usize,
     /// Words of K, and of V, that a lane has in flight, at most.
     pub words_ahead: usize,
-    /// Rows of `input`: q as `heads` leaves it or, with a prologue, q, k and v.
+    /// Elements between rows of `input`: q as `heads` writes it or, with a prologue, q, k and v.
     pub input_stride: usize,
-    /// What `heads` would do, in its place: one part each for q, k and v.
+    /// The work of `heads`, if this kernel does it: one part each for q, k and v.
     pub prologue: Option<HeadsSpec>,
     /// `cap` in `cap * tanh(score / cap)`; `None`: scores are not capped.
     pub softcap: Option<Number>,
-    /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value; where `split` has
-    /// room for parts, `combine` adds it.
+    /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value. If
+    /// `split` leaves partial results, `combine` adds it.
     pub sinks: bool,
     /// Words between rows of the output.
     pub output_stride: usize,
-    /// Of the result, where `split` has no room for parts of one.
+    /// Format of the result, if `split` leaves no partial results.
     pub output: ActivationFormat,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
@@ -117,7 +117,7 @@ impl AttentionSpec {
         self.sinks && !self.split.is_partial()
     }
 
-    /// (row, head) pairs that a workgroup carries.
+    /// (row, head) pairs of a workgroup.
     fn queries(&self) -> usize {
         self.split.rows_per_group * self.heads_per_group
     }
@@ -146,7 +146,7 @@ impl AttentionSpec {
         self.unroll(self.cache.chunks())
     }
 
-    /// The same of V; divides the tokens of a tile that a lane mixes.
+    /// Words of V that are read together; divides the tokens of a tile that a lane mixes.
     fn value_unroll(&self) -> usize {
         self.unroll(TILE / self.token_shares())
     }

@@ -7,7 +7,7 @@ use crate::combine::{MASKED, partial_quads, with_sink};
 
 /// Buffers of the twin; caches as `heads` writes them.
 pub struct AttentionInputs<'a> {
-    /// As `heads` leaves them, in rows of `query_stride`.
+    /// Queries as `heads` writes them, in rows of `query_stride`.
     pub queries: &'a [f32],
     /// f32 elements between rows of `queries`.
     pub query_stride: usize,
@@ -19,11 +19,11 @@ pub struct AttentionInputs<'a> {
     pub positions: &'a [u32],
     /// Page of the pool for each page of the sequence.
     pub block_table: &'a [u32],
-    /// One of each query head; empty where there are none.
+    /// Sink of each query head; empty if the spec has none.
     pub sinks: &'a [f32],
 }
 
-/// The kernel in plain loops, all rows of one sequence, behind its prologue: two passes over the tokens of each split, no
+/// The kernel in plain loops, all rows of one sequence, after its prologue: two passes over the tokens of each split, no
 /// online rescaling. `output` is in words: the partial results, or rows of the spec's format.
 pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) {
     let dim = spec.cache.head_dim;

@@ -5,8 +5,8 @@
 //! block      load 0 of every lane · load 1 of every lane · … · load 7, a quad of words each
 //! ```
 //!
-//! What was read ends in one word a workgroup, so that no driver leaves a load out; the loads of a block do not wait for one
-//! another. Not part of any program.
+//! Each workgroup writes the exclusive or of the words that it read, so that no driver removes a load; the loads of a block do not
+//! wait for one another. No program contains this kernel.
 
 mod spec;
 mod twin;

@@ -6,11 +6,11 @@ use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
-/// There is nothing to choose.
+/// The kernel has no parameters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BandwidthProbeSpec {}
 
-/// What every device has: Vulkan guarantees workgroups of 128.
+/// Invocations of a workgroup: Vulkan guarantees 128 on every device.
 pub(super) const LANES: usize = 128;
 /// Words of 16 bytes that a lane has in flight.
 pub(super) const LOADS: usize = unicorn_artifact::kernels::READ_BLOCK_BYTES as usize / (16 * LANES);

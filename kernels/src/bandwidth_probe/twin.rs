@@ -23,7 +23,7 @@ mod tests {
         words[0] = 1;
         words[BLOCK_WORDS + 5] = 2;
         words[2 * BLOCK_WORDS] = 4;
-        // Behind the last whole block.
+        // After the last whole block.
         words[3 * BLOCK_WORDS] = 8;
         assert_eq!(folded(&words, 2), [5, 2]);
         assert_eq!(folded(&words, 4), [1, 2, 4, 0]);

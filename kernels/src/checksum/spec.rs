@@ -7,11 +7,11 @@ use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
-/// There is nothing to choose.
+/// The kernel has no parameters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChecksumSpec {}
 
-/// One lane a chunk.
+/// Invocations of a workgroup: one for each chunk.
 pub(super) const LANES: usize = (SUBTREE_BYTES / CHUNK_BYTES) as usize;
 /// The first 32 bits of the fractional parts of the square roots of the first eight primes, as in SHA-256.
 pub(super) const IV: [u32; 8] =

@@ -4,8 +4,9 @@
 //! partials   [row][head][split]( mix: head_dim / 4 vec4<f32>, then vec4(maximum m_s, sum_s, splits, 0) )
 //! ```
 //!
-//! A split's mix and sum are of `e^(score - m_s)`. There is room for more splits than attention may make: each stores how many
-//! there are, so that this kernel does not depend on how attention was split, and the parts behind them are not read.
+//! A split's mix and sum have the weights `e^(score - m_s)`. The buffer may hold more splits than attention makes: each split
+//! stores their number, so that this kernel does not depend on how attention was split, and the parts after the last split are not
+//! read.
 
 mod spec;
 mod twin;

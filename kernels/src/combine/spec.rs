@@ -14,7 +14,7 @@ pub struct CombineSpec {
     pub n_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// As attention's `split.max_splits`.
+    /// Maximum number of splits of a head, as attention's `split.max_splits`.
     pub max_splits: usize,
     /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value.
     pub sinks: bool,
@@ -22,16 +22,16 @@ pub struct CombineSpec {
     pub output_stride: usize,
     /// Format of the result.
     pub output: ActivationFormat,
-    /// Of a workgroup, as many as a head has vectors of four at least; those that its width leaves share its splits.
+    /// Invocations of a workgroup, at least one for each vector of four of a head; with several for each, they share its splits.
     pub lanes: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
 }
 
-/// Of a score that does not count: exp(MASKED - m) is 0 for every m that occurs.
+/// A score that does not count: exp(MASKED - m) is 0 for every m that occurs.
 pub(crate) const MASKED: f32 = -1e30;
 
-/// Vectors of four of what one split leaves for one head.
+/// Vectors of four f32 that one split writes for one head.
 pub(crate) fn partial_quads(head_dim: usize) -> usize {
     head_dim.div_ceil(4) + 1
 }
@@ -41,7 +41,7 @@ pub fn partials_len(rows: usize, n_heads: usize, head_dim: usize, max_splits: us
     4 * rows * n_heads * max_splits * partial_quads(head_dim)
 }
 
-/// Where a result goes: the role of its binding.
+/// Role of the binding to which a result is written.
 pub(crate) fn result_role(format: ActivationFormat) -> Role {
     if format == ActivationFormat::F32 { Role::Output } else { Role::Encoded }
 }

@@ -3,7 +3,7 @@
 use super::spec::{CombineSpec, MASKED, partial_quads};
 use crate::activation_format::{MIXED_FACTOR, encode_divided_row};
 
-/// The kernel in plain loops, for `n_rows` rows; `sinks` is empty where there are none, `output` in words of the spec's format.
+/// The kernel in plain loops, for `n_rows` rows; `sinks` is empty if the spec has none, `output` is in words of the spec's format.
 pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, output: &mut [u32]) {
     let partial_len = 4 * partial_quads(spec.head_dim);
     let (maximum, sum, splits) = (partial_len - 4, partial_len - 3, partial_len - 2);

@@ -1,9 +1,9 @@
 //! Attention of one row a sequence, from q, k and v to the result in one dispatch: `heads`, `attention` and `combine` for
 //! devices whose subgroups hold a head.
 //!
-//! Formulas, the cache and the splits are those of `attention`. What differs is how little waits: K and V of a subgroup's first
-//! tokens are in flight while it norms and rotates queries, softmax and mix need no workgroup memory, and the splits of a head
-//! increment a completion counter when they have written their parts: the last one combines them (the layout of a part is in
+//! Formulas, the cache and the splits are those of `attention`. The difference is that less work waits: K and V of a subgroup's
+//! first tokens are in flight while it norms and rotates queries, softmax and mix need no workgroup memory, and the splits of a
+//! head increment a completion counter when they have written their parts: the last one combines them (the layout of a part is in
 //! `combine`).
 //!
 //! ```text

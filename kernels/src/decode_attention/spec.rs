@@ -25,7 +25,7 @@ pub struct DecodeAttentionSpec {
     pub cache: CacheLayout,
     /// Index of the cache's KV group, whose block table is read.
     pub kv_group: usize,
-    /// Of one row; its tile is the workgroup's lanes.
+    /// Division of the cached tokens of one row between workgroups; `tile` is the number of lanes of a workgroup.
     pub split: Split,
     /// Query heads of one KV head that a workgroup takes; divides `gqa`.
     pub heads_per_group: usize,
@@ -43,7 +43,7 @@ pub struct DecodeAttentionSpec {
     pub output: ActivationFormat,
     /// The matmul that reads the result of one row: each split loads its weights, and the last split of a head to complete does it.
     pub fused_tail: Option<FusedTailSpec>,
-    /// As `MatMulSpec::clears`.
+    /// Elements of the sums that the next dispatch adds to, zeroed here, as `MatMulSpec::clears`.
     pub clears: usize,
     /// Divides a page's tokens.
     pub subgroup_size: u32,
@@ -152,12 +152,12 @@ impl DecodeAttentionSpec {
             && cache.head_dim.is_multiple_of(2)
     }
 
-    /// Groups of 32 elements that a workgroup makes.
+    /// Groups of 32 elements that a workgroup computes.
     pub fn result_groups(&self) -> usize {
         self.heads_per_group * self.cache.head_dim / ACTIVATION_GROUP
     }
 
-    /// Groups of the next matrix' weights that a lane holds; 0: it does none.
+    /// Groups of the next matrix' weights that a lane holds; 0: there is no fused tail.
     pub fn tail_groups_per_lane(&self) -> usize {
         self.fused_tail.as_ref().map_or(0, |next| next.groups_per_lane(self.lanes(), self.result_groups()))
     }
@@ -194,7 +194,7 @@ impl DecodeAttentionSpec {
         (lanes, self.lanes() / lanes)
     }
 
-    /// Vectors that subgroups leave for the workgroup's sum, and later the shares of a pass.
+    /// Vectors that subgroups store for the workgroup's sum, and later the shares of a pass.
     fn mixed_len(&self) -> usize {
         (self.heads_per_group * self.chunk_quads() * self.lanes()).max(self.lanes())
     }

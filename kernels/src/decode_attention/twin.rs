@@ -5,7 +5,7 @@ use crate::attention::AttentionSpec;
 use crate::split::Split;
 
 impl DecodeAttentionSpec {
-    /// The same work as `attention` does it, in one split: its twin is this kernel's.
+    /// The spec of `attention` for the same work, in one split: its twin is this kernel's.
     pub fn as_attention(&self) -> AttentionSpec {
         AttentionSpec {
             gqa: self.gqa,

@@ -4,7 +4,7 @@
 //! `torch_recurrent_gated_delta_rule`. For each value head with state `S` of (key dim, value dim), and its key head's q and k:
 //!
 //! ```text
-//! q, k = x / sqrt(Σ x² + 1e-6)            q is divided by sqrt(key dim) besides
+//! q, k = x / sqrt(Σ x² + 1e-6)            q is also divided by sqrt(key dim)
 //! S *= exp(-exp(rate) · softplus(decay + bias))
 //! S += k ⊗ (sigmoid(strength) · (v - Sᵀ k))
 //! y  = Sᵀ q

@@ -12,7 +12,7 @@ use crate::template::{Values, render};
 pub struct DeltaRuleSpec {
     /// Value heads, the sizes of a head's state, and where it is kept. A key has a multiple of 4 elements.
     pub state: StateLayout,
-    /// Heads of queries and keys: consecutive value heads share one, equally many each.
+    /// Heads of queries and keys: each is shared by the same number of consecutive value heads.
     pub key_heads: usize,
     /// Index of the KV group whose block table names the page.
     pub kv_group: usize,
@@ -22,7 +22,7 @@ pub struct DeltaRuleSpec {
     pub gate_stride: usize,
     /// Elements between rows of the output.
     pub output_stride: usize,
-    /// Each row is the only one of its sequence; otherwise all are of one.
+    /// Whether each row is the only one of its sequence; otherwise all rows are of one sequence.
     pub rows_are_alone: bool,
 }
 

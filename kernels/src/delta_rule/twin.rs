@@ -12,11 +12,12 @@ pub struct DeltaRuleInputs<'a> {
     pub strength: &'a [f32],
     /// (heads)
     pub decay_rate: &'a [f32],
-    /// (heads), added to decay.
+    /// (heads), added to `decay`.
     pub bias: &'a [f32],
 }
 
-/// Rows of one sequence. `states`: (heads, key dim, value dim), before the first row and, afterwards, behind the last.
+/// The kernel for rows of one sequence. `states`, (heads, key dim, value dim), are those before the first row on entry, and those
+/// after the last row on return.
 pub fn twin(spec: &DeltaRuleSpec, inputs: &DeltaRuleInputs, states: &mut [f32], output: &mut [f32]) {
     let (heads, keys, values) = (spec.state.heads, spec.state.key_dim, spec.state.value_dim);
     for (row, x) in inputs.input.chunks_exact(spec.input_stride).enumerate() {

@@ -1,7 +1,7 @@
 //! Matrix times many activations, by packed integer dot products: the matmul of prefill on devices without matrix units.
 //!
-//! Formula: that of `gemm`, `y[t][n] = Σ_k W[n][k] · x[t][k]`, x a `Quantized` row as in `activations`. Folded in, according to the spec: bias;
-//! activation·mul of interleaved gate and up tiles.
+//! Formula: that of `gemm`, `y[t][n] = Σ_k W[n][k] · x[t][k]`, x a `Quantized` row as in `activation_format`. Folded in, according
+//! to the spec: bias; activation·mul of interleaved gate and up tiles.
 //!
 //! ```text
 //! stage    32 columns: of every row of the tile, its int8 codes and a scale, in workgroup memory

@@ -29,7 +29,7 @@ impl DotGemmSpec {
     }
 }
 
-/// Words of a row's codes of a group, and one more that begins with their scale: their odd number leaves eight rows in different banks.
+/// Words of a row's codes of a group, and one more that begins with their scale: an odd number puts eight rows in different banks.
 fn row_words(planes: usize) -> usize {
     2 * planes + 1
 }

@@ -1,4 +1,4 @@
-//! One operation on each element of a row: what the unfused graph needs where fusion folds the same into a matmul.
+//! One operation on each element of a row, for graphs in which it is not fused into a matmul.
 
 mod spec;
 mod twin;

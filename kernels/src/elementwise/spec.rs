@@ -19,7 +19,7 @@ pub struct ElementwiseSpec {
     pub input_stride: usize,
     /// Elements between rows of the output.
     pub output_stride: usize,
-    /// Rows for each row of the step: of a mixture of experts, one for each that a row is given to.
+    /// Rows for each row of the step: in a mixture of experts, one for each expert of a row.
     pub rows_per_token: usize,
 }
 
@@ -38,7 +38,7 @@ pub enum ElementwiseOp {
     SoftCap(Number),
     /// `input * sigmoid(second)`, which has one element a row, `second_stride` apart.
     Gate {
-        /// Elements between them.
+        /// Elements between the gates of two rows.
         second_stride: usize,
     },
     /// `input * sigmoid(second)`

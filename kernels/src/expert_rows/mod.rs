@@ -1,4 +1,4 @@
-//! Rows of a step by expert: what lets a workgroup multiply one expert's matrix by several of the rows that are given to it.
+//! The rows of a step by expert, so that a workgroup can multiply an expert's matrix by several of its rows.
 //!
 //! A *pair* is a row and one of its experts: number `row * chosen + place`, and as such a row of the experts' results.
 //!
@@ -9,8 +9,8 @@
 //!         pairs   those of expert 0, those of expert 1, ...                                 rows * chosen of them
 //! ```
 //!
-//! No tile has pairs of two experts, so that all but the last of each expert are full. A dispatch has a workgroup for every tile that there may be;
-//! those behind the tiles in use end at once.
+//! All pairs of a tile have the same expert, and all tiles of an expert but the last are full. A dispatch has a workgroup for each
+//! of `max_tiles`; those after the tiles in use end at once.
 
 mod spec;
 mod twin;

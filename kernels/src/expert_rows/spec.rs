@@ -6,13 +6,13 @@ use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
-/// Words of a tile, and those before the first.
+/// Words of a tile, and words before the first tile.
 pub const TILE_WORDS: usize = 4;
 
 /// Parameters of one table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExpertRowsSpec {
-    /// Experts that a row may be given to.
+    /// Experts among which the router chooses.
     pub experts: usize,
     /// Experts of a row.
     pub chosen: usize,
@@ -25,19 +25,19 @@ pub struct ExpertRowsSpec {
 /// How the rows of each expert are cut into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExpertTiles {
-    /// Most pairs of a tile.
+    /// Maximum number of pairs of a tile.
     pub tile_rows: usize,
-    /// Most tiles of a step, whatever its routes are.
+    /// Maximum number of tiles of a step, whatever its routes are.
     pub max_tiles: usize,
 }
 
 impl ExpertTiles {
-    /// For at most `pairs` pairs: each expert has at most one tile that is not full.
+    /// Tiles for at most `pairs` pairs: each expert has at most one tile that is not full.
     pub fn of(pairs: usize, experts: usize, tile_rows: usize) -> ExpertTiles {
         ExpertTiles { tile_rows, max_tiles: pairs.min(pairs / tile_rows + experts) }
     }
 
-    /// The word of the first pair.
+    /// Index of the word of the first pair.
     pub fn pairs_at(&self) -> usize {
         TILE_WORDS * (1 + self.max_tiles)
     }

@@ -25,9 +25,9 @@ pub fn twin(spec: &ExpertRowsSpec, routes: &[u32], n_rows: usize) -> Vec<u32> {
 /// A tile of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tile {
-    /// Of all of its pairs.
+    /// Expert of all pairs of the tile.
     pub expert: u32,
-    /// Numbers of rows of the experts' results.
+    /// Pairs: indices of rows of the experts' results.
     pub pairs: Vec<u32>,
 }
 

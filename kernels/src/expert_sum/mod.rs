@@ -1,4 +1,4 @@
-//! The results of a row's experts, weighed by the router (`route`), as one row.
+//! The results of a row's experts, weighted by the router (`route`), as one row.
 
 mod spec;
 mod twin;

@@ -9,8 +9,9 @@
 //! O = f O + P V matrices    f = e^(m before - m) of each query, as a matrix of equal columns; divided by the sums at last
 //! ```
 //!
-//! Q, P, K and V are f16, sums are f32. P is `2^14` times what it is in the formula, so that small weights are no subnormals;
-//! the sums have the same factor. V lies transposed in workgroup memory: both operands along what is summed up.
+//! Q, P, K and V are f16, sums are f32. P is `2^14` times what it is in the formula, so that small weights are not subnormal; the
+//! sums have the same factor. V is stored transposed in workgroup memory, so that the summed dimension of both operands is
+//! contiguous.
 
 mod spec;
 mod twin;

@@ -58,13 +58,13 @@ pub struct FlashTile {
 }
 
 impl FlashTile {
-    /// Whether there is a kernel for such a cache: f16, heads that are cut into slices of whole fragments.
+    /// Whether the kernel supports such a cache: f16, and heads that are cut into slices of whole fragments.
     pub fn takes(&self, cache: &CacheLayout) -> bool {
         let whole = cache.head_dim.is_multiple_of(16) && cache.page_tokens.is_multiple_of(self.fragment);
         whole && cache.format == KvFormat::F16 && self.find_slices(cache).is_some()
     }
 
-    /// Parts of a head's dimensions that a subgroup each takes.
+    /// Slices of a head's dimensions, one for each subgroup of a strip of queries.
     fn slices(&self, cache: &CacheLayout) -> usize {
         self.find_slices(cache)
             .unwrap_or_else(|| panic!("a kernel for heads of {} dimensions: {self:?}", cache.head_dim))
@@ -86,8 +86,8 @@ impl FlashTile {
         (1..=gqa.min(self.queries(cache))).rev().find(|heads| gqa.is_multiple_of(*heads)).unwrap_or(1)
     }
 
-    /// Whether it writes a result of `heads` heads in this format: what is written at a time, a page's tokens of dimensions at most,
-    /// is whole groups.
+    /// Whether it can write a result of `n_heads` heads in this format: what it writes at a time, at most as many dimensions as a
+    /// page has tokens, is whole groups.
     pub fn writes(&self, output: ActivationFormat, cache: &CacheLayout, n_heads: usize) -> bool {
         let slice = cache.head_dim / self.slices(cache);
         let groups = [slice, cache.page_tokens].iter().all(|dims| dims.is_multiple_of(ACTIVATION_GROUP));
@@ -101,20 +101,20 @@ impl FlashTile {
         16 * (words + quads) + 4 * self.queries(cache)
     }
 
-    /// Words of K or of V of a page, or of what queries pass through.
+    /// Words of workgroup memory for the K or the V of a page, or for queries before they are in registers.
     fn kv_words(&self, cache: &CacheLayout) -> usize {
         let keys = cache.page_tokens * row_words(cache.head_dim);
         let values = cache.head_dim / self.fragment * self.value_words(cache);
         keys.max(values).max(self.subgroups * self.fragment * row_words(self.fragment))
     }
 
-    /// Words of as many dimensions of V as a fragment has; one more keeps neighbouring chunks in different banks.
+    /// Words of V for the dimensions of a fragment, and one more, so that neighbouring chunks lie in different banks.
     fn value_words(&self, cache: &CacheLayout) -> usize {
         self.fragment * row_words(cache.page_tokens) + 1
     }
 }
 
-/// Words of a row of `elements` f16, and one more, so that eight rows lie in different banks.
+/// Words of a row of `halves` f16, and one more, so that eight rows lie in different banks.
 fn row_words(halves: usize) -> usize {
     halves / HALVES_PER_WORD + 1
 }
@@ -195,14 +195,14 @@ impl Kernel for FlashSpec {
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()));
         let values = result_values(self.output, self.n_heads(), cache.head_dim, values);
-        // Extensions are named before anything else.
+        // Extensions are enabled before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
         extensions.to_owned() + &render(include_str!("kernel.wgsl"), &cache.values(values))
     }
 }
 
 impl FlashSpec {
-    /// The same, divided otherwise.
+    /// The same spec with another tile.
     pub fn with_tile(&self, tile: FlashTile) -> FlashSpec {
         FlashSpec { heads_per_group: tile.heads(&self.cache, self.gqa), tile, ..self.clone() }
     }

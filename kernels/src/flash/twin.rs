@@ -4,7 +4,7 @@ use super::spec::FlashSpec;
 use crate::attention::{self, AttentionInputs, AttentionSpec};
 use crate::split::Split;
 
-/// The kernel in plain loops, all rows of one sequence: attention's, whole. `output` in words of the spec's format.
+/// The kernel in plain loops, all rows of one sequence: the twin of `attention` in one split. `output`: words of the spec's format.
 pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
     let rows_per_group = spec.rows_per_group();
     let attention = AttentionSpec {

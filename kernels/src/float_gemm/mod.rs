@@ -1,14 +1,15 @@
 //! Matrix times many f32 activations: the matmul of prefill on devices without matrix units and packed dot products.
 //!
-//! Formula: that of `gemm`, `y[t][n] = Σ_k W[n][k] · x[t][k]`, in f32. Folded in, according to the spec: bias; activation·mul of interleaved gate
-//! and up tiles.
+//! Formula: that of `gemm`, `y[t][n] = Σ_k W[n][k] · x[t][k]`, in f32. Folded in, according to the spec: bias; activation·mul of
+//! interleaved gate and up tiles.
 //!
 //! ```text
-//! piece    8 columns: every row of the tile as f32 in workgroup memory, column by column; two pieces, by turns
+//! piece    8 columns: every row of the tile as f32 in workgroup memory, column by column; two pieces in turn
 //! lane     lane_rows × lane_tiles results: of each column it loads lane_rows activations and lane_tiles weights, four at a time
 //! ```
 //!
-//! A weight is unpacked once for all rows of the step of a workgroup. Then 8 × 8 results of a lane are 64 multiplications for four loads.
+//! A weight is unpacked once for all rows of the step of a workgroup. For 8 × 8 results, a lane then does 64
+//! multiplications for four loads.
 
 mod spec;
 mod twin;

@@ -14,7 +14,7 @@ use crate::template::render;
 const GROUP_COLS: usize = 32;
 /// Columns that are multiplied between two barriers: those of a word of INT4.
 const PIECE_COLS: usize = 8;
-/// Pieces in workgroup memory: one is multiplied while the next is written. Few of them leave room for more workgroups.
+/// Pieces in workgroup memory: one is multiplied while the next is written. Few of them leave memory for more workgroups.
 const PIECES: usize = 2;
 
 /// Parameters of one pipeline.
@@ -27,7 +27,7 @@ pub struct FloatGemmSpec {
 }
 
 impl FloatGemmSpec {
-    /// Whether the kernel multiplies by such a matrix: INT4 or INT8 weights in whole groups of 32 columns.
+    /// Whether the kernel supports such a matrix: INT4 or INT8 weights in whole groups of 32 columns.
     pub fn takes(layout: &WeightLayout) -> bool {
         (layout.format.has_nibbles() || layout.format == WeightFormat::Int8) && layout.cols.is_multiple_of(GROUP_COLS)
     }

@@ -22,22 +22,22 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Rows that a lane has a part of.
+    /// Rows of which a lane holds a part.
     pub(crate) fn rows(&self) -> usize {
         self.side / self.rows_apart()
     }
 
-    /// Distance between two of them.
+    /// Distance between two rows of a lane, in rows.
     pub(crate) fn rows_apart(&self) -> usize {
         self.subgroup_size as usize / ROW_LANES
     }
 
-    /// Words of two columns that a lane has of each.
+    /// Words of two columns that a lane holds of each of its rows.
     pub(crate) fn words(&self) -> usize {
         self.side / ROW_LANES / 2
     }
 
-    /// Words that a lane has of a fragment.
+    /// Words of a fragment that a lane holds.
     pub(crate) fn lane_words(&self) -> usize {
         self.rows() * self.words()
     }

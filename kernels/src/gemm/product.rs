@@ -15,7 +15,7 @@ use crate::template::Values;
 pub struct Product {
     /// Format and shape of the weights W.
     pub layout: WeightLayout,
-    /// Of the codes that are read.
+    /// Precision of the activations' codes.
     pub input: Precision,
     /// Words between rows of the input.
     pub input_stride: usize,
@@ -23,12 +23,13 @@ pub struct Product {
     pub output_stride: usize,
     /// First column of the output that this matrix writes.
     pub output_first: usize,
-    /// Whether a bias is added, one f32 for each row of the matrix; of experts, all of one and then of the next, whatever part of them the
-    /// stack has.
+    /// Whether a bias is added, one f32 for each row of the matrix. With experts, it has the rows of every expert in turn, also of
+    /// those that are not in the stack.
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
-    /// The matrix is a stack of one for each expert, of which `layout` describes one; with `tiles`, of as many rows as the GEMM's.
+    /// The experts, if the matrix is a stack of one for each, which `layout` describes; its `tiles` have as many rows as the
+    /// GEMM's.
     pub experts: Option<ExpertsSpec>,
 }
 
@@ -40,7 +41,7 @@ pub struct GemmInputs<'a> {
     pub codes: &'a [u32],
     /// (rows of the matrix) f32, or (experts, rows); not read where the spec has no bias.
     pub bias: &'a [f32],
-    /// (rows, routes_stride), of experts; not read where there are none.
+    /// (rows, routes_stride), experts of each row; not read without experts.
     pub routes: &'a [u32],
     /// Rows of the step.
     pub n_rows: usize,
@@ -112,7 +113,7 @@ impl Product {
         }
     }
 
-    /// Each row by the plain product with its expert's matrix.
+    /// Computes each row by the plain product with its expert's matrix.
     fn twin_of_experts(
         &self,
         experts: ExpertsSpec,

@@ -37,7 +37,7 @@ pub struct GemmTile {
     pub matrix_rows: usize,
     /// Rows of the step of a workgroup: each weight is unpacked once for all of them.
     pub step_rows: usize,
-    /// Columns of a stage, 32 or 64: what lies in workgroup memory at a time.
+    /// Columns of a stage, 32 or 64: those in workgroup memory at a time.
     pub k: usize,
     /// Rows and columns of one cooperative matrix, 8 or 16.
     pub fragment: usize,
@@ -81,11 +81,11 @@ impl GemmTile {
     }
 }
 
-/// How words are shared out among lanes.
+/// How words are divided among lanes.
 struct Share {
     /// Loads of a lane.
     each: usize,
-    /// Where there are fewer words than lanes, the number of neighbours that read one together and unpack a part each.
+    /// If there are fewer words than lanes, the number of neighbouring lanes that read the same word and unpack a part each.
     parts: usize,
 }
 
@@ -171,12 +171,12 @@ impl GemmSpec {
         self.tile.subgroups() * self.subgroup_size as usize
     }
 
-    /// Whether every lane loads as much of a stage as the others.
+    /// Whether all lanes load equally much of a stage.
     pub fn shares_out(&self) -> bool {
         self.shares().is_some()
     }
 
-    /// How lanes share out the words of weights and of activations of a stage; `None`: not evenly.
+    /// How the words of weights and of activations of a stage are divided among lanes; `None`: not evenly.
     fn shares(&self) -> Option<(Share, Share)> {
         let chunk_cols = self.product.layout.format.chunk_cols();
         let share = |rows: usize, cols: usize| {

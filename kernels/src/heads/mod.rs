@@ -2,7 +2,7 @@
 //!
 //! Formulas, per head `h` of `head_dim` elements: norm as in `norm`; RoPE (Su et al. 2021) in the half-split form of
 //! transformers: pair `(i, i + d/2)` of the first `d = rotary_dim` elements is rotated by `position · inv_freq[i]`. Cos and sin come
-//! from two short tables by the addition theorem, so that no GPU's own sine of a large angle matters.
+//! from two short tables by the addition theorem, so that no GPU computes the sine of a large angle.
 //!
 //! ```text
 //! rope table   vec2(cos, sin)   variant 0: [position / 256][pair], then [position % 256][pair]; variant 1 the same

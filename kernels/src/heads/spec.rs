@@ -11,12 +11,12 @@ use crate::template::{Values, render};
 /// Positions that share one coarse entry of the RoPE table.
 pub const ROPE_FINE: usize = 256;
 
-/// Parameters of one heads kernel: the parts of one source row, in the order in which they lie there.
+/// Parameters of one heads kernel: the parts of one source row, in their order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HeadsSpec {
     /// Parts of a source row.
     pub parts: Vec<HeadsPart>,
-    /// The row has no values: those are its keys, before their norm and rotation.
+    /// Whether a row has no values of its own: its keys, before their norm and rotation, are its values.
     pub values_are_keys: bool,
     /// Shape of the layer's cache.
     pub cache: CacheLayout,
@@ -47,13 +47,13 @@ pub struct HeadsPart {
     pub rope: bool,
     /// Factor of the elements that go to `Destination::Output`; not applied to the cache.
     pub scale: Number,
-    /// A second factor of them, which depends on the position.
+    /// A second factor of these elements, which depends on the position.
     pub growth: Option<Growth>,
     /// Where the heads are written.
     pub to: Destination,
 }
 
-/// Queries that grow with their position, so that attention over a long context stays sharp: by
+/// A factor of queries that grows with their position, so that attention over a long context stays sharp:
 /// `1 + beta ln(1 + floor(position / interval))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Growth {
@@ -63,7 +63,7 @@ pub struct Growth {
     pub interval: usize,
 }
 
-/// Heads whose RMS norm is meant.
+/// The heads whose RMS norm is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NormOf {
     /// Query heads: `Role::QueryNorm`.
@@ -86,13 +86,13 @@ pub enum Destination {
 }
 
 impl HeadsPart {
-    /// What the elements that go to the output are multiplied by, at `position`.
+    /// Factor of the elements that go to the output, at `position`.
     pub fn scale_at(&self, position: usize) -> f32 {
         let growth = |growth: &Growth| 1.0 + growth.beta.get() * (1.0 + (position / growth.interval) as f32).ln();
         self.scale.get() * self.growth.as_ref().map_or(1.0, growth)
     }
 
-    /// The same in WGSL, where `position` is known.
+    /// WGSL of that factor, for code with a variable `position`.
     pub(crate) fn scale_wgsl(&self) -> String {
         let scale = format!("{:?}f", self.scale.get());
         match self.growth {
@@ -151,7 +151,7 @@ impl HeadsSpec {
         self.parts.iter().any(test)
     }
 
-    /// What vectors are normed and rotated by.
+    /// Buffers by which heads are normed and rotated.
     pub(crate) fn factors(&self) -> impl Iterator<Item = Role> {
         let candidates = [
             (Role::QueryNorm, self.norms(NormOf::Query)),
@@ -199,7 +199,7 @@ impl HeadsSpec {
             .flag("STORE_VALUES", self.has(|part| part.to == Destination::Values))
     }
 
-    /// What each part of the row is, for the kernel of its own.
+    /// Values that describe each part of the row, for the standalone kernel.
     fn part_values(&self, mut values: Values) -> Values {
         let mut first_head = 0;
         for (p, part) in self.parts.iter().enumerate() {

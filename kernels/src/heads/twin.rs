@@ -9,15 +9,15 @@ use crate::norm::{NormSpec, norm_row};
 pub struct HeadsInputs<'a> {
     /// (rows, input_stride), whose values are keys if the spec has `values_are_keys`.
     pub input: &'a [f32],
-    /// (head_dim), weight of the RMS norm of query heads; empty where there is none.
+    /// (head_dim), weight of the RMS norm of query heads; empty if there is none.
     pub query_norm: &'a [f32],
-    /// (head_dim), weight of the RMS norm of key heads; empty where there is none.
+    /// (head_dim), weight of the RMS norm of key heads; empty if there is none.
     pub key_norm: &'a [f32],
     /// (cos, sin) pairs, as `rope_table` makes them.
     pub rope_table: &'a [[f32; 2]],
     /// Position of each row in the sequence, in tokens.
     pub positions: &'a [u32],
-    /// Of one sequence and this KV group: page of the pool for each page of the sequence.
+    /// Page of the pool for each page of the sequence, in this KV group.
     pub block_table: &'a [u32],
     /// Variant of the RoPE table: 0, or 1 for LongRoPE's long frequencies.
     pub rope_variant: usize,

@@ -1,7 +1,7 @@
 //! Matrix times activations: the kernel that reads nearly every byte of the model.
 //!
-//! Formula: `y[t][n] = Σ_k W[n][k] · x[t][k]`, W packed as in `layout`, x as in `activations`. Folded in, as the spec
-//! says: before it the residual sum and RMS norm (`prologue`, one row at a time); after it bias, activation·mul of
+//! Formula: `y[t][n] = Σ_k W[n][k] · x[t][k]`, W packed as in `layout`, x as in `activation_format`. Folded in, according to
+//! the spec: before it the residual sum and RMS norm (`prologue`, one row at a time); after it bias, activation·mul of
 //! interleaved gate and up tiles, the final soft cap, or the quantisation for the next matmul.
 //!
 //! Where x is integers, a group of 32 columns is `scale · x_scale · (Σ q·x_q − zero · Σ x_q)` with both sums in integers, the

@@ -32,8 +32,8 @@ pub struct MatMulSpec {
     pub prologue: Option<NormSpec>,
     /// `F32`, or `Quantized`: then a workgroup makes whole groups.
     pub output: ActivationFormat,
-    /// Whether a bias is added, one f32 for each row of the matrix; of experts, all of one and then of the next, whatever part of them the
-    /// stack has.
+    /// Whether a bias is added, one f32 for each row of the matrix. With experts, it has the rows of every expert in turn, also of
+    /// those that are not in the stack.
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
@@ -43,39 +43,40 @@ pub struct MatMulSpec {
     pub clears: usize,
     /// `cap` in `cap * tanh(y / cap)`; `None`: the result is not capped.
     pub softcap: Option<Number>,
-    /// The matrix is a stack of one for each expert, of which `layout` describes one.
+    /// The experts, if the matrix is a stack with one matrix for each, which `layout` describes.
     pub experts: Option<ExpertsSpec>,
-    /// Reads row `StepHeader::logits_row` only and writes row 0.
+    /// Whether it reads row `StepHeader::logits_row` only and writes row 0.
     pub row_from_step: bool,
     /// How lanes share the work.
     pub tile: MatMulTile,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`. Not of f32
-    /// activations.
+    /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`. Not supported for
+    /// f32 activations.
     pub counter_sync: bool,
 }
 
-/// Which matrices of the stack multiply a row: those of the experts that `route` chose for it. The result has a row for each of them, those of
-/// a row of the step one after the other.
+/// Which matrices of the stack multiply a row: those of the experts that `route` chose for it. The result has a row for each of
+/// them; those of the same row of the step follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExpertsSpec {
     /// Experts of a row.
     pub chosen: usize,
-    /// The input has such rows, too. Otherwise all experts of a row read the same.
+    /// Whether the input has a row for each expert of a row, too. Otherwise all experts of a row read the same row.
     pub own_input: bool,
-    /// The first expert of the stack: a large one is cut into several matrices.
+    /// The first expert of the stack: a large stack is cut into several matrices.
     pub first: usize,
     /// Experts of the stack.
     pub count: usize,
     /// Words between rows of the routes.
     pub routes_stride: usize,
-    /// A workgroup has several rows of one expert, which it takes from a table (`expert_rows`); `None`: one row, whose expert is in the routes.
+    /// Tiles of the table (`expert_rows`) from which a workgroup takes several rows of one expert; `None`: a workgroup has one row,
+    /// whose expert is in the routes.
     pub tiles: Option<ExpertTiles>,
 }
 
 impl ExpertsSpec {
-    /// Which matrix of the stack row `row` of the result is made by, and of which row of the input; `None`: another stack has its expert.
+    /// The matrix of the stack and the row of the input that give row `row` of the result; `None`: its expert is in another stack.
     pub(crate) fn matrix_and_input(&self, routes: &[u32], row: usize) -> Option<(usize, usize)> {
         let step_row = row / self.chosen;
         let expert = routes[step_row * self.routes_stride + row % self.chosen] as usize;
@@ -83,12 +84,12 @@ impl ExpertsSpec {
         Some((matrix, if self.own_input { row } else { step_row }))
     }
 
-    /// The biases of matrix `matrix` of the stack, of `rows` rows; nothing where there is none.
+    /// The biases of matrix `matrix` of the stack, (rows); empty if there is no bias.
     pub(crate) fn bias_of<'a>(&self, biases: &'a [f32], matrix: usize, rows: usize, has_bias: bool) -> &'a [f32] {
         if has_bias { &biases[(self.first + matrix) * rows..][..rows] } else { &[] }
     }
 
-    /// Where a kernel finds which rows an expert is given.
+    /// Role of the buffer that assigns rows to experts.
     pub(crate) fn role(&self) -> Role {
         if self.tiles.is_some() { Role::ExpertRows } else { Role::Routes }
     }
@@ -124,10 +125,10 @@ pub struct MatMulTile {
     pub group_tiles: usize,
     /// Groups of 32 columns that a lane has in flight, where the input is integers.
     pub unroll: usize,
-    /// How often a workgroup makes its rows, each time those after the last: a prologue then serves that many times more rows.
+    /// Passes of a workgroup, each over the matrix rows after those of the last: a prologue then serves that many times more rows.
     pub passes: usize,
-    /// With `counter_sync`, the kernel has its first weights before it waits, and holds them. Otherwise the driver may load them later, and so
-    /// saves their registers.
+    /// With `counter_sync`, whether the kernel loads its first weights before it waits, and keeps them in registers. Otherwise the
+    /// driver may load them later, which saves these registers.
     pub early: bool,
     /// How the lanes of a subgroup share what they load.
     pub sharing: Sharing,
@@ -137,13 +138,14 @@ pub struct MatMulTile {
 /// `split_k` of 1, and are for devices that are a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Sharing {
-    /// Not at all.
+    /// Each lane loads what it needs itself.
     #[default]
     Own,
-    /// A lane loads one of every eight activations and gets the others from its neighbours: for devices where each lane's load has a cost.
+    /// A lane loads one of every eight activations and receives the others from its neighbours: for devices where each lane's load
+    /// has a cost.
     Broadcast,
-    /// Lanes take eight columns of a row, the rows of a tile follow one another: where what is the same for all lanes is
-    /// loaded once, and other loads are slow. Needs `tokens_per_lane` of 1.
+    /// Lanes take eight columns of a row, the rows of a tile follow one another: for devices that load a value which all lanes
+    /// share only once, and on which other loads are slow. Needs `tokens_per_lane` of 1.
     Across,
 }
 
@@ -266,7 +268,7 @@ impl MatMulSpec {
         if self.act_mul.is_some() { self.layout.rows / 2 } else { self.layout.rows }
     }
 
-    /// Rows of the result that one workgroup makes in a pass.
+    /// Rows of the result that one workgroup computes in a pass.
     pub fn group_rows(&self) -> usize {
         let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
         if self.act_mul.is_some() { rows / 2 } else { rows }
@@ -301,18 +303,18 @@ impl MatMulSpec {
         if parts > 1 { of_one * self.tile.tiles_per_lane * self.tile.tokens_per_lane } else { 0 }
     }
 
-    /// What it loads before it waits, and keeps.
+    /// Buffers from which it loads before it waits; it keeps what it loaded.
     fn guarded(&self) -> &[Role] {
         if self.tile.early { &[Role::Weights, Role::TailWeights] } else { &[Role::TailWeights] }
     }
 
-    /// Groups of the next matrix' weights that a lane holds; 0: it does none.
+    /// Groups of the next matrix' weights that a lane holds; 0: there is no fused tail.
     pub fn tail_groups_per_lane(&self) -> usize {
         let groups = self.group_rows() / ACTIVATION_GROUP;
         self.fused_tail.as_ref().map_or(0, |next| next.groups_per_lane(self.tile.workgroup_size(), groups))
     }
 
-    /// Of the matrices that it multiplies by.
+    /// Formats of the matrices that it multiplies by.
     fn formats(&self) -> Vec<WeightFormat> {
         [Some(&self.layout), self.fused_tail.as_ref().map(|next| &next.layout)]
             .into_iter()
@@ -372,7 +374,7 @@ impl MatMulSpec {
     /// Numbers by which loops are unrolled.
     fn loop_values(&self, values: Values) -> Values {
         let (tile, format) = (&self.tile, self.layout.format);
-        // Groups that a lane has in flight, and rounds in which it has had all of its own.
+        // Groups that a lane has in flight, and rounds after which it has processed all of its own.
         let own = activation_format::groups(self.layout.cols).div_ceil(tile.split_k);
         let unroll = tile.unroll.min(own).max(1);
         // Lanes of a row that are in one subgroup add up by shuffles.
@@ -392,7 +394,7 @@ impl MatMulSpec {
             .flag("BIAS", self.bias)
     }
 
-    /// Quads of the normed row that a lane makes.
+    /// Quads of the normed row that a lane computes.
     fn prologue_slots(&self) -> usize {
         let elements = match self.input {
             ActivationFormat::F32 => self.layout.padded_cols(),

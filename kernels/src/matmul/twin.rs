@@ -10,19 +10,19 @@ use crate::norm::norm_row;
 pub struct MatMulInputs<'a> {
     /// The packed matrix, in the spec's layout.
     pub packed: &'a [u8],
-    /// The matrix of the matmul behind; empty where there is none.
+    /// The matrix of the next matmul; empty without a fused tail.
     pub tail_packed: &'a [u8],
-    /// Words of (rows, input_stride): what the norm reads in f32, or the input in its format.
+    /// Words of (rows, input_stride): f32 that the norm reads, or the input in its format.
     pub input: &'a [u32],
     /// (rows, input_stride), the residual stream before the sum; empty unless the prologue adds it.
     pub residual: &'a [f32],
     /// (cols), weight of the prologue's norm; empty without a prologue.
     pub norm_weight: &'a [f32],
-    /// (cols), weight of the norm on the input before the sum; empty where there is none.
+    /// (cols), weight of the norm on the input before the sum; empty if there is none.
     pub post_norm_weight: &'a [f32],
-    /// (rows of the matrix) f32, or (experts, rows); empty where there is none.
+    /// (rows of the matrix) f32, or (experts, rows); empty if there is no bias.
     pub bias: &'a [f32],
-    /// (rows, routes_stride), of experts; empty where there are none.
+    /// (rows, routes_stride), experts of each row; empty without experts.
     pub routes: &'a [u32],
     /// Rows of the step.
     pub n_rows: usize,
@@ -30,8 +30,8 @@ pub struct MatMulInputs<'a> {
     pub logits_row: usize,
 }
 
-/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or (next rows, 2) of the next matmul's sums, and, with
-/// an adding prologue, `sum`.
+/// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or of the next matmul's sums (next rows, 2),
+/// and, if the prologue adds the residual, `sum`.
 pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
     if let Some(experts) = spec.experts {
         return twin_of_experts(spec, experts, inputs, output);
@@ -82,7 +82,7 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
     }
 }
 
-/// Each row by the plain matmul of its expert's matrix.
+/// Computes each row by the plain matmul with its expert's matrix.
 fn twin_of_experts(spec: &MatMulSpec, experts: ExpertsSpec, inputs: &MatMulInputs, output: &mut [u32]) {
     let one = MatMulSpec { experts: None, ..spec.clone() };
     for row in 0..inputs.n_rows * experts.chosen {

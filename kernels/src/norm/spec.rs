@@ -27,15 +27,15 @@ pub struct NormSpec {
     pub scale_sum: bool,
     /// Norm the sum. Without, the result is the sum itself, in `format`.
     pub norm_sum: bool,
-    /// The input is `sums`, two words an element.
+    /// The input is fixed-point sums, two words an element.
     pub fixed_sums: bool,
     /// How the result is stored.
     pub format: ActivationFormat,
-    /// Of the kernel of its own: a multiple of 8.
+    /// Invocations of a workgroup of the standalone kernel: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// Of the standalone kernel: synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`.
+    /// The standalone kernel synchronises with the dispatches before and after it by counters, not by barriers: see `counter_sync`.
     pub counter_sync: bool,
 }
 
@@ -74,7 +74,7 @@ impl Kernel for NormSpec {
 }
 
 impl NormSpec {
-    /// The operands, without step and output.
+    /// Roles of the operands, without step and output.
     pub(crate) fn data_roles(&self) -> Vec<Role> {
         let mut roles = vec![if self.fixed_sums { Role::InputFixedSums } else { Role::InputQuads }];
         if self.norm_sum {

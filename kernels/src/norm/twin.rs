@@ -2,8 +2,8 @@
 
 use super::spec::NormSpec;
 
-/// One row in plain loops: the sum and the normed sum. `residual`, `post_weight` and `weight` may be empty where unused; behind the
-/// elements of `post_weight` is the sum's factor, where the spec has one.
+/// One row in plain loops: the sum and the normed sum. `residual`, `post_weight` and `weight` may be empty if unused; after the
+/// elements of `post_weight` comes the sum's factor, if the spec has one.
 pub fn norm_row(
     spec: &NormSpec,
     input: &[f32],

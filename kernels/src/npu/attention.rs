@@ -11,8 +11,9 @@
 //! output object       depth/4 blocks of 4×4 bf16: four rows
 //! ```
 //!
-//! Blocks are row-major inside. Corrections and inverses stand four times, once for each column of a block, so that one vector multiplies a block. The
-//! softmax is online, with its running maximum subtracted (Milakov and Gimelshein, arXiv 1805.02867; FlashAttention, arXiv 2205.14135).
+//! Blocks are row-major inside. Corrections and inverses are stored four times, once for each column of a block, so that one vector
+//! multiplies a block. The softmax is online, with its running maximum subtracted (Milakov and Gimelshein, arXiv 1805.02867;
+//! FlashAttention, arXiv 2205.14135).
 
 use half::bf16;
 

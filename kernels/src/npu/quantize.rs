@@ -52,7 +52,7 @@ impl Weights {
         weights
     }
 
-    /// The weights of a column that its codes stand for, as the model has them: rotated back.
+    /// The weights of a column, decoded from its codes and rotated back, as in the model.
     pub fn column(&self, shape: &GemmShape, col: usize) -> Vec<f32> {
         let mut values: Vec<f32> = (0..shape.depth).map(|k| self.value(shape, col, k)).collect();
         rotate(&mut values);
@@ -79,10 +79,10 @@ impl Weights {
         bytes
     }
 
-    /// The weights that [`Weights::pack`] has packed.
+    /// Restores the weights that [`Weights::pack`] has packed.
     ///
     /// # Panics
-    /// If `bytes` are not as many as the shape has.
+    /// If `bytes` have another length than the shape's weights.
     pub fn unpack(shape: &GemmShape, bytes: &[u8]) -> Weights {
         assert_eq!(bytes.len(), shape.weight_bytes(), "bytes of packed weights");
         let CoreTile { cols, depth, .. } = shape.core;
@@ -144,7 +144,7 @@ impl Weights {
 /// All tiles one after the other, by weight stream and then by column tile, are what [`Weights::pack`] gives for the whole matrix; memory is needed
 /// for one of them.
 pub fn pack_tile(shape: &GemmShape, values: &[f32], depth: usize) -> Vec<u8> {
-    // What follows the sums has no part in the weights but their order, which is the caller's.
+    // The epilogue affects only the order of the weights, which the caller chooses.
     let core = CoreTile { epilogue: Epilogue::Scale, ..shape.core };
     let tile = GemmShape { cols: core.cols, columns: 1, core, ..*shape };
     Weights::quantize(&tile, values, core.cols, depth).pack(&tile)
@@ -155,7 +155,7 @@ fn scale_of_group(values: &[f32]) -> f32 {
     values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / 7.0
 }
 
-/// Column of the source matrix that packed column `col` holds; none for padding.
+/// Column of the source matrix that packed column `col` holds; `None` for padding.
 pub fn source_column(epilogue: Epilogue, col: usize, cols: usize) -> Option<usize> {
     match epilogue {
         Epilogue::Scale => (col < cols).then_some(col),

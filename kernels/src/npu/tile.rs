@@ -6,8 +6,9 @@
 //! output object       4 rows × outputs bf16, row-major
 //! ```
 //!
-//! An object holds one group of k, `depth`. The multipliers of 8 columns stand four times, once for each row of a block, so that one vector
-//! load gives the 32 lanes that they multiply. Scales travel with every object: a third stream would not fit into a core's two channels.
+//! An object holds one group of k, `depth`. The multipliers of 8 columns are stored four times, once for each row of a block, so
+//! that one vector load gives the 32 lanes that they multiply. Scales travel with every object: a third stream would not fit into a
+//! core's two channels.
 
 use unicorn_artifact::{NpuProgram, NpuShape};
 
@@ -27,7 +28,7 @@ pub const BLOCK_SUMS: usize = BLOCK_ROWS * BLOCK_COLS;
 pub const REGISTER_ROWS: usize = 4;
 /// Blocks of sums, across, that a core keeps in registers.
 pub const REGISTER_COLS: usize = 2;
-/// Rows of cores in the array, each of which takes other rows of the activations.
+/// Rows of cores in the array, each with its own rows of the activations.
 pub const CORE_ROWS: usize = 4;
 /// Rows of a GEMV: a core's tile of this number of rows is one of a GEMV, and one of more rows one of a GEMM.
 pub const GEMV_ROWS: usize = 8;
@@ -170,7 +171,7 @@ impl GemmShape {
         let mut shape = GemmShape { rows, cols, depth, columns, core };
         shape.rows = rows.next_multiple_of(shape.tile_rows());
         shape.cols = cols.next_multiple_of(shape.tile_cols());
-        // An even number of objects: both buffers of a stream are where they were when the next tile begins.
+        // An even number of objects, so that every tile begins with the same one of a stream's two buffers.
         shape.depth = depth.next_multiple_of(2 * core.depth);
         shape
     }
@@ -201,7 +202,7 @@ impl GemmShape {
         if self.is_gemv() { 2 * self.columns - 1 } else { self.columns }
     }
 
-    /// Array columns through which activations enter, and array rows that take others than the rest: a GEMV has one of each.
+    /// Array columns through which activations enter, and array rows with different activations: a GEMV has one of each.
     pub fn activation_spread(&self) -> [usize; 2] {
         if self.is_gemv() { [1, 1] } else { [self.columns, CORE_ROWS] }
     }

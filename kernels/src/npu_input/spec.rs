@@ -17,24 +17,24 @@ pub struct NpuInputSpec {
     pub stride: usize,
     /// Rows of the NPU program; those that the step does not have become 0.
     pub rows: usize,
-    /// Values of k of the NPU program; those behind `width` become 0.
+    /// Values of k of the NPU program; those from `width` on become 0.
     pub depth: usize,
     /// Columns of the array through which activations enter.
     pub columns: usize,
-    /// Rows of the array that take others than the rest.
+    /// Rows of the array with different activations.
     pub array_rows: usize,
     /// Rows of a core's tile.
     pub core_rows: usize,
     /// Values of k of an object.
     pub core_depth: usize,
-    /// Of a workgroup: a multiple of 8.
+    /// Invocations of a workgroup: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
 }
 
 impl NpuInputSpec {
-    /// For rows of `width` elements and a program of this shape.
+    /// The spec for rows of `width` elements and a program of this shape.
     pub fn of(shape: &GemmShape, width: usize, stride: usize, lanes: usize, subgroup_size: u32) -> NpuInputSpec {
         let GemmShape { rows, depth, core, .. } = *shape;
         let [columns, array_rows] = shape.activation_spread();

@@ -1,4 +1,4 @@
-//! The outputs of an NPU program, rows of bf16, as f32 rows: the same numbers.
+//! Converts the outputs of an NPU program, rows of bf16, to f32 rows without rounding.
 
 mod spec;
 

@@ -17,7 +17,7 @@ pub struct NpuOutputSpec {
     pub stride: usize,
 }
 
-/// Elements of four words, which a lane converts.
+/// Elements that a lane converts: four words of bf16.
 const LANE_VALUES: usize = 8;
 const WORKGROUP: usize = 64;
 

@@ -1,7 +1,7 @@
-//! An f32 row as the integers, or their values in f16, that the next matmul reads, where the kernel that made it could not write them
-//! itself.
+//! Converts an f32 row to the integers, or their values in f16, that the next matmul reads, if the kernel that wrote the row
+//! cannot.
 //!
-//! Formats and formulas: `activations`. One workgroup a row, because a `RowScaled` row, or one of `Halves`, has one factor.
+//! Formats and formulas: `activation_format`. One workgroup a row, because a `RowScaled` or `Halves` row has one factor.
 
 mod spec;
 

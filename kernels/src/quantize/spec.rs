@@ -14,13 +14,13 @@ pub struct QuantizeSpec {
     pub width: usize,
     /// Elements between rows of the input, and words between rows of the output.
     pub stride: usize,
-    /// Not `F32`.
+    /// Format of the output, not `F32`.
     pub format: ActivationFormat,
-    /// Of a workgroup: a multiple of 8.
+    /// Invocations of a workgroup: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// Rows for each row of the step: of a mixture of experts, one for each that a row is given to.
+    /// Rows for each row of the step: in a mixture of experts, one for each expert of a row.
     pub rows_per_token: usize,
 }
 

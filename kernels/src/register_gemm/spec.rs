@@ -13,7 +13,7 @@ use crate::template::render;
 const HALVES_PER_WORD: usize = 8;
 /// Columns of a stage.
 const STAGE: usize = HALVES_BLOCK;
-/// Columns of a stage that one lane has of each of its rows.
+/// Columns of a stage that one lane holds of each of its rows.
 const LANE_COLUMNS: usize = STAGE / ROW_LANES;
 
 /// Parameters of one GEMM from registers.
@@ -21,7 +21,7 @@ const LANE_COLUMNS: usize = STAGE / ROW_LANES;
 pub struct RegisterGemmSpec {
     /// What is multiplied, and where the result goes.
     pub product: Product,
-    /// Products of gate and up become `Halves`, whole blocks of them; else results are f32.
+    /// Whether products of gate and up become `Halves`, in whole blocks; otherwise results are f32.
     pub halves_out: bool,
     /// How a workgroup divides it.
     pub tile: RegisterTile,
@@ -179,13 +179,13 @@ impl RegisterGemmSpec {
         self.product.layout.cols.div_ceil(STAGE)
     }
 
-    /// Counters that splits need: one a tile of the result.
+    /// Completion counters that splits need: one for each tile of the result.
     pub fn completion_counters(&self) -> usize {
         let [across, down, _] = self.workgroups();
         if self.splits > 1 { across * down } else { 0 }
     }
 
-    /// f32 elements that the splits leave.
+    /// f32 elements of the partial sums of all splits.
     pub fn partials_len(&self) -> usize {
         self.completion_counters() * self.splits * self.tile.step_rows * self.tile.matrix_rows()
     }
@@ -253,7 +253,7 @@ mod tests {
             }
             assert_eq!(covered.len(), rows * matrix_rows * stages, "{spec:?}");
             assert!(covered.values().all(|&count| count == 1), "{spec:?}");
-            // Each leaves its sums in a place of its own, and the places fill the buffer.
+            // Each workgroup writes its sums to a place of its own, and the places fill the buffer.
             assert!(
                 partials.keys().copied().eq(0..across * down * splits) && partials.values().all(|&count| count == 1)
             );

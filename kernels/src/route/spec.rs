@@ -11,7 +11,7 @@ use crate::template::{Values, render};
 pub struct RouteSpec {
     /// Logits of a row.
     pub experts: usize,
-    /// Experts that a row is given to.
+    /// Experts of a row.
     pub chosen: usize,
     /// Whether the weights of a row's experts sum to 1.
     pub normalized: bool,

@@ -2,7 +2,7 @@
 
 use super::spec::RouteSpec;
 
-/// One row: its experts by falling logit, of equal ones the first, and their weights. `scale` is empty where experts have none.
+/// One row: its experts by falling logit, of equal ones the first, and their weights. `scale` is empty if experts have none.
 pub fn twin_row(spec: &RouteSpec, logits: &[f32], scale: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let mut order: Vec<usize> = (0..spec.experts).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));

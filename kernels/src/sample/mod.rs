@@ -2,8 +2,8 @@
 //!
 //! The order is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature, sample. Each filter is a threshold on the
 //! logit, found without sorting the vocabulary: the k-th largest by a radix search over the bits of the floats, the top-p
-//! threshold among the few hundred tokens that usually remain, else by bisection on the probability mass above it. Ties
-//! at a threshold all stay. Temperature 0 takes the largest logit, the lowest token id among equals.
+//! threshold among the few hundred tokens that usually remain, else by bisection on the probability mass above it. All ties
+//! at a threshold stay. Temperature 0 takes the largest logit, the lowest token id among equals.
 //!
 //! The random number is PCG-RXS-M-XS-32 (O'Neill 2014) over the seed and the sample counter, so equal seeds give equal text.
 

@@ -20,7 +20,7 @@ pub struct SampleSpec {
     pub workgroup: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// The program synchronises by counters: where a dispatch gave up waiting, the output reports it (`Output::stalled`).
+    /// Whether the program synchronises by counters: the output then reports waits that timed out (`Output::stalled`).
     pub counter_sync: bool,
 }
 

@@ -5,7 +5,7 @@ use unicorn_artifact::step::Sampler;
 /// What the twin samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledToken {
-    /// The token that the kernel should name, unless rounding of the cumulated mass decides otherwise.
+    /// The token that the kernel should sample, unless rounding of the cumulative mass changes it.
     pub token: u32,
     /// Every token that top-k, top-p and min-p leave, in order of id.
     pub candidates: Vec<u32>,

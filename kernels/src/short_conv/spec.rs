@@ -15,13 +15,13 @@ pub struct ShortConvSpec {
     pub state: StateLayout,
     /// Index of the KV group whose block table names the page.
     pub kv_group: usize,
-    /// What it convolves, and what it makes of the sum.
+    /// Which inputs it convolves, and what it computes from the sums.
     pub form: ConvForm,
     /// Elements between rows of the input.
     pub input_stride: usize,
     /// Elements between rows of the output.
     pub output_stride: usize,
-    /// Each row is the only one of its sequence; otherwise all are of one.
+    /// Whether each row is the only one of its sequence; otherwise all rows are of one sequence.
     pub rows_are_alone: bool,
 }
 

@@ -3,8 +3,8 @@
 use super::spec::{ConvForm, ShortConvSpec};
 use crate::activation::Activation;
 
-/// Rows of one sequence, `spec.input_stride` and `spec.output_stride` elements apart. `kept`: (channels, taps - 1), the inputs before the first row, oldest first; and
-/// afterwards those before the next. `taps`: (channels, taps).
+/// The kernel for rows of one sequence, `spec.input_stride` and `spec.output_stride` elements apart. `kept`, (channels, taps - 1),
+/// are the inputs before the first row, the oldest first, and on return those before the next row. `taps`: (channels, taps).
 pub fn twin(spec: &ShortConvSpec, input: &[f32], taps: &[f32], kept: &mut [f32], output: &mut [f32]) {
     let (n_taps, n_kept) = (spec.state.taps, spec.state.taps - 1);
     for channel in 0..spec.state.channels {

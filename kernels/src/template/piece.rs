@@ -49,7 +49,7 @@ type Directive<'a> = (&'a str, &'a str);
 struct Parser<'a> {
     piece: &'a str,
     lines: Vec<&'a str>,
-    /// Lines that have been read.
+    /// Number of lines that have been read.
     next: usize,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Parser<'a> {
         format!("line {} of {}: {error}", self.next, self.piece)
     }
 
-    /// Nodes up to a directive that ends or divides them, and that directive.
+    /// Reads nodes up to a directive that ends or divides them, and that directive.
     fn block(&mut self) -> Result<(Block<'a>, Option<Directive<'a>>), String> {
         let mut block = Block::new();
         while let Some(line) = self.lines.get(self.next) {
