@@ -1,5 +1,5 @@
-//! A headless Chromium that a test drives as a person would: with keys and a pointer, and by looking. It listens at no port: commands and
-//! answers of the Chrome DevTools Protocol go through pipes, as messages of JSON that end with a zero byte.
+//! A headless Chromium that a test drives as a person would, with keys and a pointer, and reads what it shows. It listens on no
+//! port: commands and answers of the Chrome DevTools Protocol go through pipes, as messages of JSON that end with a zero byte.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,18 +11,18 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Longer than anything that a test waits for takes on a busy machine.
+/// Maximum wait: longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One tab of a browser of its own, which is ended with the value.
+/// One tab of a browser of its own, which ends when the value is dropped.
 pub struct Browser {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Of the tab.
+    /// Session id of the tab in the protocol.
     session: String,
     newest_id: u64,
-    /// What the page did wrong: uncaught errors, and what its policy or the browser refused.
+    /// Problems of the page: uncaught errors, and what its policy or the browser refused.
     troubles: Vec<String>,
     _profile: TempDir,
 }
@@ -75,7 +75,7 @@ impl Browser {
         self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'");
     }
 
-    /// The value of an expression of JavaScript; of a promise, what it comes to.
+    /// The value of an expression of JavaScript; for a promise, the value that it resolves to.
     ///
     /// # Panics
     /// With the error that the expression throws.
@@ -145,7 +145,7 @@ impl Browser {
         nodes.map(|node| (text(&node["role"]), text(&node["name"]))).collect()
     }
 
-    /// What is seen, as a PNG.
+    /// The visible part of the page, as a PNG.
     pub fn screenshot(&mut self) -> Vec<u8> {
         let picture = self.call("Page.captureScreenshot", json!({"format": "png"}));
         STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64")
@@ -175,7 +175,7 @@ impl Browser {
         }
     }
 
-    /// Keeps what matters of an event.
+    /// Records problems that an event reports.
     fn note(&mut self, event: &Value) {
         let parameters = &event["params"];
         match event["method"].as_str() {
@@ -183,7 +183,7 @@ impl Browser {
             Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => {
                 self.troubles.push(parameters["entry"]["text"].to_string());
             }
-            // A question of the page blocks it until it is answered.
+            // A dialog blocks the page until it is answered.
             Some("Page.javascriptDialogOpening") => {
                 self.send("Page.handleJavaScriptDialog", json!({"accept": true}));
             }

@@ -9,7 +9,7 @@ pub use unicorn_compiler::Silent;
 
 use crate::tiny_model::TinyModel;
 
-/// An artifact, and beside it the folder of the random model that it was made from; both vanish with the value.
+/// An artifact, and beside it the folder of the random model that it was made from; both are deleted when the value is dropped.
 pub struct Compiled {
     folder: TempDir,
 }
@@ -26,7 +26,7 @@ impl Compiled {
         compiled.make(&model_folder, options)
     }
 
-    /// Compiles a model that lies in `folder`.
+    /// Compiles the model in `folder`.
     ///
     /// # Panics
     /// If the compiler refuses it.
@@ -55,7 +55,7 @@ impl Compiled {
     }
 }
 
-/// The defaults, for these targets, without alternatives.
+/// The default options for these targets, without alternatives.
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     with(CompileOptions::default(), |options| {
         options.targets = targets;

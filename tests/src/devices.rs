@@ -65,7 +65,7 @@ impl Device {
     /// Every file of `tests/devices`, by name.
     ///
     /// # Panics
-    /// If a file is malformed, or marks a value as unknown that it has, or has none that it does not mark.
+    /// If a file is malformed, marks a value as unknown that it has, or lacks a value without that mark.
     pub fn all() -> Vec<Device> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("devices");
         let mut devices = Vec::new();
@@ -84,7 +84,7 @@ impl Device {
         devices
     }
 
-    /// Sources name fields that are there, and what is unknown is not there.
+    /// Checks that sources name only fields that exist, and that unknown fields are absent.
     fn check(&self, fields: &serde_json::Map<String, serde_json::Value>) {
         for field in self.other_sources.keys() {
             assert!(fields.contains_key(field), "{}: a source of {field}, which is not there", self.file);
@@ -172,7 +172,7 @@ impl Device {
 }
 
 impl MemoryProperties {
-    /// As the runtime reads it: a type with a property outside this list has none at all.
+    /// The memory type as the runtime reads it: with a property that is not listed here, it has none.
     fn memory_type(&self) -> MemoryType {
         const KNOWN: [&str; 4] = ["device-local", "host-visible", "host-coherent", "host-cached"];
         let properties: Vec<&str> = self.properties.split_whitespace().collect();

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use settings::Settings;
 
-/// What to do with what was expected.
+/// Whether to compare with the expected text, or to replace it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Compare,
@@ -30,7 +30,7 @@ pub enum Mode {
 pub struct Outcome {
     pub files: usize,
     pub blessed: Vec<PathBuf>,
-    /// One text a file, ready to be read.
+    /// The message of each file that failed.
     pub failures: Vec<String>,
 }
 

@@ -106,7 +106,7 @@ pub fn with_valid_preamble(bytes: &[u8]) -> Vec<u8> {
     artifact[..8].copy_from_slice(&MAGIC);
     artifact[8..10].copy_from_slice(&VERSION_MAJOR.to_le_bytes());
     artifact[10..12].copy_from_slice(&VERSION_MINOR.to_le_bytes());
-    // As many sections as fit: the low bytes of the count are the fuzzer's, modulo the room there is.
+    // At most as many sections as fit: the count is that of the fuzzer, modulo one more than this maximum.
     let room = (artifact.len() - HEADER_BYTES) / ENTRY_BYTES;
     let count = usize::from(artifact[12]) % (room + 1);
     artifact[12..16].copy_from_slice(&(count as u32).to_le_bytes());

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Longer than an answer takes on a busy machine: a longer wait would never end.
+/// Maximum wait: longer than an answer takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Head and body of the answer to a GET.
@@ -32,7 +32,7 @@ pub fn begin_post(address: &str, path: &str, body: &str) -> TcpStream {
 }
 
 fn post_request(address: &str, path: &str, body: &str) -> String {
-    // Since 1.1 a body may come in pieces that one has to put together.
+    // With 1.1, a body may come in chunks that the client has to join.
     format!(
         "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()

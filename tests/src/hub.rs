@@ -1,5 +1,5 @@
 //! A local hub that answers as the Hugging Face Hub does: descriptions, redirects of large files to another host, ranges, errors by
-//! code, and what a bad line does to all of it. Hashes are those that `git` and `sha256sum` make of its files.
+//! code, and faults of a bad connection. Its files have the hashes that `git` and `sha256sum` compute.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,19 +18,19 @@ pub struct Hub {
     state: Arc<Mutex<State>>,
 }
 
-/// What the hub is, which a test may change.
+/// State of the hub, which a test may change.
 pub struct State {
-    /// Of the revision `main`.
+    /// Commit of the revision `main`.
     pub commit: String,
     folder: PathBuf,
     files: Vec<File>,
-    /// Without it, all is refused.
+    /// Token without which every request is refused.
     pub token: Option<String>,
     /// Connections end after this number of bytes of a file.
     pub cut_bytes: Option<u64>,
-    /// Of the file with this name, the last byte is another.
+    /// Name of a file whose last byte is wrong.
     pub damaged: Option<String>,
-    /// Ranges are not looked at.
+    /// Whether the hub ignores ranges.
     pub no_ranges: bool,
     /// Head of each request that came, with the address that it came to.
     pub requests: Vec<String>,
@@ -41,12 +41,12 @@ struct File {
     name: String,
     size: u64,
     git: String,
-    /// Of a large one.
+    /// SHA-256 of a large file.
     sha256: Option<String>,
 }
 
 impl Hub {
-    /// With the files of a folder.
+    /// Starts a hub with the files of a folder.
     ///
     /// # Panics
     /// If it cannot listen, or cannot read them.
@@ -71,7 +71,7 @@ impl Hub {
                 let own = listener.local_addr().expect("a port").to_string();
                 for client in listener.incoming().flatten() {
                     let (state, own) = (state.clone(), own.clone());
-                    // A client that goes away is no error of the hub.
+                    // A client that disconnects is not an error of the hub.
                     std::thread::spawn(move || drop(serve(client, &state, &own)));
                 }
             });
@@ -178,7 +178,7 @@ impl State {
 }
 
 impl File {
-    /// By which the hub's own programs name it: of a redirect, that of what it leads to.
+    /// The entity tag by which the hub's own programs name the file; a redirect has that of its destination.
     fn etag(&self) -> String {
         match &self.sha256 {
             Some(sha256) => format!("X-Linked-Etag: \"{sha256}\"\r\nX-Linked-Size: {}", self.size),

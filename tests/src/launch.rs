@@ -1,5 +1,5 @@
-//! One kernel on a real device, through an artifact made by hand: its inputs are the weights, its outputs lie in the logits
-//! buffer, where a first dispatch has left poison, and come back as logits do.
+//! One kernel on a real device, through an artifact made by hand: its inputs are the weights, its outputs are in the logits
+//! buffer, which a first dispatch has filled with poison, and are read back as logits are.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use unicorn_runtime::{DeviceChoice, DeviceFacts, LoadOptions, Model, Recovery, S
 use unicorn_spirv::Target;
 use unicorn_spirv::target::{GemmTuning, MatrixTuning, MinRows, RegisterTuning, TimedTile};
 
-/// What an output holds before the kernel runs; a kernel that leaves it somewhere has missed an element.
+/// Value of every output element before the kernel runs; where it remains, the kernel has missed an element.
 pub const POISON: f32 = -7.5e33;
 
-/// What a binding of a launched kernel is.
+/// A binding of a launched kernel.
 #[derive(Clone, Debug)]
 pub enum Operand {
     Step,
@@ -49,11 +49,11 @@ pub struct Launch {
     pub steps: Vec<(KernelSpec, Vec<Operand>)>,
     /// A KV cache of one layer, if a kernel needs one.
     pub kv: Option<KvGroupPlan>,
-    /// Rows of the program; what is fed is cut into steps of as many.
+    /// Rows of the program: tokens are fed in steps of that many.
     pub rows: usize,
-    /// Tokens of another sequence, fed first, whose slot and pages stay taken.
+    /// Tokens of another sequence, fed first, whose slot and pages stay in use.
     pub other: Vec<u32>,
-    /// Tokens fed before, and tokens whose step is looked at.
+    /// Tokens fed before, and tokens of the step whose outputs are read.
     pub before: Vec<u32>,
     pub tokens: Vec<u32>,
 }
@@ -80,7 +80,7 @@ pub fn device_matrices() -> Option<MatrixTuning> {
     let features = device().features;
     let fragment = [16, 8].into_iter().find(|&side| features.multiplies_f16_matrices(side))? as usize;
     let tile = GemmTile {
-        // As many words of weights as the lanes of larger subgroups read.
+        // The lanes of larger subgroups read that many words of weights.
         matrix_rows: 4 * fragment,
         step_rows: 32,
         k: 32,
@@ -102,8 +102,8 @@ pub fn skip_matrix_units() {
     crate::skip("matrix units", format_args!("{} multiplies no f16 matrices", device().name));
 }
 
-/// The same with weights from registers, which go to matrices through workgroup memory: that much does not depend on how the
-/// device keeps its matrices.
+/// The same with weights from registers, which reach the matrices through workgroup memory: that does not depend on the device's
+/// layout of matrices.
 pub fn device_register_matrices() -> Option<MatrixTuning> {
     let matrices = device_matrices()?;
     let tiles = if matrices.fragment == 8 { SMALL_REGISTER_TILES_OF_8 } else { SMALL_REGISTER_TILES_OF_16 };
@@ -114,7 +114,7 @@ pub fn device_register_matrices() -> Option<MatrixTuning> {
 const SMALL_REGISTER_TILES_OF_8: &[TimedTile] = &small_register_tiles(8);
 const SMALL_REGISTER_TILES_OF_16: &[TimedTile] = &small_register_tiles(16);
 
-/// For few rows and for many.
+/// Tiles for few rows and for many.
 const fn small_register_tiles(fragment: usize) -> [TimedTile; 2] {
     let fragments = 16 / fragment;
     let few = RegisterTile { step_rows: 16, panel: 128, fragment, fragments, subgroups: 4 };
@@ -140,7 +140,7 @@ impl Operand {
 }
 
 impl Launch {
-    /// Runs on the device that `UNICORN_DEVICE` names (llvmpipe if it names none); gives each output's words.
+    /// Runs on the device that `UNICORN_DEVICE` names (llvmpipe if it names none); returns each output's words.
     ///
     /// # Panics
     /// If the artifact does not load or the step fails.
@@ -184,7 +184,7 @@ impl Launch {
         let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
         let options = LoadOptions::default().with(|options| {
             options.device = DeviceChoice::Name(device);
-            // By name, it runs also where it is not worth while.
+            // A target that is requested by name also runs where another is faster.
             options.target = Some(self.target.name.into());
             options.context_tokens = Some(CONTEXT);
             options.slots = 2;
@@ -341,7 +341,7 @@ impl Launch {
     }
 }
 
-/// Of attention's splits, in front of the slots of counters.
+/// Bytes of the completion counters of attention's splits, which precede the slots of counter synchronisation.
 const COUNTERS_BYTES: u64 = 16 << 10;
 const SLOT_BYTES: u64 = 4 * counter_sync::SLOT_WORDS as u64;
 

@@ -1,4 +1,4 @@
-//! What tests that look across rooms share: independent answers, random models, files to break, and the filetests.
+//! What tests across packages share: independent answers, random models, files to break, and the filetests.
 //! No crate depends on this one.
 
 pub mod abuse;

@@ -3,7 +3,7 @@
 /// Files of a machine: path below its root, and contents.
 pub type Tree<'t> = &'t [(&'t str, &'t str)];
 
-/// With an AMD APU, its NPU, and a kernel that is too old for the NPU.
+/// A machine with an AMD APU, its NPU, and a kernel that is too old for the NPU.
 pub const LAPTOP: Tree<'static> = &[
     ("proc/sys/kernel/osrelease", "6.12.9-amd64\n"),
     ("proc/meminfo", "MemTotal:       31457280 kB\nMemFree: 1 kB\n"),

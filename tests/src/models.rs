@@ -1,4 +1,4 @@
-//! Where the models with goldens lie.
+//! The folder of the models with goldens.
 
 use std::path::{Path, PathBuf};
 

@@ -11,7 +11,7 @@ const MUTATION_BYTES: usize = 4;
 /// it, is loaded on llvmpipe, or the device that `UNICORN_DEVICE` names, and runs a prefill and a decode step.
 ///
 /// # Errors
-/// Whatever the runtime refuses. What must not happen is a panic, or a crash of the driver.
+/// When the runtime refuses it. It must not panic, and the driver must not crash.
 pub fn load_and_run(bytes: &[u8]) -> Result<(), Refused> {
     let Some((&module, mutations)) = bytes.split_first() else { return load_and_run_artifact(&changed(|_, _, _| ())) };
     load_and_run_artifact(&with_module(module.into(), |words| {
@@ -19,7 +19,7 @@ pub fn load_and_run(bytes: &[u8]) -> Result<(), Refused> {
     }))
 }
 
-/// The smallest artifact with one module changed; modules are counted round.
+/// The smallest artifact with one module changed; the index wraps around.
 pub fn with_module(module: usize, change: impl FnOnce(&mut Vec<u32>)) -> Vec<u8> {
     changed(|_, _, kernels| {
         let set = &mut kernels.targets[0].modules;

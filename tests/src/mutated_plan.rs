@@ -47,7 +47,7 @@ const INPUT_BYTES: usize = 1 + 4 * MUTATION_BYTES;
 /// llvmpipe, or the device that `UNICORN_DEVICE` names, and runs prefill and decode steps.
 ///
 /// # Errors
-/// Whatever the runtime refuses. What must not happen is a panic, an endless step, or a message of the validation layer.
+/// When the runtime refuses it. There must be no panic, no endless step and no message of the validation layer.
 pub fn load_and_run(bytes: &[u8]) -> Result<(), Refused> {
     let (&model, mutations) = bytes.split_first().unwrap_or((&0, &[]));
     let (mutations, _) = mutations[..mutations.len().min(INPUT_BYTES - 1)].as_chunks::<MUTATION_BYTES>();
@@ -90,7 +90,7 @@ impl fmt::Display for Reached {
 /// Loads an artifact and runs steps: prefill and decode of one sequence, of two together, and with the logits or hidden rows of all tokens.
 ///
 /// # Errors
-/// Whatever the runtime refuses.
+/// When the runtime refuses it.
 pub fn load_and_run_artifact(artifact: &[u8]) -> Result<(), Refused> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("mutated.unicorn");
@@ -136,15 +136,15 @@ pub fn changed(change: impl FnOnce(&mut Meta, &mut Plan, &mut Kernels)) -> Vec<u
 /// An artifact after `change` of its kernels, with hashes that are right.
 ///
 /// # Panics
-/// If it was no sound artifact.
+/// If `artifact` is not sound.
 pub fn with_kernels_changed(artifact: &[u8], change: impl FnOnce(&mut Kernels)) -> Vec<u8> {
     with_parts_changed(artifact, |_, kernels| change(kernels))
 }
 
-/// The same for its metadata, too.
+/// An artifact after `change` of its metadata and kernels, with hashes that are right.
 ///
 /// # Panics
-/// If it was no sound artifact.
+/// If `artifact` is not sound.
 pub fn with_parts_changed(artifact: &[u8], change: impl FnOnce(&mut Meta, &mut Kernels)) -> Vec<u8> {
     let mut view = ArtifactView::parse(artifact).expect("a sound artifact");
     change(&mut view.meta, &mut view.kernels);

@@ -1,4 +1,4 @@
-//! A strict reader of OpenMetrics' text format, written from its specification: what a scraper may refuse, it refuses.
+//! A strict reader of OpenMetrics' text format, written from its specification: it refuses all that a scraper may refuse.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ pub type Series = (String, BTreeMap<String, String>);
 /// Every series of `text` with its value.
 ///
 /// # Errors
-/// The line that breaks a rule, and which.
+/// The line that breaks a rule, and the rule.
 pub fn parse(text: &str) -> Result<BTreeMap<Series, f64>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("text does not end with # EOF and a line break")?;
     let mut all = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What must hold for any bytes from outside. Fuzz targets call these, and so do tests that replay what a fuzzer found.
+//! What must hold for any bytes from outside. Fuzz targets and tests that replay a fuzzer's findings call these.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -46,7 +46,7 @@ pub fn artifact(bytes: &[u8]) {
             assert!(section.len() as u64 >= binding.offset_bytes + binding.len_bytes, "binding is inside");
         }
     }
-    // What adds up a plan's numbers, or gives it other tiers, does so for any plan.
+    // Adding up a plan's numbers, and giving it other tiers, must work for any plan.
     drop(Account::of(&view.plan).to_string());
     let machine = Machine::generic().plan(&Budget::default()).expect("a preset");
     let replaced = replace(&view.plan, &machine, view.meta.model.max_positions).expect("generic refuses nothing");
@@ -174,12 +174,12 @@ pub fn lora(bytes: &[u8]) {
     }
 }
 
-/// Opening a folder with these bytes as `config.json` returns, whatever they say of the weights beside them.
+/// Opening a folder with these bytes as `config.json` returns, whatever weights they describe.
 pub fn config_json(bytes: &[u8]) {
     open_folder(bytes, &smallest_safetensors());
 }
 
-/// Reading a client's request returns, and what it accepts can be ordered.
+/// Reading a client's request returns, and the requests that it accepts can be ordered.
 pub fn request(bytes: &[u8]) {
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions] {
         let Ok(request) = Request::parse(endpoint, bytes, &Sampling::default()) else { continue };
@@ -249,7 +249,7 @@ pub fn tokenizer_json(bytes: &[u8]) {
     drop(import::tried(text));
 }
 
-/// Panics of a trial are answers of [`tokenizer_json`]: a fuzzer must not take them for its own.
+/// Panics of a trial are answers of [`tokenizer_json`]: a fuzzer must not report them as its own.
 pub fn leave_out_panics_of_trials() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |found| {

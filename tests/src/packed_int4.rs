@@ -1,5 +1,5 @@
-//! Models whose matrices a folder holds as INT4, in the words of each of three tools, and beside them the same weights in f32 by the
-//! tools' published formulas: what an importer that keeps codes and scales must make of them.
+//! Models whose matrices a folder holds as INT4, in the formats of three tools, and the same weights in f32 by the tools' published
+//! formulas: what an importer that keeps codes and scales must produce.
 //!
 //! Shares no code with the compiler. What each number means: AutoAWQ `awq/utils/packing_utils.py`, AutoGPTQ `qlinear_cuda.py`,
 //! compressed-tensors `pack_quantized.py`.
@@ -20,9 +20,9 @@ pub struct Packing {
     pub tool: PackingTool,
     /// Columns that share a scale; `None`: all of a row.
     pub group: Option<usize>,
-    /// Zero points other than 8.
+    /// Whether zero points differ from 8.
     pub zero_points: bool,
-    /// Scales of bf16's bits, or of f16's.
+    /// Whether scales are bf16; otherwise they are f16.
     pub bf16_scales: bool,
 }
 
@@ -173,7 +173,7 @@ impl Numbers {
         let code = |row: usize, col: usize| u32::from(self.codes[row * cols + col]);
         let zero = |row: usize, group: usize| u32::from(self.zeros[row * groups + group]);
         let in_order = |nibble: usize| nibble;
-        // Where AutoAWQ takes the code of a word's nibble from.
+        // Index of the code that AutoAWQ stores in a word's nibble.
         let awq = |nibble: usize| [0, 2, 4, 6, 1, 3, 5, 7][nibble];
         let mut put = |name: &str, stored: Stored| _ = tensors.insert(format!("{module}.{name}"), stored);
         match packing.tool {

@@ -30,14 +30,14 @@ pub fn send_signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap_or_else(|error| panic!("signal {signal:?} is not sent to {pid:?}: {error}"));
 }
 
-/// Test programs lie in `deps/`, the workspace's own beside it.
+/// Test programs are in `deps/`, the workspace's own beside it.
 fn program_path(name: &str) -> PathBuf {
     let this_test = std::env::current_exe().expect("the running program has a path");
     let profile = this_test.ancestors().nth(2).expect("a test program lies two folders deep");
     profile.join(name)
 }
 
-/// A running program, which is ended with the value.
+/// A running program, which is ended when the value is dropped.
 pub struct Watched {
     pub child: Child,
     stdout: BufReader<ChildStdout>,

@@ -1,4 +1,4 @@
-//! Programs of PyPI that tests compare ours with.
+//! Programs from PyPI with which tests compare ours.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,13 +6,13 @@ use std::process::Command;
 /// A folder for PYTHONPATH with `packages`, each with its version, and what they need. It is a folder of `cache`, where the next run finds it.
 ///
 /// # Errors
-/// Where Python, pip or the registry of packages is missing.
+/// When Python, pip or the registry of packages is missing.
 pub fn installed(cache: &Path, packages: &[&str]) -> Result<PathBuf, String> {
     let folder = cache.join(packages.join("-"));
     if folder.exists() {
         return Ok(folder);
     }
-    // Under another name until it is whole; another process may be as far.
+    // Under another name until it is whole; another process may install it at the same time.
     let unfinished = tempfile::tempdir_in(cache).map_err(|error| error.to_string())?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);

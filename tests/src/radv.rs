@@ -1,5 +1,5 @@
 //! Kernels of the targets for AMD's GPUs, compiled to real machine code by RADV on a machine without one, for each family of GPUs: what they
-//! cost, what may not be missing in them, and what follows for a step's time.
+//! cost, which instructions they must have, and the estimated time of a step.
 //!
 //! ```text
 //! a model's shape ─ compiler ─► SPIR-V ─ runtime, RADV ─► statistics, machine code ─► Kernel ─┬─ rules     what is wrong
@@ -36,9 +36,9 @@ use listing::normalized;
 pub struct CompiledModel {
     pub name: String,
     pub set: Kernels,
-    /// One a pipeline of the only target.
+    /// One kernel for each pipeline of the only target.
     pub kernels: Vec<Kernel>,
-    /// One an alternative, in the order of the pipelines that they could replace.
+    /// One kernel for each alternative, in the order of the pipelines that they could replace.
     pub alternatives: Vec<Kernel>,
 }
 
@@ -46,7 +46,7 @@ pub struct CompiledModel {
 pub struct Kernel {
     pub name: String,
     pub spec: KernelSpec,
-    /// Rows of the programs that use it as the compiler chose them; none of a kernel that only another version uses.
+    /// Rows of the programs that use it by the compiler's choice; empty for a kernel that only another version uses.
     pub rows: BTreeSet<u32>,
     pub words: Words,
     /// Machine code, one instruction a line.
@@ -132,7 +132,7 @@ impl Kernel {
     /// The statistic that RADV calls `name`.
     ///
     /// # Panics
-    /// If it has none: the report would be about nothing.
+    /// If RADV has no such statistic: the report would be empty.
     pub fn statistic(&self, name: &str) -> u64 {
         let found = self.executable.statistic(name);
         found.unwrap_or_else(|| panic!("RADV gives no statistic {name}; it gives {:?}", self.executable.statistics))

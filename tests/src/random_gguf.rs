@@ -1,5 +1,5 @@
-//! Random Q4_0 weights of a model's exact shape as a GGUF file: what llama.cpp is timed on beside an artifact made with
-//! `unicorn-compile --synthetic` from the same config.json. Good for nothing but timing.
+//! Random Q4_0 weights of a model's exact shape as a GGUF file: for timing llama.cpp beside an artifact made with
+//! `unicorn-compile --synthetic` from the same config.json. Of use for timing only.
 //!
 //! ```text
 //! "GGUF" · version 3 · counts · metadata (key, type, value) · tensors (name, shape, type, offset) · padding · data
@@ -44,10 +44,10 @@ struct Experts {
 }
 
 impl Shape {
-    /// Of a Llama, Gemma 3, Qwen 3 or Qwen3-MoE as its config.json describes it.
+    /// The shape of a Llama, Gemma 3, Qwen 3 or Qwen3-MoE that a config.json describes.
     ///
     /// # Errors
-    /// For another family, and for a size that is missing or does not divide into Q4_0's blocks.
+    /// When the family is another, or a size is missing or not divisible into Q4_0's blocks.
     pub fn of_config(config: &Value) -> Result<Shape, String> {
         let model_type = config["model_type"].as_str().ok_or("model_type is missing")?;
         let (architecture, head_norms, post_norms) = match model_type {
@@ -106,7 +106,7 @@ impl Shape {
     /// Writes the file. The same shape gives the same bytes.
     ///
     /// # Errors
-    /// What `out` says.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let (tensors, metadata) = (self.tensors(), self.metadata());
         let mut head = Vec::new();
@@ -207,7 +207,7 @@ impl Shape {
     }
 }
 
-/// Of tensor data, in bytes.
+/// Alignment of tensor data, in bytes.
 const ALIGN: u64 = 32;
 /// Q4_0: an f16 scale and 32 codes of 4 bits.
 const BLOCK_WEIGHTS: u32 = 32;

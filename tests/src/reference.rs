@@ -42,7 +42,7 @@ impl Reference {
     /// Reads `config.json` and the safetensors (one file or shards; f32, f16 or bf16) of `folder`.
     ///
     /// # Panics
-    /// If a file is missing or malformed, or the family or an option is none that this model has.
+    /// If a file is missing or malformed, or the family or an option is not supported.
     pub fn open(folder: impl AsRef<Path>) -> Self {
         let folder = folder.as_ref();
         Self { config: Config::read(&folder.join("config.json")), weights: Weights::read(folder) }
@@ -69,7 +69,7 @@ impl Reference {
     /// Hidden states of every position after the final norm, (tokens, hidden) in row order.
     ///
     /// # Panics
-    /// As [`Reference::logits`].
+    /// In the same cases as [`Reference::logits`].
     pub fn hidden(&self, tokens: &[i32]) -> Vec<f32> {
         let mut residual = self.embed(tokens);
         let (norms, multiplier) = (&self.config.norms, self.config.residual_multiplier);
@@ -184,7 +184,7 @@ impl Reference {
                     scores.iter_mut().for_each(|score| *score = softcap(*score, cap));
                 }
                 if let Some(sinks) = self.weights.find(&format!("layers.{layer}.self_attn.sinks")) {
-                    // One score more, which has no value.
+                    // The sink: one more score, without a value.
                     scores.push(sinks.values[head]);
                 }
                 softmax(&mut scores);
@@ -234,7 +234,8 @@ impl Reference {
         }
     }
 
-    /// Each token's experts, weighed by their probabilities, and Qwen 2's shared one by a gate of its own. The router reads `routed`.
+    /// Each token's experts, weighted by their probabilities, and Qwen 2's shared one by a gate of its own. The router reads
+    /// `routed`.
     fn mixture(&self, block: &str, experts: &Experts, routed: &[f32], input: &[f32]) -> Vec<f32> {
         let router = self.multiply(&self.weights.router(block), routed);
         let scale = self.weights.find(&format!("{block}.router.per_expert_scale"));
@@ -333,13 +334,13 @@ fn times(matrix: &Tensor, row: &[f32]) -> Vec<f32> {
     matrix.values.chunks_exact(row.len()).map(|weights| dot(weights, row)).collect()
 }
 
-/// A vector with a bias, which may be of nothing.
+/// A vector plus a bias, which may be empty.
 fn plus(mut vector: Vec<f32>, bias: &[f32]) -> Vec<f32> {
     vector.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
     vector
 }
 
-/// As gpt-oss has it.
+/// The activation of gpt-oss.
 fn clamped_swiglu(gate: f32, up: f32) -> f32 {
     let gate = gate.min(7.0);
     gate * sigmoid(1.702 * gate) * (up.clamp(-7.0, 7.0) + 1.0)

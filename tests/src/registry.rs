@@ -1,4 +1,4 @@
-//! A real registry, Debian's docker-registry, on a port of its own, and a line to it that can be cut.
+//! A real registry, Debian's docker-registry, on a port of its own, and a proxy in front of it that can cut connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Longer than it takes to start on a busy machine.
+/// Maximum wait: longer than it takes to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running registry with nothing in it; ended, and emptied, with the value.
+/// A running registry with nothing in it; ended, and its data deleted, when the value is dropped.
 pub struct Registry {
     child: Child,
     folder: TempDir,
@@ -89,7 +89,7 @@ impl Drop for Registry {
     }
 }
 
-/// What a line does to the bytes that come from the registry.
+/// Fault of the connection for bytes that come from the registry.
 #[derive(Clone, Copy, Debug)]
 pub enum Line {
     /// Ends each connection after this number of bytes.

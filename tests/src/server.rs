@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::http::post;
 
-/// Longer than a small model takes to load on a busy machine.
+/// Maximum wait: longer than a small model takes to load on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server that accepts requests. It is killed with the value.
+/// A server that accepts requests. It is killed when the value is dropped.
 pub struct Server {
     /// The process.
     pub child: Child,
@@ -66,7 +66,7 @@ impl Server {
         self.stderr.lock().expect("no thread panics here").clone()
     }
 
-    /// The answer to a request that is one.
+    /// The whole answer to a request, as JSON.
     ///
     /// # Panics
     /// When the status is not 200.

@@ -14,10 +14,10 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 /// A screen so high that nothing scrolls away.
 const ROWS: NonZeroU16 = NonZeroU16::new(300).unwrap();
-/// How long the screen may take to show what is waited for: first starts compile pipelines, on busy machines.
+/// Maximum wait for the screen: first starts compile pipelines, on busy machines.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A running program with its terminal. It is ended with the value.
+/// A running program with its terminal. It is ended when the value is dropped.
 pub struct Terminal {
     child: Child,
     keyboard: File,

@@ -27,7 +27,7 @@ use random::Random;
 pub struct TinyModel {
     pub family: Family,
     pub seed: u64,
-    /// Of these, 0, 1 and 2 are `<pad>`, `<bos>` and `<eos>`, the next 256 stand for a byte each.
+    /// Number of tokens: 0, 1 and 2 are `<pad>`, `<bos>` and `<eos>`, and the next 256 are a byte each.
     pub vocab_size: usize,
     pub hidden: usize,
     pub intermediate: usize,
@@ -330,8 +330,8 @@ impl TinyModel {
         shapes
     }
 
-    /// Values large enough that every part of a layer is seen in the logits: norms around what leaves their input
-    /// alone, matrices that keep the size of their input.
+    /// Values large enough that every part of a layer affects the logits: norms near the identity, matrices that keep the
+    /// size of their input.
     fn fill(&self, random: &mut Random, name: String, shape: Vec<usize>) -> NamedTensor {
         let facts = self.family.facts();
         let adds_one = facts.is_gemma || facts.norms_add_one;
@@ -394,7 +394,7 @@ impl TinyModel {
         (facts.delta.is_some() || facts.short_conv_taps.is_some()) && layer + 1 < self.layers
     }
 
-    /// Of the expert that every token is given to.
+    /// Intermediate size of the shared expert, which every token has.
     fn shared_intermediate(&self) -> usize {
         self.intermediate + 8
     }
@@ -416,7 +416,7 @@ impl TinyModel {
 /// Writes `config.json` and `model.safetensors` only, from parts that a test may have changed.
 ///
 /// # Panics
-/// If a file cannot be written, or a tensor has not as many values as its shape requires.
+/// If a file cannot be written, or the number of a tensor's values does not match its shape.
 pub fn write_folder(folder: &Path, config: &Value, tensors: &[NamedTensor]) {
     std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     write_json(&folder.join("config.json"), config);

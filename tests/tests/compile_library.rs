@@ -54,7 +54,7 @@ fn options_that_no_compile_can_be_made_with_are_errors() {
     assert!(files(folder.path()).is_empty());
 }
 
-/// Breaks off when `stage` begins, or at its first advance.
+/// Cancels when `stage` begins, or at its first advance.
 struct BreakAt {
     stage: Stage,
     at_advance: bool,
@@ -147,7 +147,7 @@ fn a_prediction_comes_before_the_work() {
     assert!(files(folder.path()).is_empty());
 }
 
-/// Of SmolLM2, compiled as by default: the kernels of every target beside 86 MiB of weights.
+/// SmolLM2, compiled with default options: the kernels of every target are small beside 86 MiB of weights.
 #[test]
 fn kernels_are_small_beside_the_weights() {
     let shape = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/shapes/smollm2-135m.json");

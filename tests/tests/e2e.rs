@@ -1,5 +1,5 @@
-//! Whole models on a device: against `transformers`' logits, against the reference on exported weights, and against
-//! themselves otherwise computed (in chunks, unfused, for other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
+//! Whole models on a device: against `transformers`' logits, against the reference on exported weights, and against themselves
+//! computed in other ways (in chunks, unfused, for other targets). llvmpipe unless `UNICORN_DEVICE` names another device.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

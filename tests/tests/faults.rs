@@ -1,4 +1,4 @@
-//! Whole models whose device is lost while they generate: the text goes on as if nothing had been. The kernels are those of real
+//! Whole models whose device is lost while they generate: the text continues unchanged. The kernels are those of real
 //! families, whose sums come out otherwise in another order; `runtime/tests/faults.rs` fails every call, of a toy.
 //!
 //! `cargo test -p tests --features fault-injection --test faults`
@@ -146,5 +146,6 @@ fn a_lazy_load_computes_beside_its_reads_and_gives_the_text_of_an_eager_one() {
     }
 }
 
-/// Of some 150: the embedding, and a layer or two. Reads in place are of 1 MiB, those to be copied of 4.
+/// MiB that are read before reads are suspended, of some 150: the embedding, and a layer or two. Reads in place are of 1 MiB, reads
+/// to be copied of 4 MiB.
 const FIRST_MIB: u64 = 64;

@@ -82,7 +82,7 @@ fn uses(source: &Path) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let mut files = Vec::new();
     collect(source, source, &mut files);
     let is_on_top = |file: &PathBuf| ["lib.rs", "main.rs"].contains(&file.to_str().unwrap_or_default());
-    // Programs are looked at by themselves.
+    // Programs are checked separately.
     files.retain(|file| !is_on_top(file) && !file.starts_with("bin") && !file.ends_with("tests.rs"));
     let known: BTreeSet<PathBuf> = files.iter().cloned().collect();
     let of_file = |file: PathBuf| {

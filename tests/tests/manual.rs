@@ -12,7 +12,7 @@ fn help(name: &str, command: Option<&str>) -> String {
     String::from_utf8(output.stdout).expect("help is text")
 }
 
-/// Names after the line `Commands:`, but for `help`.
+/// Names after the line `Commands:`, except `help`.
 fn commands(help: &str) -> Vec<&str> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     lines.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()

@@ -1,4 +1,5 @@
-//! The NPU section of an artifact: its programs run from the bytes in the file, what is decided by the estimate, and what a changed section comes to.
+//! The NPU section of an artifact: its programs run from the bytes in the file, what the estimate decides, and what becomes of a
+//! changed section.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -152,7 +153,7 @@ fn without_the_option_there_is_no_section_and_the_rest_is_the_same() {
     let without = Compiled::of_folder(&folder(), &without).artifact();
     let (with, without) = (ArtifactView::parse(sound()).unwrap(), ArtifactView::parse(&without).unwrap());
     assert!(without.npu.is_none() && without.npu_weights().is_empty());
-    // The NPU's memory is all that its plan has besides.
+    // The NPU's memory is all that its plan has in addition.
     let mut plan = with.plan.clone();
     let (of_npu, others): (Vec<_>, Vec<_>) = plan.buffers.into_iter().partition(fit::is_of_npu);
     plan.buffers = others;
@@ -336,7 +337,7 @@ fn verify_makes_programs_and_weights_again() {
     assert!(error.contains("byte 100 of the NPU's weight layers.0.self_attn"), "{error}");
 }
 
-/// The GPU runs everything, and other places for its bytes leave the NPU's alone.
+/// The GPU runs everything, and a new placement of its bytes does not change the NPU's.
 #[test]
 fn an_artifact_with_npu_programs_loads_runs_and_is_planned_anew() {
     if let Err(error) = load_and_run_artifact(sound()) {

@@ -10,7 +10,7 @@ use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
 use unicorn_artifact::{ArtifactView, ArtifactWriter, Kernels, LicenseSection, LogitsRows, ParseError, Program};
 use unicorn_spirv::target;
 
-/// Its INT4 words held their codes in another order, and its kernels came without batches.
+/// Its INT4 words held their codes in another order, and it had no batch programs.
 #[test]
 fn version_1_is_refused_by_name() {
     let bytes = std::fs::read(golden("v1-tiny.unicorn")).unwrap();
@@ -18,7 +18,7 @@ fn version_1_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 1, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
-/// Its targets did not say which kernel reads.
+/// Its targets did not name the kernel of the bandwidth probe.
 #[test]
 fn version_2_is_refused_by_name() {
     let bytes = std::fs::read(golden("v2-tiny.unicorn")).unwrap();
@@ -26,7 +26,7 @@ fn version_2_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 2, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
-/// Its targets did not say which kernel looks how the device keeps matrices.
+/// Its targets did not name the kernel that checks the device's layout of matrices.
 #[test]
 fn version_3_is_refused_by_name() {
     let bytes = std::fs::read(golden("v3-tiny.unicorn")).unwrap();
@@ -34,7 +34,7 @@ fn version_3_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 3, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
-/// Its programs did not say for how long sequences they are.
+/// Its programs did not state the sequence lengths that they are for.
 #[test]
 fn version_4_is_refused_by_name() {
     let bytes = std::fs::read(golden("v4-tiny.unicorn")).unwrap();
@@ -50,7 +50,7 @@ fn version_5_is_refused_by_name() {
     assert!(matches!(error, ParseError::Version { found_major: 5, supported_major: VERSION_MAJOR, .. }), "{error}");
 }
 
-/// Its modules lay beside each other for all targets, uncompressed, and said nothing of what they need.
+/// Its modules were stored for all targets together, uncompressed, and did not state their requirements.
 #[test]
 fn version_6_is_refused_by_name() {
     let bytes = std::fs::read(golden("v6-tiny.unicorn")).unwrap();

@@ -42,8 +42,8 @@ fn layer_matrices(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     layers.map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect()
 }
 
-/// Packs a model, compiles it, and compares what comes out with the same weights by the tool's formula. `format` is how the artifact
-/// holds it.
+/// Packs a model, compiles it, and compares the exported weights with the same weights by the tool's formula. `format` is the
+/// artifact's weight format.
 fn check(model: &TinyModel, packing: &Packing, format: &str) {
     let folder = tempfile::tempdir().unwrap();
     let [packed, plain, exported] = ["packed", "plain", "exported"].map(|name| folder.path().join(name));

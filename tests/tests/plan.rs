@@ -132,8 +132,8 @@ fn two_thousand_layers_are_planned_in_seconds() {
     assert!(message.contains("num_hidden_layers is 10001, expected an integer from 1 to 10000"), "{message}");
 }
 
-/// A file of 20 GB of which only the header has ever been written: who reads the weights is ended by the limit on its
-/// time, for hashing that many zeros takes several seconds of any processor.
+/// A file of 20 GB of which only the header has ever been written: a program that read the weights would reach the
+/// limit on its time, because hashing that many zeros takes several seconds on any processor.
 #[test]
 fn planning_a_sparse_file_reads_no_weights() {
     let folder = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ fn planned_for_rdna3(shape_name: &str, machine: &str) -> std::process::Output {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever the model and the machine: the plan holds together, or there is really no room.
+    /// Whatever the model and the machine: the plan is consistent, or the memory is really too small.
     #[test]
     fn any_plan_is_sound(model in any_model(), shares in (0.0f64..1.5, 0.0f64..1.5), sparse_rows: [bool; 2], context in 1u32..4096) {
         let folder = tempfile::tempdir().unwrap();
@@ -328,7 +328,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whichever kernels a target takes for matrices of these sizes: what one reads, another has made before it.
+    /// Whichever kernels a target takes for matrices of these sizes: what one reads, an earlier one has written.
     #[test]
     fn nothing_is_read_that_the_step_did_not_write(
         model in any_model(), wider in (1usize..4, 1usize..4), fold: bool, kv in prop::sample::select(vec![KvFormat::F16, KvFormat::Int8]),
@@ -487,7 +487,7 @@ fn assert_first_in_line_first(planned: &Planned, plan: &Plan) {
     }
 }
 
-/// A Llama of 10 thousand million weights in bf16, in a file that takes no room on disk.
+/// A Llama of 10 thousand million weights in bf16, in a sparse file that takes no space on disk.
 fn write_sparse_model(folder: &Path) {
     let model = TinyModel::of_ten_thousand_million();
     let config = folder.join("config.json");

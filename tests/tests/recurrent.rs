@@ -33,13 +33,13 @@ fn load_with(change: impl FnOnce(&mut LoadOptions)) -> (Golden, Vec<u32>, Model)
     (golden, tokens, Model::load(&compiled.artifact_path(), &options).expect("it loads"))
 }
 
-/// Compares the logits behind token `index` of the golden.
+/// Compares the logits after token `index` of the golden.
 fn assert_logits(what: &str, found: &[f32], golden: &Golden, index: usize) {
     let error = relative_error(&golden.logits[index * found.len()..][..found.len()], found);
     assert!(error <= F16_TOLERANCE, "{what}: relative error {error}");
 }
 
-/// Of a prompt that differs earlier nothing is kept.
+/// If a prompt differs before the last token of the state, nothing of the state is kept.
 #[test]
 fn recurrent_state_is_not_cut() {
     let (golden, tokens, model) = load(2);
@@ -56,7 +56,7 @@ fn recurrent_state_is_not_cut() {
     assert_eq!(session.keep_common_start(&tokens), 20);
     let last = session.feed_and_read_logits(&tokens[20..]).expect("the steps run");
     assert_logits("and its rest", &last, &golden, tokens.len() - 1);
-    // Pages that were given back, and are given out again.
+    // Pages that were freed and are used again.
     drop(session);
     let mut sessions = [(); 2].map(|()| model.session().expect("a free slot"));
     for session in &mut sessions {
@@ -65,7 +65,7 @@ fn recurrent_state_is_not_cut() {
     }
 }
 
-/// Steps that ran ahead of a text that ended have changed its state: what follows is computed from the beginning.
+/// Steps that ran ahead of the end of a text have changed its state: a continuation is computed from the beginning.
 #[test]
 fn state_that_ran_ahead_of_a_text_is_not_continued() {
     let (golden, tokens, model) = load(1);
@@ -139,7 +139,8 @@ fn text_of(model: &Model, prompt: &[u32], n_tokens: u32) -> Vec<u32> {
     [first].into_iter().chain(rest).collect()
 }
 
-/// Requests with the same beginning, in one batch: each has its own state, and the same text as alone, also behind the end of another.
+/// Requests with the same beginning, in one batch: each has its own state, and the same text as alone, also after another has
+/// ended.
 #[test]
 fn a_scheduler_shares_no_state() {
     let (_, tokens, model) = load(3);

@@ -19,7 +19,7 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// Of an embedding for slow memory and layers for fast memory: two slices.
+    /// An artifact of two slices: an embedding for slow memory and layers for fast memory.
     fn new() -> Artifact {
         static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
         let bytes = BYTES.get_or_init(|| {
@@ -89,7 +89,7 @@ fn tiers_change_and_weights_do_not() {
     assert_eq!(std::fs::metadata(artifact.path()).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// The same tokens from wherever the weights lie.
+/// The tokens do not depend on where the weights are placed.
 #[test]
 fn a_replanned_artifact_runs() {
     let artifact = Artifact::new();

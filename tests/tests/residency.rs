@@ -53,7 +53,7 @@ fn transfers_to_every_memory_are_measured() {
     }
 }
 
-/// The file is changed while it is read and mended before it is read again: only what is resident is wrong.
+/// The file is changed while it is read, and restored before it is read again: only the resident bytes are wrong.
 #[test]
 fn one_wrong_bit_in_device_memory_is_found() {
     let artifact = artifact();
@@ -91,7 +91,7 @@ fn a_damaged_file_is_not_taken_for_damaged_memory() {
     }
 }
 
-/// A file that someone cuts while it is read is an error, not the end of the process.
+/// Truncating a file while it is read is an error and does not end the process.
 #[test]
 fn a_file_that_is_cut_while_it_loads_is_an_error() {
     for upload_path in UploadPath::ALL {

@@ -73,7 +73,8 @@ fn upgrade_makes_everything_but_weights_again() {
     assert!(std::fs::read(&path).unwrap() == today);
 }
 
-/// Steps in which an NPU takes part are made for new targets, too; they are refused where this version would lay the NPU's weights out otherwise.
+/// Steps in which an NPU takes part are made for new targets, too; they are refused where this version has another layout of the
+/// NPU's weights.
 #[test]
 fn an_npus_steps_are_those_of_a_compile_for_all_targets() {
     let compiled = |targets: &[&str]| {

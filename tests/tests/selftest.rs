@@ -20,7 +20,7 @@ use unicorn_spirv::{Target, target};
 const OWN: &str = "generic-subgroup";
 /// Only the order of sums differs between targets without rounded activations.
 const SAME: f64 = 1e-3;
-/// What a wrong kernel does to logits at least.
+/// Minimum relative error of logits by a wrong kernel.
 const WRONG: f64 = 5e-2;
 
 /// Positions of the model: 20 cached tokens and the greedy text fit, and of prefill only steps of 8 tokens.
@@ -37,7 +37,7 @@ fn right_kernels_pass_and_a_changed_one_is_named_and_left_out() {
     for part in ["decode ", "prefill of 8 tokens", "greedy text", "transfers", "memory", "KL"] {
         assert!(page.contains(part), "{part:?} is missing in {page}");
     }
-    // A context of 64 tokens has no room for it, and the page says so.
+    // It exceeds a context of 64 tokens, which the page reports.
     assert!(page.contains("needs a context of 534 tokens, found 64"), "{page}");
     assert!(page.contains("decode of 64 sequences") && page.contains("model was loaded for: 1"), "{page}");
     assert!(!folder.path().join("model.unicorn.selftest.json").exists());
@@ -96,7 +96,7 @@ fn an_artifact_without_kernels_to_compare_with_is_refused_with_the_command_that_
     assert!(!output.status.success() && stderr.contains("would be compared with themselves"), "{stderr}");
 }
 
-/// Of a model of few positions: of the steps that have no room there, no kernel is compiled by the device.
+/// An artifact of a model with few positions, and its folder: no kernels are compiled for steps that exceed them.
 fn artifact(targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
     let model = TinyModel { layers: 1, max_position_embeddings: CONTEXT, ..Default::default() };
     let made = |name: &&str| -> Target {
@@ -126,12 +126,12 @@ fn a_kernel_of_hidden_rows_alone_is_found_too() {
     assert!(stderr.contains("changed norm is switched off on this device, kernels of target generic run"), "{stderr}");
 }
 
-/// Makes the kernel of decode for this matrix of the first layer add where it multiplied; gives its name.
+/// Makes the kernel of decode for this matrix of the first layer add where it multiplied; returns its name.
 fn change_kernel(path: &Path, matrix: &str) -> String {
     change_artifact(path, |target| change(target, matrix))
 }
 
-/// Changes the target under test; gives what `change` does.
+/// Changes the target under test; returns what `change` returns.
 fn change_artifact(path: &Path, change: impl Fn(&mut TargetKernels) -> String) -> String {
     let changed = path.with_extension("changed");
     let mut name = String::new();
@@ -195,7 +195,7 @@ fn add_for_multiply(module: &mut Module) {
     module.words[at] = add;
 }
 
-/// Of 12 tokens, decoded one by one as the artifact would run; and what is said on stderr.
+/// Logits of 12 tokens, decoded one by one as the artifact would run, and the text on stderr.
 fn logits(path: &Path) -> (Vec<f32>, String) {
     let (tokens, out) = (path.with_file_name("tokens.safetensors"), path.with_file_name("logits.safetensors"));
     let ids: Vec<u8> = (60u32..72).flat_map(u32::to_le_bytes).collect();

@@ -1,5 +1,5 @@
-//! What clients and command lines of llama-server expect of `unicorn-run serve`, beside the texts themselves. What is expected was seen of
-//! llama-server 0.7.0, with the same options and requests.
+//! What clients and command lines of llama-server expect of `unicorn-run serve`, beside the texts themselves. Expected values were
+//! taken from llama-server 0.7.0, with the same options and requests.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -156,7 +156,7 @@ fn names_tags_and_the_prompt_are_reported() {
     assert_eq!((&error["type"], &error["n_ctx"]), (&json!("exceed_context_size_error"), &json!(64)));
 }
 
-/// An idle server gives its memory back. Who only looks at it does not wake it.
+/// An idle server gives its memory back. Requests that only read its state do not load the model.
 #[test]
 fn an_idle_model_sleeps_until_a_request_needs_it() {
     let server =

@@ -170,7 +170,7 @@ fn an_idle_model_is_unloaded_and_a_pinned_one_stays() {
     assert!(states(&server).contains(&("f16".into(), "loaded".into())));
 }
 
-/// What has begun is not cut for a model that waits.
+/// Running requests are not cut for a model that waits.
 #[test]
 fn a_stream_ends_before_its_model_is_unloaded() {
     let server = start(&["--models-max", "1"]);

@@ -60,7 +60,7 @@ fn unit(row: &[f32]) -> Vec<f32> {
     row.iter().map(|value| value / length).collect()
 }
 
-/// A score can be near 0 or 1, where its odds still tell one from another.
+/// A score can be near 0 or 1, where its odds still differ.
 fn odds(score: f64) -> f64 {
     (score / (1.0 - score)).ln()
 }

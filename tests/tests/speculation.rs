@@ -1,5 +1,5 @@
-//! Speculation on whole models: the text is that without, greedy and sampled, whatever is proposed. llvmpipe unless `UNICORN_DEVICE`
-//! names another device.
+//! Speculation on whole models: the text is the same as without, greedy and sampled, whatever is proposed. llvmpipe unless
+//! `UNICORN_DEVICE` names another device.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -45,7 +45,7 @@ fn load(compiled: &Compiled) -> Model {
     Model::load(&compiled.artifact_path(), &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Tokens behind `prompt`, and of the proposed tokens, those that were accepted.
+/// Tokens after `prompt`, and the number of proposed tokens that were accepted.
 fn generate(
     model: &Model,
     prompt: &[u32],

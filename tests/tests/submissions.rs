@@ -20,7 +20,7 @@ const BOUNDS: [u64; 3] = [100, 10, 1];
 /// 1024; by workgroups and KV cache alone, there would be 81.
 const MIN_FORESEEN: u32 = 512;
 
-/// Logits of a prompt and of what follows, bit for bit, samples tokens, and those of a batch.
+/// Logits of a prompt and of tokens after it, bit for bit; sampled tokens, and those of a batch.
 #[derive(Debug, PartialEq)]
 struct Seen {
     logits: Vec<u32>,

@@ -237,7 +237,7 @@ fn the_libraries_depend_on_what_is_listed() {
     }
 }
 
-/// Who uses one library needs no dependency on those below it.
+/// A user of one library needs no dependency on those below it.
 #[test]
 fn libraries_re_export_those_that_they_are_built_on() {
     let libraries = files("toml").into_iter().filter_map(|manifest| {

@@ -13,7 +13,7 @@ use tests::openmetrics::{Series, parse};
 use tests::programs::{Watched, program};
 use tests::tiny_model::TinyModel;
 
-/// Looks that a scrape may come late or early by.
+/// Updates by which a scrape may be late or early.
 const LOOKS_ASIDE: usize = 4;
 
 #[test]

@@ -22,7 +22,7 @@ use unicorn_spirv::{Target, target};
 /// Only the order of sums differs; with integer activations a code may move to its neighbour for that.
 const SAME_TOLERANCE: f64 = 1e-3;
 const INTEGER_TOLERANCE: f64 = 3e-2;
-/// Every alternative of what has two, and most of the others.
+/// Enough mixes for every alternative of kernels with two, and for most of the others.
 const MIXES: u32 = 3;
 
 const ONE: StepShape = StepShape { rows: 1, batch: false, from_tokens: 0 };
@@ -76,7 +76,7 @@ fn candidates_are_timed_each() {
     let kernels = kernels(&path, "generic");
     let tunable = model.tunable(40);
     let batch = |rows| StepShape { rows, batch: true, from_tokens: 0 };
-    // Four sequences and 128 tokens have no room for more.
+    // Four sequences of 128 tokens permit no more.
     let prefill = |rows| StepShape { rows, batch: false, from_tokens: 0 };
     let expected = [(ONE, 2), (batch(2), 1), (batch(4), 1), (prefill(8), 1), (prefill(64), 1)];
     assert_eq!(tunable.iter().copied().collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
@@ -162,7 +162,7 @@ fn a_report_has_the_time_of_each_kernel_and_each_step() {
 fn an_interrupted_tuning_keeps_what_was_measured() {
     let (folder, path) = artifact();
     let file = folder.path().join("model.unicorn.tune.json");
-    // So many rounds that it is still at work when the first kind of step is done.
+    // Enough rounds that it still runs when the first kind of step is done.
     let arguments = ["-r", "60", "-n", "1", "--depth", "20", "--target", "generic", "--json"];
     let mut tuning = Watched::start(run_command("tune", &path).args(arguments));
     let begin = Instant::now();
@@ -225,7 +225,7 @@ fn alternatives_that_do_not_fit_are_refused() {
 }
 
 /// A tiny model's artifact for any device with the subgroups of the one at hand, with integer activations and without;
-/// wide enough for several ways to cut its matrices.
+/// wide enough for several tilings of its matrices.
 fn artifact() -> (TempDir, PathBuf) {
     let model =
         TinyModel { hidden: 256, intermediate: 512, layers: 1, max_position_embeddings: 128, ..Default::default() };
@@ -267,7 +267,7 @@ fn load(path: &Path, target: &str, tuning: Option<Tuning>) -> Model {
     Model::load(path, &load_options(target, tuning)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Of steps of one row, of a few, of many, and (the largest of each) of several sequences.
+/// Logits of steps of one row, of a few, of many, and (the largest of each) of several sequences.
 fn logits(model: &Model) -> Vec<Vec<f32>> {
     let tokens: Vec<u32> = (0..70).map(|index| 60 + index).collect();
     let mut all: Vec<Vec<f32>> =
@@ -280,7 +280,7 @@ fn logits(model: &Model) -> Vec<Vec<f32>> {
     all
 }
 
-/// Of every token, in steps of at most `rows`.
+/// Logits of every token, fed in steps of at most `rows` rows.
 fn fed(model: &Model, tokens: &[u32], rows: u32) -> Vec<f32> {
     let mut session = model.session().expect("a free slot");
     session.set_chunk_tokens(rows);

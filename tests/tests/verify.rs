@@ -13,7 +13,7 @@ use unicorn_compiler::import::ModelConfig;
 use unicorn_compiler::{CompileError, ReplanOptions, Reproduced, Source, compile, replan, reproduce};
 use unicorn_spirv::target;
 
-/// Of two targets, with the folder that it was compiled from.
+/// A sound artifact of two targets, with the folder that it was compiled from.
 fn sound() -> &'static Compiled {
     static SOUND: OnceLock<Compiled> = OnceLock::new();
     SOUND.get_or_init(|| {
@@ -78,7 +78,7 @@ fn alter_constant(kernels: &mut Kernels) -> usize {
     word
 }
 
-/// Where the value of an `OpConstant` lies that no length or index has.
+/// Index of the word of an `OpConstant`'s value that no length or array index uses.
 fn constant(words: &[u32]) -> Option<usize> {
     const OP_CONSTANT: u32 = 43;
     const HEADER_WORDS: usize = 5;

@@ -1,4 +1,4 @@
-//! Compilers that read broken files or are killed: no output that is not whole, no crash, no wait without end.
+//! Compilers that read broken files or are killed: no incomplete output, no crash, no endless wait.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -47,7 +47,7 @@ pub fn mutated_ggufs(compiler: &Path, count: u64) -> Row {
     })
 }
 
-/// Kills `count` compiles at different moments. What is left is no artifact or a whole one, and the next compile writes it.
+/// Kills `count` compiles at different moments. Each leaves no artifact or a whole one, and the next compile writes it.
 pub fn compiler_kills(compiler: &Path, model: &Path, count: u64) -> Row {
     Row::of("kills while compiling", |row| {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -76,7 +76,7 @@ pub fn compiler_kills(compiler: &Path, model: &Path, count: u64) -> Row {
     })
 }
 
-/// On every target, an existing artifact included.
+/// Starts a compile for every target, which replaces an existing artifact.
 fn compile(compiler: &Path, model: &Path, artifact: &Path) -> Child {
     let mut command = Command::new(compiler);
     command.arg(model).arg("--output").arg(artifact).args(["--target", "llvmpipe", "--force"]);

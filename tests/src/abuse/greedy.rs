@@ -1,8 +1,8 @@
 //! Greedy answers, judged by the model's own probabilities.
 //!
-//! Batches of other sizes and beginnings that other programs computed add in other orders, and so round differently. Where two tokens
-//! are as probable as each other to within that rounding, either is the greedy one, and the text goes on differently behind it. An
-//! answer is therefore right when each of its tokens is the best one after those before it, or ties with it.
+//! Batches of other sizes, and beginnings that other programs computed, add in another order, and so round differently. Where the
+//! probabilities of two tokens differ by less than that rounding, either may be the greedy one, and the text after it differs. An
+//! answer is therefore right when each of its tokens is the most probable one after those before it, or ties with it.
 
 use std::io::Read;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::http::begin_post;
 use crate::server::Server;
 
-/// Two tokens whose log probabilities differ by less tie: integer activations and keys in f16 round by about as much.
+/// Two tokens whose log probabilities differ by less tie: integer activations and keys in f16 round by about that much.
 const TIE_NATS: f64 = 0.05;
 /// Candidates among which the tokens of a tie are found.
 const CANDIDATES: usize = 20;
@@ -21,15 +21,15 @@ const CANDIDATES: usize = 20;
 pub(super) struct GreedyPrompt {
     pub text: String,
     tokens: Vec<u32>,
-    /// The one that it got alone, then those that differ from it by ties.
+    /// The answer to a request alone, then those that differ from it by ties.
     right: Mutex<Vec<Vec<u32>>>,
 }
 
 impl GreedyPrompt {
-    /// Asks for the first answer, of `n_tokens`.
+    /// Requests the first answer, of `n_tokens`.
     ///
     /// # Errors
-    /// What the server answered instead.
+    /// The server's answer, when it has no text.
     pub fn ask_first(server: &Server, text: String, n_tokens: usize) -> Result<GreedyPrompt, String> {
         let body = request(server, "/tokenize", &json!({"content": text, "add_special": true}))?;
         let tokens = ids(&body["tokens"]).ok_or(format!("no tokens: {body}"))?;
@@ -37,7 +37,7 @@ impl GreedyPrompt {
         Ok(GreedyPrompt { text, tokens, right: Mutex::new(vec![first]) })
     }
 
-    /// Asks once more, and checks the answer.
+    /// Requests the answer again and checks it.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -1,4 +1,4 @@
-//! Requests and connections as no client should make them. After each kind the server answers a sound request.
+//! Malformed requests and misused connections. After each kind, the server must answer a sound request.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -106,7 +106,7 @@ fn check_answers(row: &mut Row, server: &Server) {
 fn check_status(row: &mut Row, answer: &[u8], request: &[u8]) {
     let head = String::from_utf8_lossy(&answer[..answer.len().min(12)]).into_owned();
     let status = head.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
-    // A connection that is closed without a word has no status.
+    // A connection that is closed without an answer has no status.
     if answer.is_empty() || status.is_some_and(|status| status < 500) {
         return;
     }
@@ -125,7 +125,7 @@ fn settles(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// What the server sends until it closes the connection, or the client has sent all and would wait no longer.
+/// What the server sends until it closes the connection, or until the client, which has sent all, stops waiting.
 fn exchange(address: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;

@@ -36,18 +36,18 @@ pub struct Soak {
     pub row: Row,
     /// Answers that differ from the one known before by a tie of two tokens: right ones, too.
     pub tied_answers: usize,
-    /// Before and after.
+    /// The server's resources before and after.
     pub figures: [Figures; 2],
 }
 
-/// Of the server, while it has nothing to do and each of its sequences holds a short prompt.
+/// Resources of the server while it has nothing to do and each of its sequences holds a short prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Resident memory in bytes.
     pub resident_bytes: u64,
     /// Open descriptors.
     pub descriptors: usize,
-    /// KV pages that are taken.
+    /// KV pages in use.
     pub kv_pages: u64,
 }
 
@@ -88,7 +88,7 @@ pub fn soak(mut command: Command, artifact: &Path, options: &SoakOptions) -> Soa
                         }
                         match prompt.ask(server) {
                             Ok(()) => drop(right.fetch_add(1, Ordering::Relaxed)),
-                            // When it happened tells whether the server was full.
+                            // The time shows whether the server was full.
                             Err(error) => {
                                 add(findings, format!("{error} after {:.1} s", begun.elapsed().as_secs_f64()));
                             }
@@ -151,8 +151,8 @@ fn known_answers(server: &Server, options: &SoakOptions) -> Vec<GreedyPrompt> {
     prompts.map(|prompt| first(prompt).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-/// Gives every sequence a short prompt of its own, and waits until the server has nothing to do. No prompt has half of another's tokens
-/// at its begin: it would go to the sequence of that one, and others would keep what they were given before.
+/// Gives every sequence a short prompt of its own, and waits until the server has nothing to do. No prompt begins
+/// with half of another's tokens: it would go to that one's sequence, and other sequences would keep their earlier prompts.
 fn settle(server: &Server, options: &SoakOptions, status_file: &Path) -> Figures {
     for number in 0..2 * options.parallel {
         let letter = char::from_u32('Ā' as u32 + number as u32).expect("a letter");
@@ -163,7 +163,7 @@ fn settle(server: &Server, options: &SoakOptions, status_file: &Path) -> Figures
     while !is_idle() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Closed connections are let go a moment later.
+    // The server releases closed connections a moment later.
     std::thread::sleep(Duration::from_millis(500));
     figures(server, status_file)
 }
@@ -187,7 +187,7 @@ fn disconnect(server: &Server, prompt: &str, number: u64) {
     let _ = begin_post(&server.address, TEXT, &request).read(&mut some);
 }
 
-/// Each once, however often it is met.
+/// Adds a finding once, however often it occurs.
 fn add(findings: &Mutex<Vec<String>>, finding: String) {
     let mut findings = findings.lock().expect("no client panics while it adds");
     if !findings.contains(&finding) {

@@ -30,9 +30,9 @@ fn main() -> ExitCode {
 struct Arguments {
     family: &'static Family,
     bless: bool,
-    /// Instead of the target's; then nothing is compared.
+    /// Subgroup size instead of the target's; then nothing is compared.
     subgroup_size: Option<u32>,
-    /// Where each kernel's machine code goes.
+    /// Folder to which each kernel's machine code is written.
     dump: Option<PathBuf>,
 }
 

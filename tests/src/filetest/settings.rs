@@ -49,7 +49,7 @@ pub struct ModelSettings {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelSettings {
-    /// The spec as it is defined; numbers that are f32 stand as their bits.
+    /// The spec as it is defined; f32 numbers are written as their bits.
     pub kernel: KernelSpec,
     target: String,
     /// Capabilities that the words must declare.

@@ -1,4 +1,4 @@
-//! What each stage prints.
+//! The text of each stage.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::kernel;
 use super::settings::{ModelSettings, Settings};
 use crate::compiled::{Compiled, options};
 
-/// The text of a stage, or what keeps it from being made.
+/// The text of a stage, or why there is none.
 pub fn run(settings: &Settings) -> Result<String, String> {
     match settings {
         Settings::Graph(model) => Ok(graph::build(&config(model)?).to_string()),
@@ -41,8 +41,8 @@ fn compiled(settings: &ModelSettings) -> Result<Compiled, String> {
     Ok(Compiled::of(&settings.model()?, &options))
 }
 
-/// One line a dispatch of the program that decodes a token of each sequence; `|` behind a barrier, `>` where it waits by itself for the
-/// one before.
+/// One line a dispatch of the program that decodes a token of each sequence; `|` after a barrier, `>` where it waits by
+/// a counter for the one before.
 fn dispatches(artifact: &[u8], sequences: u32) -> String {
     let view = ArtifactView::parse(artifact).expect("the artifact was just written");
     let target = &view.kernels.targets[0];

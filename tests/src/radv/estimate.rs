@@ -17,7 +17,7 @@ use super::{CompiledModel, Kernel};
 const DECODE_CONTEXT: u64 = 1024;
 const PREFILL_ROWS: u64 = 512;
 
-/// What the estimate is made from.
+/// Description of how the estimate is computed.
 pub fn method(family: &Family) -> String {
     let (bytes, simds) = (family.bytes_per_s / 1e9, family.simds());
     let peaks = [Class::Matrix, Class::PackedDot, Class::MultiplyAdd].map(|class| peak(family, class) / 1e12);
@@ -63,7 +63,7 @@ struct Cost {
     bytes: f64,
     flops: f64,
     seconds: f64,
-    /// By bytes and the arithmetic peak alone.
+    /// Lower bound in seconds, by bytes and the arithmetic peak alone.
     bound_seconds: f64,
 }
 

@@ -4,16 +4,16 @@ use unicorn_spirv::Target;
 
 /// A family, and the device of it that times are estimated for.
 pub struct Family {
-    /// As RADV_FORCE_FAMILY takes it.
+    /// Name of the family in RADV_FORCE_FAMILY.
     pub name: &'static str,
-    /// As a device's name holds it.
+    /// Name of the chip, a part of a device's name.
     pub chip: &'static str,
     /// A device of the family.
     pub device: &'static str,
     /// Preset of the target that it takes.
     pub target: &'static str,
     pub compute_units: f64,
-    /// Each with lanes of its own.
+    /// SIMDs of a compute unit, each with lanes of its own.
     pub simds_per_unit: f64,
     pub hz: f64,
     pub bytes_per_s: f64,
@@ -126,7 +126,7 @@ impl Family {
         unicorn_spirv::target::by_name(self.target).expect("a preset")
     }
 
-    /// Of a SIMD, on average over the cycles of an instruction.
+    /// Lanes that a SIMD processes in a cycle, on average over an instruction.
     pub fn lanes_per_cycle(&self) -> f64 {
         let subgroup = if self.vector_cycles > 1.0 { 64.0 } else { 32.0 };
         subgroup / self.vector_cycles

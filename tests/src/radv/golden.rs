@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-/// How a report stands to the golden one.
+/// Result of the comparison of a report with the golden one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Comparison {
     Same,
-    /// Made by another driver, or another version of it: its figures say nothing about a change of ours.
+    /// Made by another driver, or another version of it: its figures do not show a change of ours.
     OtherDriver,
     /// Lines that are gone, marked `-`, and lines that are new, marked `+`.
     Differs(String),

@@ -20,7 +20,7 @@ pub enum Class {
 
 /// What a SPIR-V module declares.
 pub struct Words {
-    /// Classes that its capabilities promise.
+    /// Classes that its capabilities declare.
     pub promised: BTreeSet<Class>,
     /// Lanes of a workgroup.
     pub lanes: u32,
@@ -68,7 +68,7 @@ pub fn matrix_operand_registers(assembly: &str) -> BTreeSet<u32> {
 
 impl Words {
     /// # Panics
-    /// If the words are no module: our own compiler made them.
+    /// If the words are not a module: our own compiler made them.
     pub fn of(words: &[u32]) -> Words {
         let module = rspirv::dr::load_words(words).expect("the compiler writes SPIR-V");
         let promised =

@@ -1,4 +1,4 @@
-//! What may not be in a kernel, and what may not be missing.
+//! What a kernel must not contain, and what it must.
 
 use unicorn_kernels::KernelSpec;
 
@@ -16,13 +16,13 @@ pub struct Expectation {
     max_rows: u32,
 }
 
-/// What the fast kernels are fast by.
+/// Instructions on which the speed of the fast kernels depends.
 pub const EXPECTATIONS: [Expectation; 2] = [
     Expectation { family: "decode matmuls of INT4", name_parts: &["matmul", "int4"], min_rows: 1, max_rows: 8 },
     Expectation { family: "prefill matmuls of INT4", name_parts: &["int4"], min_rows: 16, max_rows: 512 },
 ];
 
-/// Everything that is wrong with a model's kernels, one line each. Spills, and classes that the words promise and the
+/// Everything that is wrong with a model's kernels, one line each. Spills, and classes that the words declare and the
 /// machine code lacks, are wrong, and so is a kernel that does not meet its
 /// [`EXPECTATIONS`], or that has matrix products in the form of another generation.
 pub fn broken(model: &str, kernels: &[Kernel], family: &Family) -> Vec<String> {

@@ -3,7 +3,7 @@
 use super::family::Family;
 use super::instructions::Class;
 
-/// What of its peak a kernel's arithmetic can reach, by the vector instructions of the loop that has most of it.
+/// The part of the arithmetic peak that a kernel can reach, by the vector instructions of the loop with most arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
     /// The class of the arithmetic.
@@ -13,7 +13,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Of machine code; `None` where nothing multiplies and adds.
+    /// Analyses machine code; `None`: no instruction multiplies and adds.
     pub fn of(assembly: &str, family: &Family) -> Option<Stream> {
         let lines: Vec<&str> = assembly.lines().collect();
         let class = [Class::Matrix, Class::PackedDot, Class::MultiplyAdd]

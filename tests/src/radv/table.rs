@@ -1,4 +1,4 @@
-//! The report's table: a line for all kernels of a model that came out alike.
+//! The report's table: one line for all kernels of a model with equal figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,7 +94,7 @@ fn heading() -> String {
     COLUMNS.iter().map(|(name, width)| format!(" {name:>width$}")).collect()
 }
 
-/// In the order of [`COLUMNS`], without the count.
+/// Figures of a kernel in the order of [`COLUMNS`], without the count.
 fn values(kernel: &Kernel) -> [u64; COLUMNS.len() - 1] {
     let spilled = ["Spilled SGPRs", "Spilled VGPRs", "Scratch size"].map(|name| kernel.statistic(name));
     [

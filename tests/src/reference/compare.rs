@@ -1,4 +1,4 @@
-//! How far two answers lie apart.
+//! The distance of two answers.
 
 /// The length of the difference over the length of `expected`: 0 for equal, about 1 for unrelated.
 ///
@@ -13,10 +13,10 @@ pub fn relative_error(expected: &[f32], actual: &[f32]) -> f64 {
 }
 
 /// Mean over positions of KL(reference || other) in nats, of the distributions that two sets of logits,
-/// (positions, vocab), stand for.
+/// (positions, vocab), define.
 ///
 /// # Panics
-/// If the two have different numbers of values, or these are no whole number of positions.
+/// If the two have different numbers of values, or these do not fill whole positions.
 pub fn mean_kl_divergence(reference_logits: &[f32], other_logits: &[f32], vocab_size: usize) -> f64 {
     assert_eq!(reference_logits.len(), other_logits.len(), "both answers have as many values");
     assert_eq!(reference_logits.len() % vocab_size, 0, "logits are whole rows of {vocab_size}");

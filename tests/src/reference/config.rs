@@ -30,19 +30,19 @@ pub struct Config {
     pub query_growth: Option<(f32, usize)>,
     /// GLM-4 rotates dimension 2i with 2i + 1.
     pub rotated_pairs_are_neighbours: bool,
-    /// For each layer how many positions a token attends to, itself among them; none: all before it.
+    /// For each layer how many positions a token attends to, itself among them; `None`: all up to itself.
     pub windows: Vec<Option<usize>>,
     /// For each layer whether query and key are rotated; SmolLM3 has layers where they are not.
     pub rotated: Vec<bool>,
     /// In the place of the MLP of the layers that `has_experts` names.
     pub experts: Option<Experts>,
     pub has_experts: Vec<bool>,
-    /// Of layers without a window, where they are others: heads of keys, and elements of a head (Gemma 4).
+    /// Heads of keys, and elements of a head, of layers without a window, if these differ (Gemma 4).
     pub full_heads: Option<(usize, usize)>,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
-    /// In the place of the attention of the layers that `recurrent` names, which have a short convolution without it; the others'
-    /// attention has a gate.
+    /// The delta net of the layers that `recurrent` marks, instead of attention; the attention of the others has a gate. Without
+    /// it, these layers have a short convolution.
     pub delta: Option<Delta>,
     pub recurrent: Vec<bool>,
 }
@@ -56,7 +56,7 @@ pub struct Delta {
     pub value_dim: usize,
 }
 
-/// What a layer calls the norms that it has, around each of its two branches.
+/// Names of the norms of a layer, around each of its two branches.
 pub struct NormNames {
     pub before_attention: Option<&'static str>,
     pub after_attention: Option<&'static str>,
@@ -67,11 +67,11 @@ pub struct NormNames {
 /// A mixture of experts.
 pub struct Experts {
     pub count: usize,
-    /// Experts that a token is given to.
+    /// Experts of a token.
     pub chosen: usize,
-    /// Their weights are divided by their sum.
+    /// Whether the weights of a token's experts are divided by their sum.
     pub normalized: bool,
-    /// They stand beside the MLP (Gemma 4).
+    /// Whether the layer has an MLP beside the experts (Gemma 4).
     pub beside: bool,
 }
 
@@ -316,7 +316,7 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
 fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
     let gemma3 = matches!(family, "gemma3" | "gemma3_text");
     if family == "olmo3" && json["rope_parameters"].get(kind).is_none() {
-        // What is written beside is of the global-attention layers.
+        // Parameters outside of these objects are those of the global-attention layers.
         let mut parameters = serde_json::Map::new();
         let is_full = kind == "full_attention";
         if let (true, Value::Object(scaling)) = (is_full, &json["rope_scaling"]) {

@@ -1,4 +1,4 @@
-//! What another implementation answered: `golden.safetensors` beside a model's weights.
+//! The answer of another implementation: `golden.safetensors` beside a model's weights.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub struct Golden {
 /// Reads `golden.safetensors` of a model's folder.
 ///
 /// # Panics
-/// If the file is missing or has not the three tensors.
+/// If the file is missing or lacks one of the three tensors.
 pub fn read_golden(folder: impl AsRef<Path>) -> Golden {
     let file = folder.as_ref().join("golden.safetensors");
     with_tensors(&file, |tensors| Golden {

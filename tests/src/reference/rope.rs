@@ -9,7 +9,7 @@ pub struct Rope {
     frequencies: Vec<f64>,
     /// LongRoPE uses other frequencies as soon as a sequence has more tokens than this.
     longer_than: Option<(usize, Vec<f64>)>,
-    /// What cosine and sine are multiplied with.
+    /// Factor of cosine and sine.
     magnitude: f64,
 }
 
@@ -29,7 +29,7 @@ impl Rope {
         let exponents = (0..rotated).step_by(2).map(|dimension| dimension as f64 / rotated as f64);
         let plain: Vec<f64> = exponents.map(|exponent| theta.powf(-exponent)).collect();
         let context = number(json, "max_position_embeddings");
-        // Phi 3 keeps the original length beside the rope parameters, and there it counts for more.
+        // Phi 3 keeps the original length beside the rope parameters, where it takes precedence.
         let original_context = || {
             let beside = number(json, "original_max_position_embeddings");
             beside.or(number(parameters, "original_max_position_embeddings")).or(context).expect("a context length")
@@ -78,7 +78,7 @@ impl Rope {
         }
     }
 
-    /// For a sequence of `tokens`: for each position, the angle of each pair.
+    /// The angle of each pair at each position of a sequence of `tokens`.
     pub fn angles(&self, tokens: usize) -> Vec<Vec<Angle>> {
         let frequencies = match &self.longer_than {
             Some((original, long)) if tokens > *original => long,

@@ -109,7 +109,7 @@ fn read_tensors(file: &Path) -> Vec<(String, Tensor)> {
         .collect()
 }
 
-/// What only LFM2 calls so, and what most call it.
+/// Names that only LFM2 uses, and those that most models use.
 const LFM2: [(&str, &str); 9] = [
     ("operator_norm", "input_layernorm"),
     ("ffn_norm", "post_attention_layernorm"),
@@ -134,7 +134,7 @@ pub fn values_as_f32(view: &TensorView) -> Vec<f32> {
         Dtype::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
         Dtype::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
         Dtype::BF16 => bytes.as_chunks().0.iter().map(|&bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
-        // Of MXFP4, whose numbers are made of them later.
+        // Bytes of MXFP4, which are decoded later.
         Dtype::U8 => bytes.iter().map(|&byte| f32::from(byte)).collect(),
         other => panic!("tensor is of type {other}, expected F32, F16, BF16 or U8"),
     }

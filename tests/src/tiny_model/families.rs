@@ -2,11 +2,11 @@
 
 use super::Family;
 
-/// What a family's random model is written with, where families differ.
+/// Facts of a family that its random model needs, where families differ.
 #[derive(Debug)]
 pub struct FamilyFacts {
     pub family: Family,
-    /// In filetests.
+    /// Name of the family in filetests.
     pub name: &'static str,
     /// `architectures[0]` of config.json.
     pub architecture: &'static str,
@@ -24,18 +24,18 @@ pub struct FamilyFacts {
     pub qkv_bias: bool,
     /// `qkv_proj` in the place of query, key and value.
     pub joined_qkv: bool,
-    /// What gate and up are called where they are one matrix.
+    /// Name of the matrix that holds gate and up, if they are one.
     pub joined_gate_up: Option<&'static str>,
     pub down: &'static str,
     /// Norms are of 1 + weight, as Gemma's.
     pub norms_add_one: bool,
     /// Layers without a rotary embedding: each of this interval.
     pub unrotated_interval: Option<usize>,
-    /// In the place of each layer's MLP.
+    /// Experts in the place of each layer's MLP.
     pub experts: Option<ExpertFacts>,
     /// Attention's sinks, biases of all matrices, and experts in transposed stacks.
     pub is_gpt_oss: bool,
-    /// In the place of the attention of all layers but the last; that one's has a gate.
+    /// Delta net in the place of the attention of all layers but the last, whose attention has a gate.
     pub delta: Option<DeltaFacts>,
     /// LFM2's names, and a short convolution of this number of taps instead of the attention of all layers but the last.
     pub short_conv_taps: Option<usize>,
@@ -49,7 +49,7 @@ pub struct DeltaFacts {
     pub key_dim: usize,
     pub value_dim: usize,
     pub taps: usize,
-    /// `in_proj_qkvz` and `in_proj_ba`.
+    /// Whether the projections are `in_proj_qkvz` and `in_proj_ba`.
     pub interleaved: bool,
 }
 
@@ -57,12 +57,12 @@ pub struct DeltaFacts {
 #[derive(Debug)]
 pub struct ExpertFacts {
     pub count: usize,
-    /// Of a token.
+    /// Experts of a token.
     pub chosen: usize,
     pub count_field: &'static str,
     /// The weights of a token's experts sum to 1.
     pub normalized: bool,
-    /// One more that every token is given to.
+    /// Whether there is a shared expert, which every token has.
     pub shared: bool,
     pub names: ExpertNames,
 }
@@ -76,7 +76,7 @@ pub struct ExpertNames {
     pub down: &'static str,
 }
 
-/// Which layers see a window, where the model has one.
+/// Which layers have a window, if the model has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slides {
     Never,

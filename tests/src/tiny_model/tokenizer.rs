@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 const SPECIAL_TOKENS: [&str; 3] = ["<pad>", "<bos>", "<eos>"];
 
 /// `tokenizer.json` and `tokenizer_config.json` for exactly `vocab_size` tokens: the special ones, the bytes, and
-/// `<unusedN>` for the rest. Where there is not room for all bytes, the last are left out.
+/// `<unusedN>` for the rest. If `vocab_size` is too small for all bytes, the last are left out.
 pub fn one_token_a_byte(vocab_size: usize) -> (Value, Value) {
     let special = SPECIAL_TOKENS.iter().map(|token| token.to_string());
     let unused = (0..).map(|number| format!("<unused{number}>"));
@@ -42,8 +42,8 @@ pub fn one_token_a_byte(vocab_size: usize) -> (Value, Value) {
     (tokenizer, config)
 }
 
-/// The letter that byte-level tokenizers write for each byte: printable Latin-1 stands for itself, and every other
-/// byte for the next letter from U+0100 on. First those that stand for themselves.
+/// The letter that byte-level tokenizers write for each byte: a printable Latin-1 letter for itself, and the next
+/// letter from U+0100 on for every other byte. Printable letters come first.
 fn byte_letters() -> impl Iterator<Item = String> {
     let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let others = (0..256u32).filter(move |byte| !printable(byte)).zip(0x100..).map(|(_, letter)| letter);

@@ -19,7 +19,7 @@ use super::*;
 const F16_TOLERANCE: f64 = 1e-3;
 /// Queries and weights hold f16, too.
 const FLASH_TOLERANCE: f64 = 2e-3;
-/// A code that is a hair from the middle of two may come out as either: a step of a 127th of the largest, in a row of few heads
+/// A value near the middle of two codes may be rounded to either: a step of a 127th of the largest, in a row of few heads
 /// as much as this.
 const CODES_TOLERANCE: f64 = 4e-3;
 /// The same where queries and weights hold f16: as much as a third of a step more, so that some codes of a row do.
@@ -32,9 +32,9 @@ const CONTEXT: usize = tests::launch::CONTEXT as usize;
 #[derive(Clone, Debug)]
 pub struct Case {
     pub attention: AttentionSpec,
-    /// On matrix units, in its place.
+    /// Tile of the kernel on matrix units, if that runs instead.
     pub flash: Option<FlashTile>,
-    /// In one dispatch, in its place: `attention` is its twin.
+    /// The kernel in one dispatch, if that runs instead: `attention` is its twin.
     pub decode: Option<DecodeAttentionSpec>,
     pub heads: HeadsSpec,
     pub combine_lanes: usize,
@@ -44,7 +44,8 @@ pub struct Case {
     pub rows: usize,
 }
 
-/// What a case is generated from besides target, cache and splits. Each field stands for one choice, so that it shrinks by itself.
+/// What a case is generated from, in addition to target, cache and splits. Each field stands for one choice, so that it shrinks by
+/// itself.
 #[derive(Clone, Debug)]
 struct Choices {
     heads_per_kv_head: usize,
@@ -58,7 +59,7 @@ struct Choices {
     window: Option<usize>,
     softcap: bool,
     sinks: bool,
-    /// Where to begin to look for a format of integers that fits the heads; `None`: f32.
+    /// Where the search for a format of integers that fits the heads begins; `None`: f32.
     output: Option<usize>,
     rows_per_group: usize,
     unused_room: usize,
@@ -517,7 +518,7 @@ impl Case {
     }
 }
 
-/// Outputs of a launch, and kernels by what they leave.
+/// Outputs of a launch, which also number the kernels that write them.
 const EMBED: usize = 0;
 const HEADS: usize = 1;
 const PARTIALS: usize = 2;

@@ -1,5 +1,5 @@
 //! A dispatch whose wait for the one before it times out: it stops waiting, the sampler reports it, and the step runs again with
-//! barriers. That dispatches which do count each other give the same results is tested with each kernel.
+//! barriers. The tests of each kernel check that dispatches with counter synchronisation give the same results.
 
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};

@@ -1,4 +1,4 @@
-//! Mixtures of experts: the router, matmuls with a matrix for each expert, the weighed sum, and the gate of a shared expert.
+//! Mixtures of experts: the router, matmuls with a matrix for each expert, the weighted sum, and the gate of a shared expert.
 
 use std::ops::Range;
 
@@ -152,7 +152,7 @@ fn matmuls_of_experts() {
         check_cases(&name, 5, &(shape, experts), |(shape, (chosen, n_rows, first, count, tile_rows)), rng| {
             let &(tile_pairs, quads, format, activation, own_input) = shape;
             let act_mul = activation.is_some();
-            // Of experts that are not gate and up, the last tile may be a part.
+            // Without gate and up, the last tile of an expert may be incomplete.
             let rows = if act_mul { 16 * 4 * tile_pairs } else { 8 * tile_pairs + 3 };
             let layout = WeightLayout { format, rows, cols: 4 * quads };
             let plain = plain_matmul(target, layout);
@@ -188,17 +188,17 @@ fn activations() -> impl Strategy<Value = Activation> {
     select(vec![Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiGlu])
 }
 
-/// Biases of all experts in this part and those before and behind it; none without.
+/// Biases of all experts in this part and those before and after it; empty without a bias.
 fn biases(rng: &mut StdRng, experts: &ExpertsSpec, rows: usize, has_bias: bool) -> Vec<f32> {
     normals(rng, if has_bias { (experts.first + experts.count + ELSEWHERE) * rows } else { 0 })
 }
 
-/// Of experts in this part and those before and behind it.
+/// Tiles for the experts in this part and those before and after it.
 fn tiles(pairs: usize, experts: usize, tile_rows: usize) -> ExpertTiles {
     ExpertTiles::of(pairs, experts + ELSEWHERE, tile_rows)
 }
 
-/// Experts that are in parts behind the one at hand.
+/// Experts in parts after the one that is tested.
 const ELSEWHERE: usize = 2;
 
 /// The table of these routes, as a kernel reads it.
@@ -351,7 +351,7 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
     };
     unicorn_kernels::matmul::twin(spec, &inputs, &mut expected, &mut []);
     let what = format!("{} {spec:?} rows {n_rows}", target.name);
-    // Rows of experts elsewhere keep their poison, which is no code: they are compared as words.
+    // Rows of experts elsewhere keep their poison, which is not a code: they are compared as words.
     let stride = spec.output_stride;
     for (found, expected) in found[&0].chunks(stride).zip(expected.chunks(stride)) {
         if expected.iter().all(|&word| word == POISON.to_bits()) {

@@ -107,7 +107,7 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
     })
 }
 
-/// Of every format in a tile whose lanes have unequal parts of a stage to load; and the tiles of targets.
+/// Every format, in a tile whose lanes load unequal parts of a stage; and the tiles of targets.
 #[test]
 fn packed_dot_products() {
     let mut target = integer_targets().pop().expect("one with subgroups");
@@ -125,7 +125,7 @@ fn packed_dot_products() {
     }
 }
 
-/// The same in f32, of the formats that a GEMM takes so.
+/// The same in f32, for the formats that `float_gemm` supports.
 #[test]
 fn products_in_f32() {
     let mut target = targets().pop().expect("one with subgroups");
@@ -146,14 +146,14 @@ fn products_in_f32() {
     }
 }
 
-/// Those of targets with or without packed dot products.
+/// Tiles of the targets with or without packed dot products.
 fn lane_tiles(integer_dot: bool) -> BTreeSet<LaneTile> {
     let tunings = target::presets().into_iter().filter(|one| one.integer_dot == integer_dot);
     tunings.filter_map(|one| one.lane_gemm).flat_map(|tuning| [tuning.many, tuning.few]).collect()
 }
 
-/// Weights from registers: by way of workgroup memory on any device with matrices, and straight on those that are known to keep
-/// them so.
+/// Weights from registers: through workgroup memory on any device with matrices, and directly on devices whose lanes are known to
+/// hold matrices in that layout.
 #[test]
 fn weights_from_registers() {
     let Some(mut target) = matrix_target() else {
@@ -227,10 +227,10 @@ pub fn check_register_gemm(target: &Target, spec: &RegisterGemmSpec, n_rows: usi
     inputs.check(target, kernel, n_rows, |inputs, expected| register_gemm::twin(spec, inputs, expected));
 }
 
-/// What both ways to a product read.
+/// Inputs of both computations of a product.
 struct Inputs {
     weights: Vec<u8>,
-    /// Of as many rows as the program has room for; what lies behind a row is no number.
+    /// Words of all rows of the program; those after the end of a row are NaN.
     codes: Vec<u32>,
     bias: Vec<f32>,
     program_rows: usize,
@@ -280,7 +280,7 @@ impl Inputs {
         }
     }
 
-    /// The f32 rows that rows of halves stand for.
+    /// Rows of halves, decoded to f32.
     fn values_of_halves(&self, words: &[u32], cols: usize, n_rows: usize) -> Vec<f32> {
         let of_row = |(row, words): (usize, &[u32])| {
             let used = if row < n_rows { cols / 2 + 1 } else { 0 };

@@ -80,7 +80,7 @@ fn integer_targets() -> Vec<Target> {
 /// A target with matrix units as the device has them, if it has any.
 fn matrix_target() -> Option<Target> {
     let mut target = targets().pop().expect("a target with subgroups");
-    // Room for the tiles of every target: heads of 256 elements take more than 32 KiB where a tile has many rows.
+    // Enough memory for the tiles of every target: heads of 256 elements take more than 32 KiB where a tile has many rows.
     (target.workgroup_invocations, target.shared_memory_bytes) = (256, device().shared_memory_bytes as usize);
     target.matrix = Some(device_matrices()?);
     Some(target)
@@ -196,7 +196,7 @@ fn stored_rows(rng: &mut StdRng, format: ActivationFormat, [rows, cols, stride]:
     (0..rows).flat_map(one).collect()
 }
 
-/// Compares rows in `format` as values, and what lies behind them as poison.
+/// Compares rows in `format` as values, and checks that the words after them hold poison.
 fn assert_same_rows(
     what: &str,
     format: ActivationFormat,
@@ -231,7 +231,7 @@ fn padded_quads(row: &[f32], width: usize) -> Vec<f32> {
     row
 }
 
-/// More blocks than workgroups and fewer, and a rest that is no whole block.
+/// More blocks than workgroups and fewer, and a rest that is not a whole block.
 #[test]
 fn bandwidth_probe_reads_every_block() {
     let mut rng = StdRng::seed_from_u64(15);

@@ -201,13 +201,13 @@ pub fn check_matmul(target: &Target, spec: &MatMulSpec, n_rows: usize, columns: 
     let next_weights = spec.fused_tail.as_ref().map_or(Vec::new(), |next| packed(rng, &next.layout));
     let room = columns.max(n_rows);
     let width = room * spec.input_stride;
-    // A norm reads f32 whatever it makes.
+    // A norm reads f32, whatever it writes.
     let input_format = if spec.prologue.is_some() { ActivationFormat::F32 } else { spec.input };
     let input = stored_rows(rng, input_format, [room, spec.layout.cols, spec.input_stride]);
     let residual = normals(rng, width);
     let (norm_weight, post_weight) = (normals(rng, spec.layout.cols), normals(rng, spec.layout.cols + 1));
     let bias = normals(rng, spec.layout.rows);
-    // Rows of a column tile past the last one are computed and thrown away: give them room.
+    // Rows of a column tile past the last one are computed and discarded: they need memory, too.
     let out_words = spec
         .fused_tail
         .as_ref()

@@ -8,7 +8,7 @@ use unicorn_kernels::npu_output::NpuOutputSpec;
 
 use super::*;
 
-/// Of a thousand codes, how many may be a neighbour's: where a device's division and rounding differ from the host's in the last bit.
+/// Codes in a thousand that may differ by one, where a device's division and rounding differ from the host's in the last bit.
 const MOVED_CODES: usize = 2;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Artifacts that were cut, damaged, or come from another time, as `unicorn-run inspect` meets them.
+//! Artifacts that were cut, damaged, or come from another time, as input of `unicorn-run inspect`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -160,7 +160,7 @@ fn a_flipped_bit_in_header_or_table_is_found() {
     }
 }
 
-/// No bit of the file may change unseen, not even an unused one.
+/// A change of any bit of the file is detected, even of an unused one.
 #[test]
 fn a_flipped_bit_between_sections_is_found() {
     let (metadata, len) = section_of(sound_artifact(), SectionKind::Metadata);

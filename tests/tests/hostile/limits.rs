@@ -1,5 +1,5 @@
 //! Limits that the system sets a process: too little address space (`ulimit -v`), and no thread but the first. A program
-//! does its work all the same, or says in one message why it cannot.
+//! works nevertheless, or prints one message with the reason.
 //!
 //! Every signal counts as a failure here, one from the driver as well: of llvmpipe, LLVM ends the process where an allocation
 //! fails, which `unicorn-run` explains.
@@ -16,7 +16,7 @@ use crate::artifact_files::changed_artifact;
 use crate::devices::device_name;
 use crate::refusal::{assert_refused, compile_command, listing};
 
-/// With less, the system cannot even load the programs, or they have no memory before they can say why.
+/// With less, the system cannot even load the programs, or they lack the memory for a message.
 const MIN_MIB: u64 = 48;
 
 /// The same command with `mib` MiB of address space; `None`: this system cannot limit it.

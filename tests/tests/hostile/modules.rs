@@ -8,7 +8,7 @@ use unicorn_artifact::ArtifactView;
 use unicorn_artifact::spirv::{Limits, check};
 use unicorn_runtime::{LoadError, validation_messages};
 
-/// Of `SPIR-V Specification`, 3.52: instructions that every kernel has.
+/// Opcodes that every kernel has, from section 3.52 of the `SPIR-V Specification`.
 mod op {
     pub const ENTRY_POINT: u16 = 15;
     pub const EXECUTION_MODE: u16 = 16;
@@ -26,7 +26,7 @@ mod op {
     pub const BRANCH: u16 = 249;
 }
 
-/// The place of the first instruction with this number.
+/// Index of the first instruction with this opcode.
 fn first(words: &[u32], opcode: u16) -> usize {
     let mut at = 5;
     while words[at] as u16 != opcode {
@@ -145,8 +145,8 @@ fn a_changed_module_is_refused_by_its_kernels_name() {
     assert!(text.starts_with("kernel ") && text.contains("target generic") && text.contains("bound of ids"), "{text}");
 }
 
-/// Of three changed words nearly always one breaks a rule. Where none does, another kernel is left, which runs: drivers may compute
-/// anything, but must not crash. The fuzz target `module` tries more.
+/// One of three changed words nearly always breaks a rule. If none does, the result is another kernel, which runs: it may compute
+/// anything, but the driver must not crash. The fuzz target `module` tries more.
 #[test]
 fn three_changed_words_are_refused_or_are_another_kernel() {
     load_and_run(&[]).unwrap_or_else(|error| panic!("the sound artifact: {error:?}"));

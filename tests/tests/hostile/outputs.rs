@@ -45,7 +45,7 @@ fn a_name_that_a_pipe_has() {
     assert_refused(&mut compile_command(model.path(), &output), out.path(), &["pipe", "not a regular file"]);
 }
 
-/// The model that is compiled must outlive it, under whatever name it is asked to give way.
+/// The model that is compiled must not be replaced, by whatever path the output names it.
 #[test]
 fn a_name_that_the_model_has() {
     let model = sound_folder();
@@ -149,7 +149,7 @@ fn a_killed_compile_leaves_nothing_half_written() {
     assert_eq!(names(out.path()), Vec::<String>::new(), "left after SIGKILL");
 }
 
-/// `nohup` starts programs so.
+/// `nohup` starts programs with such signals ignored.
 #[test]
 fn a_signal_that_was_to_be_ignored_is() {
     let out = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ pub struct Check {
     pub name: &'static str,
     pub passed: bool,
     pub seconds: f64,
-    /// The test program's last words.
+    /// The last output of the test program.
     pub words: String,
 }
 
@@ -24,7 +24,7 @@ pub fn run(options: &Options, clock: &Clock) -> Vec<Check> {
     names.iter().map(|name| check(options, clock, device.as_deref(), name)).collect()
 }
 
-/// By name: without one, tests take the software device.
+/// Name of the first GPU: without a name, tests take the software device.
 fn first_gpu(options: &Options, clock: &Clock) -> Option<String> {
     let listed = clock.run(Command::new(options.program("unicorn-run")).args(["devices", "--json"])).ok()?;
     let devices: Value = serde_json::from_str(&listed).ok()?;

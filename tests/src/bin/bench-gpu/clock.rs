@@ -12,7 +12,7 @@ use crate::options::Options;
 pub struct Clock {
     end: Instant,
     limit: Duration,
-    /// Output of commands lies here until they have ended.
+    /// Folder for the output of commands until they have ended.
     output: PathBuf,
 }
 
@@ -22,10 +22,10 @@ impl Clock {
         Clock { end, limit: Duration::from_secs(options.limit_s), output: options.output.clone() }
     }
 
-    /// Runs `command` and gives what it printed.
+    /// Runs `command` and returns what it printed.
     ///
     /// # Errors
-    /// In words, when it does not start, does not end in time, or ends badly; with the end of its output.
+    /// A message with the end of its output, when it does not start, does not end in time, or fails.
     pub fn run(&self, command: &mut Command) -> Result<String, String> {
         let begin = Instant::now();
         let limit = self.limit.min(self.end.saturating_duration_since(begin));
@@ -59,7 +59,7 @@ impl Clock {
     }
 }
 
-/// What can be read of it.
+/// The text of a file, as far as it can be read.
 fn text(path: &PathBuf) -> String {
     let mut bytes = Vec::new();
     let _ = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));

@@ -32,7 +32,7 @@ pub fn measure(options: &Options, clock: &Clock, llama: &Path, shape: &str, repo
     Ok(())
 }
 
-/// By its own loader with its own libraries, whatever this system has; it finds its backends in the folder it runs in.
+/// llama-bench with its own loader and libraries, whatever this system has; it finds its backends in the folder it runs in.
 fn llama_bench(llama: &Path) -> Command {
     let libraries = llama.join("lib");
     let mut search = libraries.as_os_str().to_owned();

@@ -14,7 +14,7 @@ pub struct Options {
     pub repetitions: u32,
     pub prompt_tokens: u32,
     pub generated_tokens: u32,
-    /// Besides an empty cache.
+    /// Cached tokens of the tests that do not begin with an empty cache.
     pub depth_tokens: u32,
     /// As `unicorn-run bench -s` takes it.
     pub sequences: String,
@@ -23,10 +23,10 @@ pub struct Options {
     pub check: bool,
     /// Leaves out the longer of the checks.
     pub quick: bool,
-    /// Of one command, and of all.
+    /// Time limits in seconds: of one command, and of all together.
     pub limit_s: u64,
     pub total_s: u64,
-    /// Where reports go, and for as long as they are needed, models.
+    /// Folder for the reports and, while they are needed, models.
     pub output: PathBuf,
 }
 
@@ -36,7 +36,7 @@ usage: bench-gpu.sh [--shapes NAME,…] [--device NAME] [-r RUNS] [-p TOKENS] [-
 
 impl Options {
     /// # Errors
-    /// The first argument that is not understood, and what would be.
+    /// A message with the first unknown argument and the known ones.
     pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             bundle: PathBuf::new(),
@@ -57,7 +57,7 @@ impl Options {
         };
         let mut with_llama = true;
         let arguments: Vec<String> = arguments.collect();
-        // First, so that what is requested by name counts, wherever it stands.
+        // First, so that explicit options override it, wherever they stand.
         if arguments.iter().any(|argument| argument == "--quick") {
             options.quick = true;
             options.repetitions = 1;

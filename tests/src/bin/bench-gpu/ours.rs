@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::report::{Report, Test};
 use crate::scratch::Scratch;
 
-/// Three commands, so that a slow one takes only its own figures along.
+/// Runs three commands, so that a slow one loses only its own figures.
 ///
 /// # Errors
 /// In words; what was measured before stays in the report.

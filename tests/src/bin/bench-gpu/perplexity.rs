@@ -1,5 +1,5 @@
 //! Whether a trained model predicts and writes text on this device as it does elsewhere. Random weights, which the shapes have,
-//! show nothing of the kind: whatever they compute to is as good a result as any other. Without this check there is no table.
+//! cannot show it: no result is less plausible than another. Without this check there is no table.
 //!
 //! ```text
 //! models/MODEL ─► unicorn-compile ─► artifact
@@ -24,15 +24,15 @@ struct Expected {
     model: String,
     /// File in `models`.
     text: String,
-    /// Of 512 tokens, of `text`.
+    /// Chunks of `text` that are evaluated, of 512 tokens each.
     chunks: u32,
-    /// By llvmpipe with INT4 weights, whose kernels are tested against an f32 reference.
+    /// Perplexity on llvmpipe with INT4 weights, whose kernels are tested against an f32 reference.
     perplexity: f64,
-    /// Of `perplexity`: integer activations and sums in another order move it by less, and a wrong kernel by more.
+    /// Tolerance of `perplexity`: integer activations and sums in another order change it by less, and a wrong kernel by more.
     tolerance: f64,
     prompt: String,
     generated_tokens: u32,
-    /// Of what is generated: llvmpipe has 2.9, and text that the model does not expect 40 and more.
+    /// Maximum perplexity of the generated text: it is 2.9 on llvmpipe, and 40 and more for text that the model does not expect.
     max_greedy_perplexity: f64,
 }
 
@@ -82,7 +82,7 @@ pub fn measure(options: &Options, clock: &Clock) -> Result<Perplexity, String> {
         expected: expected.perplexity,
         found,
         found_greedy,
-        // Written so that what is no number fails.
+        // Written so that a NaN fails.
         passed: off <= expected.tolerance && found_greedy <= expected.max_greedy_perplexity,
     })
 }

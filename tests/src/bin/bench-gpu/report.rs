@@ -12,10 +12,10 @@ use crate::perplexity::Perplexity;
 pub struct Report {
     pub device: String,
     pub target: String,
-    /// As the last shape's run measured it.
+    /// Bandwidth of reads in GB/s, as measured with the last shape.
     pub read_bandwidth_gb_per_s: Option<f64>,
     pub checks: Vec<Check>,
-    /// With real weights; `None`: it could not be measured.
+    /// Perplexity with real weights; `None`: it could not be measured.
     pub perplexity: Option<Perplexity>,
     pub lines: Vec<Line>,
     pub problems: Vec<Problem>,
@@ -37,10 +37,10 @@ pub struct Line {
     pub test: Test,
     pub floor_tokens_per_s: Option<f64>,
     pub ours_tokens_per_s: Option<f64>,
-    /// By the device's clock.
+    /// Our rate by the device's clock.
     pub ours_gpu_tokens_per_s: Option<f64>,
     pub llama_tokens_per_s: Option<f64>,
-    /// Ours over llama.cpp's.
+    /// Our rate divided by llama.cpp's.
     pub ratio: Option<f64>,
     pub percent_of_floor: Option<f64>,
 }
@@ -53,7 +53,7 @@ pub struct Problem {
 }
 
 impl Report {
-    /// The line of a test, made if it is not there yet.
+    /// The line of a test, created if it does not exist.
     pub fn line(&mut self, shape: &str, test: Test) -> &mut Line {
         let found = self.lines.iter().position(|line| line.shape == shape && line.test == test);
         let index = found.unwrap_or_else(|| {
@@ -72,7 +72,7 @@ impl Report {
         &mut self.lines[index]
     }
 
-    /// The largest depth at which a shape was measured: less than was requested where the model is not made for it.
+    /// The largest depth at which a shape was measured: less than was requested if the model's context is shorter.
     pub fn deepest(&self, shape: &str) -> Option<u64> {
         let lines = self.lines.iter().filter(|line| line.shape == shape);
         lines.filter_map(|line| if let Test::Decode { depth } = line.test { Some(depth) } else { None }).max()

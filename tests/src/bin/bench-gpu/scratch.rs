@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A file that vanishes with the value.
+/// A file that is deleted when the value is dropped.
 pub struct Scratch {
     pub path: PathBuf,
 }
