@@ -54,7 +54,7 @@ fn limit_answers(browser: &mut Browser, tokens: u32) {
     browser.click("#prompt");
 }
 
-/// What the messages say: role and text of each.
+/// Role and text of each message.
 fn messages(browser: &mut Browser) -> Value {
     browser.eval("[...document.querySelectorAll('.message')].map(one => [one.classList[1], one.querySelector(':scope > .text').innerText])")
 }
@@ -157,7 +157,7 @@ fn calls_and_reasoning_are_shown() {
     browser.eval("document.querySelector('[name=tools]').select()");
     browser.write("[{\"name\": \"look\", \"parameters\": {\"type\": \"object\"}}]");
     browser.wait_for("document.getElementById('tools-error').hidden");
-    // A model of stories calls nothing unless it has to; this one request says that it has to.
+    // A model of stories calls a tool only if it must; this one request requires a call.
     browser.eval(
         "{ const own = window.fetch; window.fetch = (path, options) => { if (options.body) { window.fetch = own; window.sent = []; \
          options.body = JSON.stringify({ ...JSON.parse(options.body), tool_choice: { type: 'function', function: { name: 'look' } } }); } return own(path, options); }; 0 }",

@@ -74,7 +74,7 @@ fn rows_of_no_elements_are_refused() {
     assert!(error.contains("hidden size: expected 1 to"), "{error}");
 }
 
-/// The artifact as a compiler from before format 8.3 wrote it, as readers from then see it: the section is of an unknown kind.
+/// The artifact as a reader before format 8.3 reads it: the section of hidden programs is of an unknown kind.
 fn without_hidden_programs(bytes: &[u8]) -> Vec<u8> {
     let mut sections = decode_header(bytes).expect("an artifact");
     let section = sections.iter_mut().find(|section| section.kind == SectionKind::HiddenPrograms as u32);

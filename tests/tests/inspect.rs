@@ -84,7 +84,7 @@ fn the_summary_is_one_screen_and_names_the_machines_that_fit() {
     let machines = json["machines"].as_array().unwrap();
     assert_eq!(machines.len(), Machine::presets().count());
     let planned = machines.iter().find(|machine| machine["name"] == "phoenix-32gb").unwrap();
-    // The machine that it was planned for gives the plan's own figures again.
+    // For the machine that it was planned for, the figures are the plan's own.
     assert_eq!(planned["account"], json["account"]);
     assert_eq!(planned["estimated_tokens_per_s"], json["estimated_tokens_per_s"]);
     let rate = planned["estimated_tokens_per_s"].as_f64().unwrap();

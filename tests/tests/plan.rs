@@ -193,7 +193,7 @@ fn a_plan_is_written_where_it_is_asked_for() {
 }
 
 /// Qwen3-30B-A3B: a token reads 8 of 128 experts, so that what is read lies in fast memory before them. A laptop of 16 GB has no room for
-/// it, and the refusal says by how much.
+/// it, and the refusal states the difference.
 #[test]
 fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
     let run = |machine: &str| planned_for_rdna3("qwen3-30b-a3b.json", machine);

@@ -250,7 +250,7 @@ fn new_kernels_cost_only_themselves() {
     let pulled = user.pull(&reference, &["--target", "all"]);
     assert!(std::fs::read(pulled["path"].as_str().unwrap()).unwrap() == std::fs::read(&more).unwrap());
     for moved in [bytes(&pushed["pushed_bytes"]), bytes(&pulled["pulled_bytes"])] {
-        // Head, metadata and plan say that there is another target.
+        // Head, metadata and plan name another target.
         assert!(
             moved > kernels && moved < total - weights,
             "{moved} bytes of {total}, {weights} of them weights, {kernels} new kernels"

@@ -107,7 +107,7 @@ fn a_stream_reports_the_progress_of_the_prompt_and_the_timings() {
         }
         let number = |part: &Value, name: &str| part["prompt_progress"][name].as_u64().unwrap();
         let (total, cached) = (number(first, "total"), number(first, "cache"));
-        // Steps of 32 tokens, behind what an earlier request left.
+        // Steps of 32 tokens, after the tokens that an earlier request left in the cache.
         assert_eq!(progress.len() as u64, 1 + (total - cached).div_ceil(32), "{path}");
         for pair in progress.windows(2) {
             assert!(number(pair[0], "processed") < number(pair[1], "processed"), "{path}");
@@ -156,7 +156,7 @@ fn names_tags_and_the_prompt_are_reported() {
     assert_eq!((&error["type"], &error["n_ctx"]), (&json!("exceed_context_size_error"), &json!(64)));
 }
 
-/// An idle server gives its memory back. Requests that only read its state do not load the model.
+/// An idle server frees its memory. Requests that only read its state do not load the model.
 #[test]
 fn an_idle_model_sleeps_until_a_request_needs_it() {
     let server =

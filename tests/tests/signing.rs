@@ -165,7 +165,7 @@ fn a_signed_artifact_is_pulled_by_those_who_trust_its_key() {
         refused(&mut folder.run(&["verify", &output, "--key", other]));
         model_signing(&["verify", "key", &output, "--signature", &format!("{output}.sig"), "--public_key", key]);
 
-        // A bit of the file, whose own hashes are not even looked at.
+        // A bit of the file, whose own hashes are not checked here.
         let mut altered = std::fs::read(&output).unwrap();
         let middle = altered.len() / 2;
         altered[middle] ^= 1;

@@ -45,7 +45,7 @@ fn load(compiled: &Compiled) -> Model {
     Model::load(&compiled.artifact_path(), &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Tokens after `prompt`, and the number of proposed tokens that were accepted.
+/// Tokens after `prompt`, and the numbers of accepted and of proposed draft tokens.
 fn generate(
     model: &Model,
     prompt: &[u32],

@@ -1,4 +1,4 @@
-//! `verify`: an artifact's kernels, plan and weights are those that this compiler makes, whatever its hashes say.
+//! `verify`: an artifact's kernels, plan and weights are those that this compiler makes, whatever its hashes are.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -78,7 +78,7 @@ fn alter_constant(kernels: &mut Kernels) -> usize {
     word
 }
 
-/// Index of the word of an `OpConstant`'s value that no length or array index uses.
+/// Index of the word with an `OpConstant`'s value, in a range that no length or index has.
 fn constant(words: &[u32]) -> Option<usize> {
     const OP_CONSTANT: u32 = 43;
     const HEADER_WORDS: usize = 5;

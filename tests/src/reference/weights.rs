@@ -35,7 +35,7 @@ impl Weights {
         found.unwrap_or_else(|| names[0].replace(".mlp.", ".block_sparse_moe."))
     }
 
-    /// Biases of gate, up and down of one expert, of nothing where there are none: gate and up are in turn.
+    /// Biases of gate, up and down of one expert, empty without biases: gate and up alternate.
     pub fn expert_bias(&self, block: &str, expert: usize) -> [Vec<f32>; 3] {
         let of_expert = |name: &str| {
             let stack = self.find(&format!("{block}.experts.{name}_bias"))?;

@@ -10,7 +10,7 @@ use unicorn_kernels::{Number, StateLayout};
 
 use super::*;
 
-/// Steps of one sequence: some before whose results are not looked at, then one of `n_rows` rows.
+/// Steps of one sequence: some whose results are not checked, then one of `n_rows` rows.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     n_before: usize,

@@ -190,7 +190,8 @@ fn a_compile_prints_a_summary_of_ten_lines() {
     assert!(!notes.contains("warning"), "{notes}");
 }
 
-/// A download that begins again, say: the system ends a process that reads after the end of a mapped file, without a message.
+/// For example, a download that begins again: the system ends a process that reads after the end of a mapped file, without a
+/// message.
 #[test]
 fn weights_that_are_cut_while_they_are_read() {
     let folder = tempfile::tempdir().unwrap();

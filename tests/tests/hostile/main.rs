@@ -1,4 +1,4 @@
-//! Bytes from outside that are wrong, one change each: every program says what is wrong in one line and leaves nothing.
+//! Bytes from outside that are wrong, one change each: every program reports the error in one line and leaves no file.
 //!
 //! The files in `tests/hostile/` are read by `files`; everything else is made here from something sound.
 

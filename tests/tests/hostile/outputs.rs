@@ -218,7 +218,7 @@ fn an_earlier_artifact_outlives_a_failure() {
 #[test]
 fn a_full_disk() {
     let (model, out) = (sound_folder(), tempfile::tempdir().unwrap());
-    // Root needs no user namespace, and in a chroot there is none to be had.
+    // Root needs no user namespace, and in a chroot none can be created.
     let is_permitted =
         |flag: &&str| Command::new("unshare").args([flag, "true"]).output().is_ok_and(|ran| ran.status.success());
     let Some(flag) = ["-m", "-rm"].into_iter().find(is_permitted) else {

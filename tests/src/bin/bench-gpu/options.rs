@@ -5,7 +5,7 @@ use std::path::PathBuf;
 pub struct Options {
     /// The unpacked bundle.
     pub bundle: PathBuf,
-    /// llama.cpp's folder in it, unless there is none or it is not wanted.
+    /// llama.cpp's folder in it; `None`: there is none, or llama.cpp is not timed.
     pub llama: Option<PathBuf>,
     /// Names of files in the bundle's `shapes`, without their ending.
     pub shapes: Vec<String>,
