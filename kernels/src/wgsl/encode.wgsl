@@ -1,4 +1,4 @@
-// Quantises activations, four a lane, eight neighbouring lanes a group of 32; formats are drawn in kernels/src/activations.rs.
+// Quantises activations, four a lane, eight neighbouring lanes a group of 32; formats are drawn in kernels/src/activation_format.rs.
 // Called by all lanes of a workgroup together.
 
 //#if SUBGROUPS

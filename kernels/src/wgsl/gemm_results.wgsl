@@ -58,7 +58,7 @@ fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, s
         if (step_row <= last_step_row && element < OUTPUT_ROWS) {
             let first = finished(at, step_row, first_matrix_row, column);
             let second = finished(at + 2u, step_row, first_matrix_row, column + 2u);
-            // Block, d, h and t of the drawing in kernels/src/activations.rs.
+            // Block, d, h and t of the drawing in kernels/src/activation_format.rs.
             let place = element / HALVES_BLOCK * (HALVES_BLOCK / 2u) + element % 32u / 4u * 8u + element % 2u * 4u
                 + element % HALVES_BLOCK / 32u;
             let pair = vec2<f32>(first, second) * inverse_product_factor;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::RunError;
+use crate::session::model_state::Shared;
 use crate::session::session::Session;
-use crate::session::shared::Shared;
 use crate::session::stream::{Stream, StreamRow};
 use crate::step::sampling::{Sampled, Sampling};
 

@@ -5,12 +5,12 @@ pub mod batch;
 pub mod fair_lock;
 pub mod journal;
 pub mod model_drafter;
+pub mod model_state;
 pub mod recovery;
 pub mod scheduler;
 pub mod sequence;
 #[expect(clippy::module_inception, reason = "the folder is about sessions, and this is the session")]
 pub mod session;
-pub mod shared;
 pub mod speculation;
 pub mod stream;
 pub mod tokens;

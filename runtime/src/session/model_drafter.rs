@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::RunError;
+use crate::session::model_state::Shared;
 use crate::session::session::Session;
-use crate::session::shared::Shared;
 use crate::session::speculation::drafter::{Draft, Drafter};
 use crate::step::sampling::Sampling;
 

@@ -14,10 +14,10 @@
 //! ```
 
 use crate::error::RunError;
+use crate::session::model_state::Shared;
 use crate::session::sequence::Sequence;
-use crate::session::shared::Shared;
 use crate::step::engine::Engine;
-use crate::step::flight::SharedFlight;
+use crate::step::steps_in_flight::SharedStepsInFlight;
 use crate::step::stop::Stop;
 
 /// Failures in a row, without a token between them, after which the caller gets the error.
@@ -32,7 +32,7 @@ const MAX_FAILURES_IN_A_ROW: u32 = 3;
 pub fn persist<T>(
     shared: &Shared,
     sequences: &mut [&mut Sequence],
-    mine: Option<&SharedFlight>,
+    mine: Option<&SharedStepsInFlight>,
     mut work: impl FnMut(&mut Engine, &mut [&mut Sequence]) -> Result<T, Stop>,
 ) -> Result<T, RunError> {
     let mut failures = 0;

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
+use crate::session::model_state::Shared;
 use crate::session::session::Session;
-use crate::session::shared::Shared;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
 use crate::step::host_sampling::{HostSampler, HostSampling};

@@ -13,15 +13,15 @@ use std::sync::Arc;
 use crate::error::RunError;
 use crate::program::chunks::batch_program;
 use crate::program::multistep::steps_of_submission;
+use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
-use crate::session::shared::Shared;
 use crate::session::speculation::verify::{Verified, verify};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
-use crate::step::flight::{EndedStep, Flight, SharedFlight, SubmittedSteps};
 use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
+use crate::step::steps_in_flight::{EndedStep, SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
 
 /// A sequence's next token, and how those after it are sampled.
@@ -49,7 +49,7 @@ pub struct Stream<'s> {
     most_ahead: u32,
     /// Samples are the next step's tokens. Otherwise steps run one by one, and are profiled.
     feeds: bool,
-    flight: SharedFlight,
+    flight: SharedStepsInFlight,
     /// An error that the caller could have foreseen; it is the first item.
     refused: Option<RunError>,
 }
@@ -72,7 +72,7 @@ impl<'s> Stream<'s> {
             steps_left,
             most_ahead: u32::MAX,
             feeds: true,
-            flight: SharedFlight::default(),
+            flight: SharedStepsInFlight::default(),
             refused: checked.err(),
             sequences: rows.into_iter().map(|row| row.sequence).collect(),
         }
@@ -229,7 +229,7 @@ struct RowsOfStream<'r> {
 
 impl RowsOfStream<'_> {
     /// Takes the samples of the oldest step that ended, if there is one.
-    fn take(&mut self, flight: &mut Flight, sequences: &mut [&mut Sequence]) -> Option<Vec<Sampled>> {
+    fn take(&mut self, flight: &mut StepsInFlight, sequences: &mut [&mut Sequence]) -> Option<Vec<Sampled>> {
         let EndedStep { program, sampled } = flight.take(sequences[0].generation()?)?;
         self.append(sequences, program);
         self.count(flight.take_gpu_seconds(), sequences);
@@ -241,7 +241,7 @@ impl RowsOfStream<'_> {
     fn run_ahead(
         &mut self,
         engine: &mut Engine,
-        flight: &SharedFlight,
+        flight: &SharedStepsInFlight,
         sequences: &mut [&mut Sequence],
         steps_behind: u32,
     ) -> Result<Vec<Sampled>, Stop> {
@@ -281,7 +281,7 @@ impl RowsOfStream<'_> {
     fn submit_behind(
         &self,
         engine: &mut Engine,
-        flight: &mut Flight,
+        flight: &mut StepsInFlight,
         now: SubmittedSteps,
         sequences: &mut [&mut Sequence],
         steps_behind: u32,

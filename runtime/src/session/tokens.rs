@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::RunError;
-use crate::session::shared::Shared;
+use crate::session::model_state::Shared;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::Speculator;
 use crate::session::stream::{Stream, StreamRow};

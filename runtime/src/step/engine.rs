@@ -15,8 +15,8 @@ use crate::program::profile::StepProfile;
 use crate::program::programs::{NpuStop, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
 use crate::step::cancel::CancelToken;
-use crate::step::flight::{Flight, SharedFlight, SubmittedSteps};
 use crate::step::sampling::{Sampled, SamplerInput};
+use crate::step::steps_in_flight::{SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
 use crate::vk::Failure;
 use crate::vk::command_list::CommandList;
@@ -28,7 +28,7 @@ pub struct Engine {
     /// Dropped first: it waits for what is submitted.
     pub queue: SubmissionQueue,
     /// Steps that were submitted and not read yet, shared with their stream.
-    pub in_flight: Option<SharedFlight>,
+    pub in_flight: Option<SharedStepsInFlight>,
     /// `None`: all weights were resident before the first step.
     pub loading: Option<StreamingLoad>,
     /// Steps since they were last taken, where programs were recorded to be profiled.
@@ -182,7 +182,7 @@ impl Engine {
     ///
     /// # Errors
     /// When one of them fails: nothing is in flight then.
-    pub fn settle(&mut self, mine: Option<&SharedFlight>) -> Result<(), Failure> {
+    pub fn settle(&mut self, mine: Option<&SharedStepsInFlight>) -> Result<(), Failure> {
         let Some(flight) = self.in_flight.take_if(|flight| !mine.is_some_and(|mine| mine.is(flight))) else {
             return Ok(());
         };
@@ -195,7 +195,7 @@ impl Engine {
     }
 
     /// Whether these steps are in flight, so that the next ones can be submitted behind them.
-    pub fn is_in_flight(&self, flight: &SharedFlight) -> bool {
+    pub fn is_in_flight(&self, flight: &SharedStepsInFlight) -> bool {
         self.in_flight.as_ref().is_some_and(|one| one.is(flight))
     }
 
@@ -203,7 +203,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the device fails. The samples before stay.
-    pub fn end_first(&mut self, flight: &mut Flight, is_abandoned: bool) -> Result<(), Failure> {
+    pub fn end_first(&mut self, flight: &mut StepsInFlight, is_abandoned: bool) -> Result<(), Failure> {
         let Some(SubmittedSteps { program, step_slot, n_steps }) = flight.pop() else { return Ok(()) };
         self.end(step_slot)?;
         flight.add_gpu_seconds(self.gpu_seconds(program, step_slot), n_steps);

@@ -3,7 +3,7 @@
 pub mod calibration;
 pub mod cancel;
 pub mod engine;
-pub mod flight;
 pub mod host_sampling;
 pub mod sampling;
+pub mod steps_in_flight;
 pub mod stop;

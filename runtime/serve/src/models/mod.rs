@@ -6,10 +6,10 @@
 //!                                       └─► ModelSource::load ─► Server ─► ModelSource::run
 //! ```
 
-mod asleep;
 mod pool;
 mod residency;
 mod routes;
+mod unloaded;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

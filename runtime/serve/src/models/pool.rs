@@ -13,8 +13,8 @@ use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 
-use super::asleep::Asleep;
 use super::residency::{Next, Residency, State};
+use super::unloaded::UnloadedModel;
 use super::{ModelSource, Unloadable};
 use crate::api::error::ApiError;
 use crate::ollama::description::Description;
@@ -40,7 +40,7 @@ struct PoolState {
     /// One a model: its server, if it is loaded.
     running: Vec<Option<Running>>,
     /// One a model: its answers, if it was loaded and is not now.
-    asleep: Vec<Option<Arc<Asleep>>>,
+    unloaded: Vec<Option<Arc<UnloadedModel>>>,
     is_stopping: bool,
 }
 
@@ -98,8 +98,8 @@ impl Pool {
         options: ServeOptions,
     ) -> Pool {
         let running = names.iter().map(|_| None).collect();
-        let asleep = vec![None; names.len()];
-        let state = Mutex::new(PoolState { residency, running, asleep, is_stopping: false });
+        let unloaded = vec![None; names.len()];
+        let state = Mutex::new(PoolState { residency, running, unloaded, is_stopping: false });
         Pool { names, source, options, idle, state, changed: Notify::new(), changed_for_threads: Condvar::new() }
     }
 
@@ -184,8 +184,8 @@ impl Pool {
     }
 
     /// Answers that need no model, of one that was unloaded.
-    pub(super) fn asleep(&self, model: usize) -> Option<Arc<Asleep>> {
-        self.lock().asleep[model].clone()
+    pub(super) fn unloaded(&self, model: usize) -> Option<Arc<UnloadedModel>> {
+        self.lock().unloaded[model].clone()
     }
 
     /// What Ollama's clients read of a model, if it is loaded.
@@ -226,8 +226,8 @@ impl Pool {
         let mut state = self.lock();
         let was_running = state.running[model].take().is_some();
         match ran {
-            Ok(Ok(asleep)) => {
-                state.asleep[model] = Some(Arc::new(asleep));
+            Ok(Ok(unloaded)) => {
+                state.unloaded[model] = Some(Arc::new(unloaded));
                 state.residency.unloaded(model);
             }
             Ok(Err(why)) => state.residency.failed(model, why),
@@ -238,7 +238,7 @@ impl Pool {
         self.notify();
     }
 
-    fn load_and_run(&self, index: usize, name: &str) -> Result<Asleep, String> {
+    fn load_and_run(&self, index: usize, name: &str) -> Result<UnloadedModel, String> {
         let model = loop {
             match self.source.load(name) {
                 Ok(model) => break model,
@@ -255,14 +255,14 @@ impl Pool {
             if state.is_stopping {
                 return Err("server is stopping".into());
             }
-            state.asleep[index] = None;
+            state.unloaded[index] = None;
             state.running[index] =
                 Some(Running { router: server.endpoints(), stopper: server.stopper(), ollama: server.ollama() });
             state.residency.loaded(index, Instant::now());
         }
         self.notify();
         self.source.run(name, &model, server);
-        Ok(Asleep::of(&handler))
+        Ok(UnloadedModel::of(&handler))
     }
 
     /// Waits until another model has been unloaded. `false`: there is none.

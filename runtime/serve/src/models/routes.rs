@@ -112,7 +112,7 @@ impl ModelRouter {
             return Ok(response);
         }
         let path = request.uri().path();
-        if let Some(answer) = self.pool.asleep(model).and_then(|asleep| asleep.answer(path, self.shown)) {
+        if let Some(answer) = self.pool.unloaded(model).and_then(|unloaded| unloaded.answer(path, self.shown)) {
             return Ok(answer);
         }
         if ["/metrics", "/slots"].contains(&path) {

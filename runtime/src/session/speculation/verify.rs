@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::RunError;
 use crate::program::chunks::{StepOutput, next_chunk};
+use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
-use crate::session::shared::Shared;
 use crate::step::cancel::CancelToken;
 use crate::step::sampling::Sampling;
 

@@ -18,11 +18,11 @@ use crate::step::sampling::Sampled;
 /// The steps in flight of one stream, which the stream and the engine share. A leaf lock, held for a few instructions or, by the
 /// owner of the engine, while its steps end.
 #[derive(Clone, Default)]
-pub struct SharedFlight(Arc<Mutex<Flight>>);
+pub struct SharedStepsInFlight(Arc<Mutex<StepsInFlight>>);
 
 /// Steps of the same sequences, one behind the other.
 #[derive(Default)]
-pub struct Flight {
+pub struct StepsInFlight {
     /// Oldest first.
     submitted: VecDeque<SubmittedSteps>,
     /// Oldest first.
@@ -52,14 +52,14 @@ pub struct EndedStep {
     pub sampled: Vec<Sampled>,
 }
 
-impl SharedFlight {
+impl SharedStepsInFlight {
     /// The owner of the engine locks this while steps end, so that only the owner calls it without a wait.
-    pub fn lock(&self) -> MutexGuard<'_, Flight> {
+    pub fn lock(&self) -> MutexGuard<'_, StepsInFlight> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether both belong to the same stream.
-    pub fn is(&self, other: &SharedFlight) -> bool {
+    pub fn is(&self, other: &SharedStepsInFlight) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -69,7 +69,7 @@ impl SharedFlight {
     }
 }
 
-impl Flight {
+impl StepsInFlight {
     /// Nothing is in flight or kept: the next steps run on the engine of that generation, and their samples have these numbers.
     pub fn restart(&mut self, generation: u64, sample_numbers: impl Iterator<Item = u32>) {
         self.submitted.clear();

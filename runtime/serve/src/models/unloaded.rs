@@ -12,18 +12,18 @@ use crate::metrics::Metrics;
 use crate::routes::{Shown, metrics_response};
 
 /// Answers for a model that was loaded and is not now.
-pub(super) struct Asleep {
+pub(super) struct UnloadedModel {
     props: Value,
     slots: Value,
     metrics: Arc<Metrics>,
 }
 
-impl Asleep {
+impl UnloadedModel {
     /// Keeps the answers of a model whose server has ended.
-    pub(super) fn of(handler: &RequestHandler) -> Asleep {
+    pub(super) fn of(handler: &RequestHandler) -> UnloadedModel {
         let mut props = handler.props();
         props["is_sleeping"] = true.into();
-        Asleep { props, slots: handler.slot_list(), metrics: handler.metrics.clone() }
+        UnloadedModel { props, slots: handler.slot_list(), metrics: handler.metrics.clone() }
     }
 
     /// The answer to a GET of `path`; `None`: it needs the model.
