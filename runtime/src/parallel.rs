@@ -115,8 +115,9 @@ mod tests {
             };
             assert_eq!(for_each(threads, 0..100, work, &mut add), Ok(ControlFlow::Continue(())));
             assert_eq!(for_each(threads, [500].into_iter(), work, &mut add), Ok(ControlFlow::Break(())));
-            assert_eq!(for_each(threads, [1, 1000].into_iter(), work, &mut add), Err(1000));
-            assert_eq!(sum, 4950 + 500 + 1);
+            // On several threads, the error may come before the result of the item in front of it.
+            assert_eq!(for_each(threads, [0, 1000].into_iter(), work, &mut add), Err(1000));
+            assert_eq!(sum, 4950 + 500);
         }
     }
 }
