@@ -242,9 +242,9 @@ impl<'a> Fuser<'a> {
         }
         // Values that are keys have no projection of their own.
         let values_are_keys = tails.len() == 2;
-        let Ok([query, key, value]) = <[_; 3]>::try_from(chains.into_iter().flatten().collect::<Vec<_>>()) else {
-            return false;
-        };
+        let chains: Vec<HeadChain> = chains.into_iter().flatten().collect();
+        // A layer that reads the keys and values of another has queries only.
+        let ([query, _, _] | [query]) = &chains[..] else { return false };
         let layer = self.graph.nodes[index].layer;
         let matrices: Vec<MatrixRef> = tails.iter().map(|tail| tail.matrix.clone()).collect();
         let width = matrices.iter().map(|matrix| matrix.rows).sum();
@@ -254,12 +254,13 @@ impl<'a> Fuser<'a> {
         let qkv = self.value(format!("qkv.{}", layer.unwrap_or_default()), width);
         self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap: None, out: qkv });
         let query_norm = query.norm.clone().map(|weight| self.vector(vec![weight], layer));
-        let key_norm = key.norm.clone().map(|weight| self.vector(vec![weight], layer));
+        let key_norm = chains.get(1).and_then(|key| key.norm.clone());
+        let key_norm = key_norm.map(|weight| self.vector(vec![weight], layer));
         self.emit(
             layer,
             FusedOp::Heads(HeadsStep {
                 input: qkv,
-                parts: [&query, &key, &value].map(|chain| chain.part).to_vec(),
+                parts: chains.iter().map(|chain| chain.part).collect(),
                 values_are_keys,
                 query_norm,
                 key_norm,
@@ -268,7 +269,7 @@ impl<'a> Fuser<'a> {
             }),
         );
         self.scaled.extend(query.out);
-        for nodes in tails.iter().map(|tail| &tail.nodes).chain([&query, &key, &value].map(|chain| &chain.nodes)) {
+        for nodes in tails.iter().map(|tail| &tail.nodes).chain(chains.iter().map(|chain| &chain.nodes)) {
             self.mark(nodes);
         }
         true

@@ -255,17 +255,21 @@ impl Builder<'_> {
         let FullHeads { n_kv_heads, head_dim, values_are_keys } = config.heads_of(self.layer.expect("inside a layer"));
         let normed = if config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
         let q = self.projection(normed, "q", config.n_heads * head_dim);
-        let k = self.projection(normed, "k", n_kv_heads * head_dim);
-        let v = if values_are_keys { k } else { self.projection(normed, "v", n_kv_heads * head_dim) };
+        let keys_and_values = config.has_own_cache(self.layer.expect("inside a layer")).then(|| {
+            let k = self.projection(normed, "k", n_kv_heads * head_dim);
+            (k, if values_are_keys { k } else { self.projection(normed, "v", n_kv_heads * head_dim) })
+        });
         let q = self.projection_norm(q, "q");
-        let k = self.projection_norm(k, "k");
+        let keys_and_values = keys_and_values.map(|(k, v)| (self.projection_norm(k, "k"), v));
         let q = self.head_norm(q, NormOf::Query);
-        let k = self.head_norm(k, NormOf::Key);
-        let v = self.head_norm(v, NormOf::Value);
+        let keys_and_values =
+            keys_and_values.map(|(k, v)| (self.head_norm(k, NormOf::Key), self.head_norm(v, NormOf::Value)));
         let q = self.rope(q, layer.rope);
-        let k = self.rope(k, layer.rope);
-        self.node(Op::CacheWrite { input: k, part: CachePart::Keys });
-        self.node(Op::CacheWrite { input: v, part: CachePart::Values });
+        if let Some((k, v)) = keys_and_values {
+            let k = self.rope(k, layer.rope);
+            self.node(Op::CacheWrite { input: k, part: CachePart::Keys });
+            self.node(Op::CacheWrite { input: v, part: CachePart::Values });
+        }
         let (width, scale) = (config.n_heads * head_dim, config.query_scale);
         let growth = |growth: import::QueryGrowth| Growth { beta: Number::new(growth.beta), interval: growth.interval };
         let growth = config.query_growth.map(growth);
@@ -324,12 +328,13 @@ impl Builder<'_> {
 
     fn mlp_block(&mut self, stream: ValueId) -> ValueId {
         let config = self.config;
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let layer = self.layer.expect("inside a layer");
+        let (hidden, inner) = (config.hidden_size, config.mlp_width(layer));
         // Two norms a layer are named after what precedes them; four, after their place.
         let norm =
             if config.post_norms { "pre_feedforward_layernorm.weight" } else { "post_attention_layernorm.weight" };
         let normed = if config.pre_norms { self.norm(stream, norm) } else { stream };
-        let layer = &config.layers[self.layer.expect("inside a layer")];
+        let layer = &config.layers[layer];
         let out = match &config.experts {
             Some(experts) if layer.has_experts && config.experts_beside_mlp => {
                 let dense = self.feed_forward(normed, "mlp", hidden, inner, config.mlp_bias);

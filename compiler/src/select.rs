@@ -200,7 +200,8 @@ impl Operand {
     }
 }
 
-/// Layers that share a block table: those with the same window, or those with recurrent state.
+/// Layers that share a block table: those with the same window, or those with recurrent state. Layers that read the cache of another
+/// are in none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
     pub(crate) window: Option<usize>,
@@ -212,7 +213,7 @@ pub(crate) struct KvGroup {
 /// Layers grouped by window or recurrent state, in order of first appearance.
 pub(crate) fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
-    for (index, layer) in config.layers.iter().enumerate() {
+    for (index, layer) in config.layers.iter().enumerate().filter(|(index, _)| config.has_own_cache(*index)) {
         let keeps = (layer.window, layer.is_recurrent);
         match groups.iter_mut().find(|group| (group.window, group.is_recurrent) == keeps) {
             Some(group) => group.layers.push(index),
@@ -242,13 +243,15 @@ impl KvGroup {
     }
 }
 
-/// (KV group, layer within it) of each layer.
-fn caches(groups: &[KvGroup], n_layers: usize) -> Vec<(usize, usize)> {
-    let mut caches = vec![(0, 0); n_layers];
-    for (group, KvGroup { layers, .. }) in groups.iter().enumerate() {
-        layers.iter().enumerate().for_each(|(at, &layer)| caches[layer] = (group, at));
-    }
-    caches
+/// (KV group, layer within it) of the cache that each layer reads.
+fn caches(groups: &[KvGroup], config: &ModelConfig) -> Vec<(usize, usize)> {
+    let place = |layer: usize| {
+        let owner = config.cache_owner(layer);
+        let at = |group: &KvGroup| group.layers.iter().position(|&layer| layer == owner);
+        let found = groups.iter().enumerate().find_map(|(group, of_group)| Some((group, at(of_group)?)));
+        found.expect("a layer with a cache of its own is in a group")
+    };
+    (0..config.layers.len()).map(place).collect()
 }
 
 /// A layer's cache.
@@ -306,7 +309,7 @@ fn select(
         target,
         kind,
         groups: &groups,
-        caches: &caches(&groups, config.layers.len()),
+        caches: &caches(&groups, config),
         live: &live_nodes(graph.graph(), kind),
         options,
         npu,
@@ -365,7 +368,7 @@ struct Selector<'a> {
     target: &'a Target,
     kind: ProgramKind,
     groups: &'a [KvGroup],
-    /// (KV group, layer within it) of each layer.
+    /// (KV group, layer within it) of the cache that each layer reads.
     caches: &'a [(usize, usize)],
     /// Whether the program needs each node, by node.
     live: &'a [bool],

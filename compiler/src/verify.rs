@@ -89,7 +89,8 @@ impl FusedGraph {
             }
         }
         for (index, (layer, rotated)) in config.layers.iter().zip(rotated).enumerate() {
-            let both = config.n_heads + config.heads_of(index).n_kv_heads;
+            let keys = if config.has_own_cache(index) { config.heads_of(index).n_kv_heads } else { 0 };
+            let both = config.n_heads + keys;
             let expected = if layer.rope.is_some() { both } else { 0 };
             assert_eq!(rotated, expected, "heads of layer {index} that are rotated, of query and key");
         }

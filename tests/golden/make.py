@@ -494,6 +494,24 @@ CASES = {
             dtype="bfloat16",
         ),
     ),
+    # The last two of five layers have queries only, and attend to the keys and values of layers 2 and 1; their MLPs are twice as wide.
+    "gemma4-shared-kv": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Gemma4ForCausalLM", "gemma4_text", 88, 56, 5, 6, 2,
+            head_dim=24, global_head_dim=40, hidden_activation="gelu_pytorch_tanh", sliding_window=10,
+            final_logit_softcapping=3.0,
+            layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")],
+            hidden_size_per_layer_input=0, num_kv_shared_layers=2, use_double_wide_mlp=True, enable_moe_block=False,
+            attention_bias=False, tie_word_embeddings=True,
+            rope_parameters={
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            dtype="bfloat16",
+        ),
+    ),
     # Experts beside the MLP of each layer, and a router with a norm, a scale and a factor of each expert.
     "gemma4-moe": dict(
         tokens=40,
@@ -679,10 +697,10 @@ def write_golden(folder, ids, greedy_tokens):
     """Logits of `ids` (T), then a greedy continuation that reads the whole sequence again for every token."""
     model = load_float32(folder)
     with torch.no_grad():
-        logits = model(ids[None], use_cache=False).logits[0]
+        logits = logits_of(model, ids)
         sequence = ids
         for _ in range(greedy_tokens):
-            following = model(sequence[None], use_cache=False).logits[0, -1].argmax()
+            following = logits_of(model, sequence)[-1].argmax()
             sequence = torch.cat([sequence, following[None]])
     save_file(
         {
@@ -694,6 +712,11 @@ def write_golden(folder, ids, greedy_tokens):
     )
     (folder / "golden.safetensors").chmod(0o644)
     print(f"{folder.name}: {tuple(logits.shape)}, deviation {logits.std():.3f}, {sequence[len(ids) :].tolist()}")
+
+
+def logits_of(model, ids):
+    """Logits of all positions. Without hidden states, Gemma 4's model of 5.24.0 expects embeddings of each layer where layers share caches."""
+    return model(ids[None], use_cache=False, output_hidden_states=True).logits[0]
 
 
 def write_tokenizer(folder, vocab_size):

@@ -22,6 +22,7 @@ mod short_conv;
 mod tensor;
 mod weights;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use compare::{mean_kl_divergence, relative_error};
@@ -37,6 +38,9 @@ pub struct Reference {
     config: Config,
     weights: Weights,
 }
+
+/// The newest keys and values of layers with each window, for layers that share those of another.
+type Caches = BTreeMap<Option<usize>, (Vec<f32>, Vec<f32>)>;
 
 impl Reference {
     /// Reads `config.json` and the safetensors (one file or shards; f32, f16 or bf16) of `folder`.
@@ -73,6 +77,7 @@ impl Reference {
     pub fn hidden(&self, tokens: &[i32]) -> Vec<f32> {
         let mut residual = self.embed(tokens);
         let (norms, multiplier) = (&self.config.norms, self.config.residual_multiplier);
+        let mut caches = Caches::new();
         for layer in 0..self.config.layers {
             let norm = |name: Option<&str>, rows: Vec<f32>| match name {
                 Some(name) => self.norm(&format!("layers.{layer}.{name}.weight"), &rows),
@@ -82,7 +87,7 @@ impl Reference {
             let attended = match &self.config.delta {
                 Some(delta) if self.config.recurrent[layer] => self.delta_net(layer, delta, &normed),
                 None if self.config.recurrent[layer] => self.short_conv(layer, &normed),
-                _ => self.attention(layer, &normed),
+                _ => self.attention(layer, &normed, &mut caches),
             };
             add(&mut residual, &norm(norms.after_attention, attended), multiplier);
             let transformed = norm(norms.before_feed_forward, residual.clone());
@@ -135,10 +140,15 @@ impl Reference {
     }
 
     /// (tokens, hidden) to (tokens, hidden)
-    fn attention(&self, layer: usize, input: &[f32]) -> Vec<f32> {
+    fn attention(&self, layer: usize, input: &[f32], caches: &mut Caches) -> Vec<f32> {
         let heads = self.config.heads;
         let (kv_heads, head_dim) = self.heads_of(layer);
-        let (mut query, mut key, mut value) = self.query_key_value(layer, input);
+        let window = self.config.windows[layer];
+        let is_shared = layer + self.config.kv_shared_layers >= self.config.layers;
+        let (mut query, mut key, mut value) = match is_shared {
+            true => (self.multiply(&format!("layers.{layer}.self_attn.q_proj.weight"), input), Vec::new(), Vec::new()),
+            false => self.query_key_value(layer, input),
+        };
         let mut gate = Vec::new();
         if self.config.delta.is_some() {
             // Each head's query is followed by its gate.
@@ -146,7 +156,9 @@ impl Reference {
         }
         if self.config.query_and_key_are_normed {
             query = self.norm(&format!("layers.{layer}.self_attn.q_norm.weight"), &query);
-            key = self.norm(&format!("layers.{layer}.self_attn.k_norm.weight"), &key);
+            if !is_shared {
+                key = self.norm(&format!("layers.{layer}.self_attn.k_norm.weight"), &key);
+            }
         }
         if self.config.full_heads.is_some() {
             for head in value.chunks_exact_mut(head_dim) {
@@ -155,7 +167,6 @@ impl Reference {
             }
         }
         let tokens = query.len() / (heads * head_dim);
-        let window = self.config.windows[layer];
         let rope = if window.is_some() { &self.config.sliding_rope } else { &self.config.full_rope };
         if self.config.rotated[layer] {
             let (angles, neighbours) = (rope.angles(tokens), self.config.rotated_pairs_are_neighbours);
@@ -169,6 +180,10 @@ impl Reference {
             }
         }
 
+        if !is_shared {
+            caches.insert(window, (key, value));
+        }
+        let (key, value) = &caches[&window];
         let mut mixed = vec![0.0; query.len()]; // (tokens, heads * head_dim)
         for position in 0..tokens {
             let first_seen = window.map_or(0, |window| (position + 1).saturating_sub(window));

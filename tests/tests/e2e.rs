@@ -398,7 +398,7 @@ fn random_shapes_of_every_family_agree_with_the_reference() {
 #[test]
 fn any_chunking_gives_the_same_logits() {
     let names = ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes", "qwen3-moe"];
-    for name in names.into_iter().chain(["olmo3", "glm4", "ministral3", "qwen35-delta", "gemma4-moe"]) {
+    for name in names.into_iter().chain(["glm4", "ministral3", "qwen35-delta", "gemma4-moe", "gemma4-shared-kv"]) {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
         for case in [F16, INT4, INTEGER] {
@@ -533,6 +533,7 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
         ("gemma2-softcap", split),
         ("qwen3-moe", INT4),
         ("gemma4-moe", INT4),
+        ("gemma4-shared-kv", split),
         ("olmo2", INT4),
         ("ministral3", split),
         ("qwen35-delta", INT4),

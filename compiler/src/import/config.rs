@@ -213,6 +213,10 @@ pub struct ModelConfig {
     /// Experts are beside the MLP and do not replace it (Gemma 4): router and experts each have a norm of the stream of their own,
     /// each branch ends with a norm, and an expert's weight is multiplied by a number of the expert.
     pub(crate) experts_beside_mlp: bool,
+    /// The last layers of this number have no keys and values of their own, see [`ModelConfig::cache_owner`] (Gemma 4).
+    pub(crate) kv_shared_layers: usize,
+    /// The MLPs of those layers are twice as wide.
+    pub(crate) double_wide_mlp: bool,
 }
 
 /// The format that holds a matrix of the source without quantising it again.
@@ -311,6 +315,15 @@ impl ModelConfig {
                 return Err(format!("rotary dimension is {rotary_dim}, expected 2 to head_dim, {head_dim}"));
             }
         }
+        let first_shared = self.layers.len().saturating_sub(self.kv_shared_layers);
+        let has_owner = |layer: &LayerConfig| self.layers[..first_shared].iter().any(|own| own.window == layer.window);
+        if !self.layers[first_shared..].iter().all(has_owner) {
+            return Err(format!(
+                "num_kv_shared_layers is {} of {} layers, expected a layer of each attention type before those",
+                self.kv_shared_layers,
+                self.layers.len()
+            ));
+        }
         if let Some(growth) = self.query_growth
             && !(growth.beta.is_finite() && growth.beta >= 0.0 && (1..=limits::POSITIONS).contains(&growth.interval))
         {
@@ -345,6 +358,34 @@ impl ModelConfig {
         self.full_heads.filter(|_| self.layers[layer].window.is_none()).unwrap_or(same)
     }
 
+    /// The layer whose keys and values a layer's attention reads: itself or, for one of [`ModelConfig::kv_shared_layers`], the last
+    /// layer before all of those with the same window.
+    pub(crate) fn cache_owner(&self, layer: usize) -> usize {
+        let first_shared = self.layers.len() - self.kv_shared_layers;
+        let is_owner = |&owner: &usize| self.layers[owner].window == self.layers[layer].window;
+        if layer < first_shared { layer } else { (0..first_shared).rfind(is_owner).expect("checked") }
+    }
+
+    /// Whether a layer writes keys and values of its own.
+    pub(crate) fn has_own_cache(&self, layer: usize) -> bool {
+        layer + self.kv_shared_layers < self.layers.len()
+    }
+
+    /// Elements of the inner row of a layer's MLP.
+    pub(crate) fn mlp_width(&self, layer: usize) -> usize {
+        let is_double = self.double_wide_mlp && !self.has_own_cache(layer);
+        if is_double { 2 * self.intermediate_size } else { self.intermediate_size }
+    }
+
+    /// Whether a tensor is one of keys or values in a layer that reads those of another: files have them and nothing reads them.
+    pub(crate) fn is_of_shared_cache(&self, canonical: &str) -> bool {
+        let layer_and_name = canonical.strip_prefix("layers.").and_then(|rest| rest.split_once(".self_attn."));
+        let Some((layer, name)) = layer_and_name else { return false };
+        let is_shared = |layer: usize| layer < self.layers.len() && !self.has_own_cache(layer);
+        ["k_proj.", "v_proj.", "k_norm.", "v_norm."].iter().any(|part| name.starts_with(part))
+            && layer.parse().is_ok_and(is_shared)
+    }
+
     /// Channels of the convolution in a recurrent layer.
     pub(crate) fn conv_channels(&self) -> usize {
         self.delta.map_or(self.hidden_size, |delta| delta.channels())
@@ -357,7 +398,7 @@ impl ModelConfig {
 
     /// Canonical name to shape, outermost axis first, of every tensor of [`super::Checkpoint::tensors`].
     pub fn tensor_shapes(&self) -> BTreeMap<String, Vec<usize>> {
-        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let hidden = self.hidden_size;
         let mut shapes = BTreeMap::from([
             ("embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden]),
             ("norm.weight".to_owned(), vec![hidden]),
@@ -365,20 +406,21 @@ impl ModelConfig {
         if !self.tied_embeddings {
             shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
         }
-        let mlp = [
-            ("mlp.gate_proj", intermediate, hidden, self.mlp_bias),
-            ("mlp.up_proj", intermediate, hidden, self.mlp_bias),
-            ("mlp.down_proj", hidden, intermediate, self.mlp_bias),
-        ];
         let has_qk_norm = self.qk_norm != QkNorm::None;
         for (layer, config) in self.layers.iter().enumerate() {
             let FullHeads { n_kv_heads, head_dim, values_are_keys } = self.heads_of(layer);
             let (q_rows, kv_rows) = (self.n_heads * head_dim, n_kv_heads * head_dim);
+            let (intermediate, has_cache) = (self.mlp_width(layer), self.has_own_cache(layer));
+            let mlp = [
+                ("mlp.gate_proj", intermediate, hidden, self.mlp_bias),
+                ("mlp.up_proj", intermediate, hidden, self.mlp_bias),
+                ("mlp.down_proj", hidden, intermediate, self.mlp_bias),
+            ];
             let attention = [
                 ("self_attn.q_proj", q_rows, hidden, self.qkv_bias),
                 ("self_attn.gate_proj", if self.attention_gate { q_rows } else { 0 }, hidden, self.qkv_bias),
-                ("self_attn.k_proj", kv_rows, hidden, self.qkv_bias),
-                ("self_attn.v_proj", if values_are_keys { 0 } else { kv_rows }, hidden, self.qkv_bias),
+                ("self_attn.k_proj", if has_cache { kv_rows } else { 0 }, hidden, self.qkv_bias),
+                ("self_attn.v_proj", if values_are_keys || !has_cache { 0 } else { kv_rows }, hidden, self.qkv_bias),
                 ("self_attn.o_proj", hidden, q_rows, self.o_bias),
             ];
             // The width of a norm of q or k is that of a head, or of the projection.
@@ -389,7 +431,7 @@ impl ModelConfig {
                 ("pre_feedforward_layernorm", hidden, self.pre_norms && self.post_norms),
                 ("post_feedforward_layernorm", hidden, self.post_norms),
                 ("self_attn.q_norm", qk_width(q_rows), has_qk_norm),
-                ("self_attn.k_norm", qk_width(kv_rows), has_qk_norm),
+                ("self_attn.k_norm", qk_width(kv_rows), has_qk_norm && has_cache),
             ];
             if self.layer_scalars {
                 shapes.insert(format!("layers.{layer}.layer_scalar"), vec![1]);

@@ -60,9 +60,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's experts, LFM2, Gemma 4 and
-/// gpt-oss: each is a byte of 0 where a model does not have what it declares.
-const LATER_FIELDS: [usize; 4] = [1, 2, 5, 7];
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's shared caches, its experts,
+/// LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
+const LATER_FIELDS: [usize; 5] = [2, 3, 4, 7, 9];
 
 /// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
@@ -128,6 +128,8 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             layer_scalars: false,
             short_conv_taps: None,
             experts_beside_mlp: false,
+            kv_shared_layers: 0,
+            double_wide_mlp: false,
         }
     }
 }
@@ -156,7 +158,7 @@ mod tests {
             assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
         }
         // Bytes of another length are not a record of any version.
-        for fields in (1..8).filter(|fields| !LATER_FIELDS.contains(fields)) {
+        for fields in (1..10).filter(|fields| !LATER_FIELDS.contains(fields)) {
             assert!(decode(&today[..today.len() - fields]).is_none(), "{fields} fields less");
         }
     }

@@ -135,6 +135,35 @@ mod tests {
     }
 
     #[test]
+    fn the_last_layers_read_the_cache_of_the_last_one_of_their_type() {
+        let types =
+            ["sliding", "full", "sliding", "full", "full", "sliding", "full"].map(|kind| format!("{kind}_attention"));
+        let shared = json!({
+            "num_hidden_layers": 7, "layer_types": types, "num_kv_shared_layers": 3, "use_double_wide_mlp": true,
+        });
+        let config = read(shared).unwrap();
+        assert_eq!([0, 1, 2, 3, 4, 5, 6].map(|layer| config.cache_owner(layer)), [0, 1, 2, 3, 3, 2, 3]);
+        let groups: Vec<_> = crate::select::kv_groups(&config).into_iter().map(|group| group.layers).collect();
+        assert_eq!(groups, [[0, 2], [1, 3]]);
+        let shapes = config.tensor_shapes();
+        assert_eq!(
+            (&shapes["layers.3.mlp.up_proj.weight"][..], &shapes["layers.4.mlp.up_proj.weight"][..]),
+            (&[128, 64][..], &[256, 64][..])
+        );
+        for name in ["k_proj", "v_proj", "k_norm"] {
+            assert!(shapes.contains_key(&format!("layers.3.self_attn.{name}.weight")));
+            assert!(!shapes.contains_key(&format!("layers.4.self_attn.{name}.weight")));
+            // Files have them.
+            assert!(config.is_of_shared_cache(&format!("layers.4.self_attn.{name}.weight")));
+        }
+        for name in
+            ["layers.3.self_attn.k_proj.weight", "layers.4.self_attn.q_proj.weight", "layers.7.self_attn.k_proj.weight"]
+        {
+            assert!(!config.is_of_shared_cache(name));
+        }
+    }
+
+    #[test]
     fn a_proportional_rotation_leaves_pairs_alone() {
         let config = read(json!({})).unwrap();
         let full = &config.ropes[config.layers[1].rope.unwrap()];
@@ -175,7 +204,10 @@ mod tests {
                 json!({ "enable_moe_block": true, "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8 }),
                 "number of experts of a token is 5, expected 1 to 4",
             ),
-            (json!({ "num_kv_shared_layers": 1 }), "num_kv_shared_layers 1"),
+            (json!({ "num_kv_shared_layers": 2 }), "num_kv_shared_layers is 2 of 3 layers, expected a layer of each"),
+            (json!({ "num_kv_shared_layers": 3 }), "num_kv_shared_layers is 3 of 3 layers"),
+            (json!({ "num_kv_shared_layers": 4 }), "num_kv_shared_layers is 4, expected an integer from 1 to 3"),
+            (json!({ "num_kv_shared_layers": -1 }), "num_kv_shared_layers is -1, expected an integer"),
             (json!({ "hidden_size_per_layer_input": null }), "hidden_size_per_layer_input 256"),
         ] {
             let message = refusal(changes);

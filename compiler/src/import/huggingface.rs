@@ -174,6 +174,11 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         if canonical == "lm_head.weight" && config.tied_embeddings {
             continue;
         }
+        if config.is_of_shared_cache(&canonical) {
+            found.skipped.tensors += 1;
+            found.skipped.bytes += stored.bytes as u64;
+            continue;
+        }
         let source = SourceTensor { name: source_name, stored, file };
         let is_beside_blocks = |name: &str| weights.find(&format!("{name}{BLOCKS}")).is_some();
         if source_name.strip_suffix(SCALES).is_some_and(is_beside_blocks) {

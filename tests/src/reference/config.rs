@@ -39,6 +39,8 @@ pub struct Config {
     pub has_experts: Vec<bool>,
     /// Heads of keys, and elements of a head, of layers without a window, if these differ (Gemma 4).
     pub full_heads: Option<(usize, usize)>,
+    /// The last layers of this number attend to the keys and values of the last layer before them with the same window or none (Gemma 4).
+    pub kv_shared_layers: usize,
     pub full_rope: Rope,
     pub sliding_rope: Rope,
     /// The delta net of the layers that `recurrent` marks, instead of attention; the attention of the others has a gate. Without
@@ -149,6 +151,7 @@ impl Config {
             }),
             recurrent: (0..layers).map(|layer| is_recurrent(json, family, layer)).collect(),
             full_heads,
+            kv_shared_layers: count(json, "num_kv_shared_layers").filter(|_| gemma4).unwrap_or(0),
             full_rope: Rope::new(json, &full_rope, full_heads.map_or(head_dim, |(_, head_dim)| head_dim)),
             sliding_rope: Rope::new(json, &sliding_rope, head_dim),
         }

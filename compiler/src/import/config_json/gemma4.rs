@@ -26,17 +26,25 @@ pub(super) fn experts(text: &Fields) -> Result<Option<ExpertsConfig>> {
     }))
 }
 
-/// Layers that share the caches of others, embeddings of each layer, and a window of no size are refused, by name.
+/// How many of the last layers read the keys and values of others, and whether their MLPs are twice as wide.
+pub(super) fn shared_layers(text: &Fields, n_layers: usize) -> Result<(usize, bool)> {
+    const NAME: &str = "num_kv_shared_layers";
+    let shared = match text.number(NAME)? {
+        None | Some(0.0) => 0,
+        Some(_) => text.size(NAME, n_layers)?.unwrap_or(0),
+    };
+    Ok((shared, text.flag("use_double_wide_mlp")?.unwrap_or(false)))
+}
+
+/// Embeddings of each layer, and a window of no size, are refused by name.
 pub(super) fn refuse_other_layers(text: &Fields) -> Result<()> {
     let unsupported = |what: String| {
-        let detail = "of Gemma 4, 31B and 26B-A4B are compiled, which share no KV cache between layers and have no embeddings per layer";
+        let detail = "of Gemma 4, models without embeddings per layer are compiled, such as 31B and 26B-A4B";
         Err(CompileError::Unsupported { what, detail: detail.into() })
     };
-    for (name, default) in [("num_kv_shared_layers", 0.0), ("hidden_size_per_layer_input", 256.0)] {
-        match text.number(name)?.unwrap_or(default) {
-            0.0 => {}
-            found => return unsupported(format!("{name} {found}")),
-        }
+    match text.number("hidden_size_per_layer_input")?.unwrap_or(256.0) {
+        0.0 => {}
+        found => return unsupported(format!("hidden_size_per_layer_input {found}")),
     }
     if text.is_written("sliding_window") && !text.has("sliding_window") {
         return unsupported("sliding_window null".into());
