@@ -10,6 +10,7 @@
 //!     │ kernels       │   Kernels: SPIR-V of each target, compressed, and its dispatch lists
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
 //!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights follow those of the GPU
+//!     │ license       │   LicenseSection, if the model names one
 //!     └───────────────┘
 //! ```
 //!

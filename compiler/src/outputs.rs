@@ -8,7 +8,7 @@ use unicorn_artifact::view::is_artifact;
 
 use crate::Source;
 use crate::error::{CompileError, Result};
-use crate::import::is_read_for_license;
+use crate::import::is_license_file;
 
 /// Checks that an artifact can be written to `output`, without leaving anything there.
 ///
@@ -103,7 +103,7 @@ fn place(path: &Path) -> Option<PathBuf> {
 fn is_model_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let weights = [".safetensors", ".safetensors.index.json", ".gguf"];
-    let is_small = SMALL_MODEL_FILES.contains(&&*name) || is_read_for_license(&name);
+    let is_small = SMALL_MODEL_FILES.contains(&&*name) || is_license_file(&name);
     is_small || weights.iter().any(|ending| name.ends_with(ending))
 }
 

@@ -26,7 +26,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<LicenseSection>> {
 }
 
 /// Whether [`of_folder`] reads a file of this name.
-pub(crate) fn is_read(name: &str) -> bool {
+pub(crate) fn is_license_file(name: &str) -> bool {
     name == MODEL_CARD || TEXTS.contains(&name)
 }
 

@@ -49,7 +49,7 @@ pub(crate) use config::{
     Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, QkNorm, QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;
-pub(crate) use license::is_read as is_read_for_license;
+pub(crate) use license::is_license_file;
 pub(crate) use open::open;
 pub(crate) use source_layout::{RowOrder, SourceDType};
 pub(crate) use source_names::mixtral_name;

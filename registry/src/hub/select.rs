@@ -18,6 +18,8 @@ pub enum Kind {
     Gguf,
 }
 
+/// The model card, which names the license, and the names of its text.
+const LICENSE_FILES: [&str; 5] = ["README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE"];
 /// Names the file of each weight.
 pub const INDEX: &str = "model.safetensors.index.json";
 
@@ -86,8 +88,9 @@ fn safetensors(names: &[String]) -> Option<BTreeSet<String>> {
     }
     let describes = |name: &&String| {
         let is_index = name.ends_with(".index.json");
-        let is_license = *name == "README.md" || name.starts_with("LICENSE") || name.starts_with("LICENCE");
-        is_license || name.ends_with(".jinja") || (name.ends_with(".json") && (!is_index || *name == INDEX))
+        LICENSE_FILES.contains(&&name[..])
+            || name.ends_with(".jinja")
+            || (name.ends_with(".json") && (!is_index || *name == INDEX))
     };
     Some(weights.into_iter().chain(top().filter(describes)).cloned().collect())
 }
