@@ -365,6 +365,8 @@ impl Place {
         file("two/one.gguf", b"GGUF\x03\0\0\0");
         file("two/other.gguf", b"GGUF\x03\0\0\0");
         std::fs::copy(artifact(), folder.path().join("m.unicorn")).unwrap();
+        let whole = std::fs::read(artifact()).unwrap();
+        file("cut.unicorn", &whole[..whole.len() / 2]);
         Place { folder }
     }
 }
@@ -373,7 +375,11 @@ impl Place {
 const MISTAKES: &[(&str, &[&str])] = &[
     (
         "nothing.unicorn Hello",
-        &["nothing.unicorn: no such file", "expected an artifact", "in its folder: broken.gguf, m.unicorn"],
+        &[
+            "nothing.unicorn: no such file",
+            "expected an artifact",
+            "in its folder: broken.gguf, cut.unicorn, m.unicorn",
+        ],
     ),
     (
         "HuggingFaceTB/SmolLM2-135M Hello",
@@ -384,6 +390,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("model.safetensors Hello", &["model.safetensors holds tensors only", "config.json", "unicorn-run ."]),
     ("pytorch_model.bin Hello", &["PyTorch checkpoint", "safe_serialization=True"]),
     ("broken.gguf Hello", &["broken.gguf"]),
+    ("cut.unicorn Hello", &["cut.unicorn: artifact is cut: expected ", "copy, pull or compile the artifact again"]),
     ("empty Hello", &["empty", "config.json"]),
     (
         "lora Hello",

@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 
+use unicorn_artifact::ParseError;
 use unicorn_artifact::account::size;
 use unicorn_artifact::amount::typed;
 use unicorn_compiler::{CompileError, Remedy};
@@ -61,6 +62,9 @@ fn commands(error: &LoadError) -> String {
         }
         LoadError::NoDevice { found, .. } if !found.is_empty() => {
             "; select one with --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
+        }
+        LoadError::Artifact { source: ParseError::Cut { .. } | ParseError::Hash { .. }, .. } => {
+            "; copy, pull or compile the artifact again".into()
         }
         LoadError::NoThread { .. } => ": leave out --lazy".into(),
         LoadError::Npu { source } => npu_remedy(source),
