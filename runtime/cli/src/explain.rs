@@ -67,6 +67,7 @@ fn commands(error: &LoadError) -> String {
             "; copy, pull or compile the artifact again".into()
         }
         LoadError::NoThread { .. } => ": leave out --lazy".into(),
+        LoadError::Loading { source } => commands(source),
         LoadError::Npu { source } => npu_remedy(source),
         LoadError::NotResident { .. } => ": unicorn-run replan ARTIFACT --budget vram=SIZE,gtt=SIZE".into(),
         _ => String::new(),
@@ -145,16 +146,15 @@ const NPU_REMEDY: &str = "\n  try --npu-optional, with which the GPU does its wo
 
 /// The same for an error of a step.
 pub fn run_error(error: &RunError) -> String {
-    if let RunError::Npu { source } = error {
-        return format!("{error}{}", npu_remedy(source));
+    match error {
+        RunError::Npu { source } => error.to_string() + &npu_remedy(source),
+        RunError::Loading { source } => load_error(source),
+        RunError::NotRecovered { source, .. } => {
+            with_limit(error.to_string(), lacks_memory(source)) + &commands(source)
+        }
+        RunError::OutOfMemory { .. } | RunError::Vulkan { .. } => with_limit(error.to_string(), true),
+        _ => error.to_string(),
     }
-    let lacks = match error {
-        RunError::OutOfMemory { .. } | RunError::Vulkan { .. } => true,
-        RunError::Loading { source } => lacks_memory(source),
-        RunError::NotRecovered { source, .. } => lacks_memory(source),
-        _ => false,
-    };
-    with_limit(error.to_string(), lacks)
 }
 
 /// Whether too little memory may be the cause. A driver that cannot be loaded for lack of memory is missing.

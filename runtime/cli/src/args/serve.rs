@@ -23,13 +23,13 @@ pub struct ServeArgs {
     /// Serve all artifacts and GGUF files of this folder, under their names without the ending
     #[arg(long, value_name = "FOLDER", conflicts_with = "artifact")]
     pub models_dir: Option<PathBuf>,
-    /// Of several models, those that are in memory at a time; the least recently used one makes place
+    /// Number of models that are in memory at a time, if several are served; another one takes the place of the least recently used
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub models_max: u32,
-    /// Unload a model that had no request for so many seconds; the next one loads it again [default: never, of several when memory is needed]
+    /// Unload a model that had no request for this many seconds; its next request loads it again [default: never; several models: when memory is needed]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub sleep_idle_seconds: Option<u64>,
-    /// Of several models, load this one at the start and never unload it; repeatable
+    /// Name of a model that is loaded at the start and never unloaded, if several are served; repeatable
     #[arg(long, value_name = "NAME", conflicts_with = "artifact", help_heading = MEMORY, hide_short_help = true)]
     pub pin: Vec<String>,
     /// Addresses to listen on, with commas between them; 0.0.0.0: all addresses of this machine; PATH.sock: a Unix domain socket.
@@ -133,7 +133,7 @@ pub struct ServeArgs {
     /// Origin, such as https://chat.example, whose pages may use the server in a browser; localhost: any of this machine; *: any; repeatable, and a list with commas
     #[arg(long, visible_alias = "cors-origins", value_name = "ORIGIN", value_delimiter = ',', help_heading = ACCESS, hide_short_help = true)]
     pub cors: Vec<String>,
-    /// Once the model is loaded, give up starting programs, connecting to others, and files (seccomp and Landlock); several models: before
+    /// After loading the model, deny this process new programs, outgoing connections and files (seccomp and Landlock); with several models: before loading
     #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub sandbox: bool,
     #[command(flatten)]
