@@ -195,7 +195,7 @@ pub(crate) fn factor_at(cols: usize, precision: Precision) -> usize {
 
 /// The factor of all rows that attention writes: means of f16 values are in the range of f16, and a code's value is less than twice
 /// the value that it replaces.
-pub(crate) const MIXED_FACTOR: f32 = 2.0;
+pub(crate) const ATTENTION_FACTOR: f32 = 2.0;
 
 /// Encodes one row as a kernel writes it, for twins. An f32 row keeps its values.
 pub fn encode_row(format: ActivationFormat, row: &[f32]) -> Vec<u32> {

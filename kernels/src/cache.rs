@@ -7,7 +7,7 @@
 //! value page [kv head]( [token][chunk] words, then for int8 [token] f32 scales )
 //! ```
 //!
-//! While scoring, lanes are tokens, and neighbours read neighbouring words of K; while mixing, lanes are chunks, and
+//! While scoring, lanes are tokens, and neighbours read neighbouring words of K; while accumulating V, lanes are chunks, and
 //! neighbours read neighbouring words of V. Dimensions past the head's last are stored as zeros. int8: x ≈ code · scale,
 //! with one scale for a token and head.
 

@@ -26,7 +26,7 @@ pub struct FusedTailSpec {
 impl FusedTailSpec {
     /// Whether a matrix can be the next one.
     pub fn takes(layout: &WeightLayout) -> bool {
-        layout.format != WeightFormat::F16 && layout.format.mixes()
+        layout.format != WeightFormat::F16 && layout.format.unpacks_with_others()
     }
 
     pub(crate) fn roles() -> [Role; 2] {

@@ -117,7 +117,7 @@ impl WeightFormat {
     }
 
     /// Whether a kernel that unpacks these weights can also unpack those of another format.
-    pub fn mixes(self) -> bool {
+    pub fn unpacks_with_others(self) -> bool {
         !matches!(self, WeightFormat::WideInt4 { .. } | WeightFormat::Fp4)
     }
 }
@@ -135,10 +135,10 @@ impl WeightFormat {
 /// Values for pieces that unpack weights of these formats.
 ///
 /// # Panics
-/// When there are several formats, and one of them does not mix.
+/// When there are several formats, and a kernel cannot unpack one of them together with others.
 pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
     assert!(
-        formats.iter().all(|format| format.mixes() || *format == formats[0]),
+        formats.iter().all(|format| format.unpacks_with_others() || *format == formats[0]),
         "{formats:?} are unpacked by one kernel"
     );
     let is_wide = formats.iter().any(|format| format.is_wide());

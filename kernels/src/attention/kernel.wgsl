@@ -22,7 +22,7 @@ var<workgroup> queries: array<vec4<f32>, QUERIES * QUADS>;
 var<workgroup> weights: array<f32, QUERIES * TILE>;
 // Largest scores of PARTS runs of the tile.
 var<workgroup> parts: array<f32, QUERIES * PARTS>;
-var<workgroup> mixed: array<vec4<f32>, TILE * CHUNK_QUADS>;
+var<workgroup> partial_sums: array<vec4<f32>, TILE * CHUNK_QUADS>;
 
 //#if SOFTCAP
 fn capped(score: f32) -> f32 {
@@ -50,7 +50,7 @@ fn attends(position: u32, token: u32) -> bool {
 //#endif
 }
 
-// Stores the partial result of query `query` in one of `splits` splits. Lanes have left their sums in `mixed`.
+// Stores the partial result of query `query` in one of `splits` splits. Lanes have left their sums in `partial_sums`.
 fn finish(
     query: u32,
     max_score: f32,
@@ -75,7 +75,7 @@ fn finish(
             var sum = vec4<f32>(0.0);
             if (quad < HEAD_QUADS) {
                 for (var share = 0u; share < SHARES; share++) {
-                    sum += mixed[share * QUADS + quad];
+                    sum += partial_sums[share * QUADS + quad];
                 }
             }
 //#if PARTIAL
@@ -336,7 +336,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
 //#end
 //#for j in 0..CHUNK_QUADS
-        mixed[lane * CHUNK_QUADS + ${j}u] = acc_${j}_found;
+        partial_sums[lane * CHUNK_QUADS + ${j}u] = acc_${j}_found;
 //#end
         finish(q, max_score, total, first_row, first_head, split, span.splits, lane);
     }

@@ -146,7 +146,7 @@ impl AttentionSpec {
         self.unroll(self.cache.chunks())
     }
 
-    /// Words of V that are read together; divides the tokens of a tile that a lane mixes.
+    /// Words of V that are read together; divides the tokens of a tile whose V a lane accumulates.
     fn value_unroll(&self) -> usize {
         self.unroll(TILE / self.token_shares())
     }
@@ -162,8 +162,8 @@ impl AttentionSpec {
             .prologue
             .as_ref()
             .map_or(0, |heads| (self.heads_per_group + 2) * self.cache.padded_dim() + heads.rotary_dim);
-        let mixed = 4 * TILE * self.chunk_quads();
-        4 * (self.queries() * (self.cache.padded_dim() + TILE + self.parts()) + mixed + prologue + 2 * TILE)
+        let partial_sums = 4 * TILE * self.chunk_quads();
+        4 * (self.queries() * (self.cache.padded_dim() + TILE + self.parts()) + partial_sums + prologue + 2 * TILE)
     }
 
     fn prologue_values(&self, heads: &HeadsSpec, values: Values) -> Values {

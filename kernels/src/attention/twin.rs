@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::AttentionSpec;
-use crate::activation_format::{MIXED_FACTOR, encode_divided_row};
+use crate::activation_format::{ATTENTION_FACTOR, encode_divided_row};
 use crate::cache::{Cell, Side};
 use crate::combine::{MASKED, partial_quads, with_sink};
 
@@ -42,29 +42,29 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
                     *token <= position && spec.split.window.is_none_or(|window| token + window > position)
                 };
                 let tokens: Vec<usize> = part.clone().filter(seen).chain(newest).collect();
-                let (mixed, largest, total) = mix(spec, inputs, query, head / spec.gqa, &tokens);
+                let (sums, largest, total) = weighted_sum(spec, inputs, query, head / spec.gqa, &tokens);
                 if spec.split.is_partial() {
                     let at = ((row * spec.n_heads() + head) * spec.split.max_splits + split) * partial_len;
-                    let mut partial = mixed;
+                    let mut partial = sums;
                     partial.resize(partial_len - 4, 0.0);
                     partial.extend([largest, total, parts.len() as f32, 0.0]);
                     output[at..at + partial_len]
                         .copy_from_slice(&partial.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
                 } else {
                     let total = with_sink(total, largest, inputs.sinks.get(head));
-                    result.extend(mixed.iter().map(|x| x / total));
+                    result.extend(sums.iter().map(|x| x / total));
                 }
             }
         }
         if !spec.split.is_partial() {
-            let words = encode_divided_row(spec.output, &result, MIXED_FACTOR);
+            let words = encode_divided_row(spec.output, &result, ATTENTION_FACTOR);
             output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
         }
     }
 }
 
 /// Σ e^(score - max) · v over `tokens`, the maximum score `max`, and Σ e^(score - max).
-fn mix(
+fn weighted_sum(
     spec: &AttentionSpec,
     inputs: &AttentionInputs,
     query: &[f32],
@@ -86,6 +86,6 @@ fn mix(
     let largest = scores.iter().copied().fold(MASKED, f32::max);
     let weights: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
     let value = |token: usize, i: usize| spec.cache.get(Side::Values, inputs.values, cell(token), i);
-    let mixed = |i: usize| weights.iter().zip(tokens).map(|(weight, &token)| weight * value(token, i)).sum();
-    ((0..query.len()).map(mixed).collect(), largest, weights.iter().sum())
+    let sum = |i: usize| weights.iter().zip(tokens).map(|(weight, &token)| weight * value(token, i)).sum();
+    ((0..query.len()).map(sum).collect(), largest, weights.iter().sum())
 }

@@ -5,7 +5,7 @@ ${DECLARATIONS}
 //#include sink
 
 var<workgroup> weights: array<f32, MAX_SPLITS>;
-var<workgroup> mixed: array<vec4<f32>, SHARES * HEAD_QUADS>;
+var<workgroup> partial_sums: array<vec4<f32>, SHARES * HEAD_QUADS>;
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -15,7 +15,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let first = (row * N_HEADS + head) * MAX_SPLITS * PARTIAL_QUADS;
-    // Behind a split's mix lie its maximum, its sum and how many splits there are.
+    // Behind a split's weighted sum of V lie its maximum, its sum and how many splits there are.
     let splits = min(u32(partials[first + HEAD_QUADS].z), MAX_SPLITS);
     var max_score = MASKED;
     for (var i = lane; i < splits; i += WORKGROUP) {
@@ -38,13 +38,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var i = share; i < splits; i += SHARES) {
             sum += weights[i] * partials[first + i * PARTIAL_QUADS + quad];
         }
-        mixed[lane] = sum;
+        partial_sums[lane] = sum;
     }
     workgroupBarrier();
     sum = vec4<f32>(0.0);
     if (lane < HEAD_QUADS) {
         for (var i = 0u; i < SHARES; i++) {
-            sum += mixed[i * HEAD_QUADS + lane];
+            sum += partial_sums[i * HEAD_QUADS + lane];
         }
     }
     store_result(row, head, lane, sum / total, lane);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::activation_format::{ActivationFormat, MIXED_FACTOR};
+use crate::activation_format::{ATTENTION_FACTOR, ActivationFormat};
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -50,7 +50,7 @@ pub(crate) fn result_role(format: ActivationFormat) -> Role {
 pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: usize, values: Values) -> Values {
     assert!(format.lies_in_heads(n_heads, head_dim), "groups lie within heads, found {format:?}");
     let values = format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)));
-    if format.has_factor() { values.flag("GIVEN_FACTOR", true).number("FACTOR", MIXED_FACTOR) } else { values }
+    if format.has_factor() { values.flag("GIVEN_FACTOR", true).number("FACTOR", ATTENTION_FACTOR) } else { values }
 }
 
 impl Kernel for CombineSpec {

@@ -1,14 +1,14 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::{CombineSpec, MASKED, partial_quads};
-use crate::activation_format::{MIXED_FACTOR, encode_divided_row};
+use crate::activation_format::{ATTENTION_FACTOR, encode_divided_row};
 
 /// The kernel in plain loops, for `n_rows` rows; `sinks` is empty if the spec has none, `output` is in words of the spec's format.
 pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, output: &mut [u32]) {
     let partial_len = 4 * partial_quads(spec.head_dim);
     let (maximum, sum, splits) = (partial_len - 4, partial_len - 3, partial_len - 2);
     for row in 0..n_rows {
-        let mut mixed = Vec::new();
+        let mut result = Vec::new();
         for head in 0..spec.n_heads {
             let of_head = &partials[(row * spec.n_heads + head) * spec.max_splits * partial_len..];
             let found: Vec<&[f32]> = of_head.chunks(partial_len).take(of_head[splits] as usize).collect();
@@ -16,9 +16,9 @@ pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, 
             let weights: Vec<f32> = found.iter().map(|part| (part[maximum] - largest).exp()).collect();
             let over = |i: usize| found.iter().zip(&weights).map(|(part, weight)| weight * part[i]).sum::<f32>();
             let total = with_sink(over(sum), largest, sinks.get(head));
-            mixed.extend((0..spec.head_dim).map(|i| over(i) / total));
+            result.extend((0..spec.head_dim).map(|i| over(i) / total));
         }
-        let words = encode_divided_row(spec.output, &mixed, MIXED_FACTOR);
+        let words = encode_divided_row(spec.output, &result, ATTENTION_FACTOR);
         output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
     }
 }

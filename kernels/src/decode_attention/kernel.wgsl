@@ -26,7 +26,7 @@ ${DECLARATIONS}
 
 // Queries, then the newest token's key and value.
 var<workgroup> vectors: array<vec4<f32>, (HEADS + 2) * QUADS>;
-var<workgroup> mixed: array<vec4<f32>, MIXED>;
+var<workgroup> partial_sums: array<vec4<f32>, PARTIAL_SUMS>;
 // Largest score and sum of weights: of each subgroup, query by query, and of each split later.
 var<workgroup> reports: array<vec2<f32>, REPORTS>;
 
@@ -52,7 +52,7 @@ fn capped(score: f32) -> f32 {
 
 // Word u of V that the lane adds up: of the u-th of its tokens.
 //#macro load_value(declare, u)
-${declare}value_${u} = values[value_at(page, clamp(piece + ${u}u * SHARES + share, span.begin, end - 1u) % PAGE_TOKENS, chunk)];
+${declare}value_${u} = values[value_at(page, clamp(tile + ${u}u * SHARES + share, span.begin, end - 1u) % PAGE_TOKENS, chunk)];
 //#end
 
 // The first of them.
@@ -142,7 +142,7 @@ fn sum_of(query: u32, quad: u32) -> Sum {
         let weight = exp(report.x - max_score);
         sum.total += weight * report.y;
         for (var share = 0u; share < SHARES; share++) {
-            sum.quad += weight * mixed[first + subgroup * SUBGROUP + share * CHUNKS];
+            sum.quad += weight * partial_sums[first + subgroup * SUBGROUP + share * CHUNKS];
         }
     }
     return sum;
@@ -192,11 +192,11 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
 //#end
             }
         }
-        mixed[index] = sum;
+        partial_sums[index] = sum;
         workgroupBarrier();
         if (index < PASS && first + index < HEADS * HEAD_QUADS) {
             for (var other = 1u; other < PASS_SHARES; other++) {
-                sum += mixed[other * PASS + index];
+                sum += partial_sums[other * PASS + index];
             }
             store_result(row, first_head + query, quad, sum / total, index);
         }
@@ -237,7 +237,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // The tokens of a tile lie in one page. Tokens outside begin..end may be no longer this sequence's, or hold anything, even
     // NaNs: lanes without a token read a neighbour's, and give it no weight.
     let early = first_tile + subgroup * SUBGROUP;
-    var piece = select(early, early + TILE, early + SUBGROUP <= span.begin);
+    var tile = select(early, early + TILE, early + SUBGROUP <= span.begin);
 //#for u in 0..KEYS_AHEAD
     var key_${u}: vec4<u32>;
 //#end
@@ -265,9 +265,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if KEY_NORM
     let key_factors = pairs_of_key_norm(lane);
 //#endif
-    if (piece < end) {
-        page = head_of_page(table, max(piece, span.begin), kv_head);
-        let slot = clamp(piece + lane, span.begin, end - 1u) % PAGE_TOKENS;
+    if (tile < end) {
+        page = head_of_page(table, max(tile, span.begin), kv_head);
+        let slot = clamp(tile + lane, span.begin, end - 1u) % PAGE_TOKENS;
 //#expand load_keys()
 //#expand load_values()
     }
@@ -343,11 +343,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#end
     }
-    while (piece < end) {
-        let token = piece + lane;
+    while (tile < end) {
+        let token = tile + lane;
         let inside = token >= span.begin && token < end;
         // The operands of the next tile are loaded as soon as there are registers for it.
-        let next = piece + TILE;
+        let next = tile + TILE;
         var next_page = page;
         if (next < end) {
             next_page = head_of_page(table, next, kv_head);
@@ -416,10 +416,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#end
 //#end
-        piece = next;
+        tile = next;
         page = next_page;
-        if (piece < end) {
-            let slot = min(piece + lane, end - 1u) % PAGE_TOKENS;
+        if (tile < end) {
+            let slot = min(tile + lane, end - 1u) % PAGE_TOKENS;
 //#expand load_values()
         }
     }
@@ -429,7 +429,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         reports[${q}u * SUBGROUPS + subgroup] = vec2<f32>(max_${q}, sum_${q});
     }
 //#for j in 0..CHUNK_QUADS
-    mixed[(${q}u * CHUNK_QUADS + ${j}u) * TILE + index] = acc_${j}_${q};
+    partial_sums[(${q}u * CHUNK_QUADS + ${j}u) * TILE + index] = acc_${j}_${q};
 //#end
 //#end
     workgroupBarrier();

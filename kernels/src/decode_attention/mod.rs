@@ -2,7 +2,7 @@
 //! devices whose subgroups hold a head.
 //!
 //! Formulas, the cache and the splits are those of `attention`. The difference is that less work waits: K and V of a subgroup's
-//! first tokens are in flight while it norms and rotates queries, softmax and mix need no workgroup memory, and the splits of a
+//! first tokens are in flight while it norms and rotates queries, softmax and the accumulation of V need no workgroup memory, and the splits of a
 //! head increment a completion counter when they have written their parts: the last one combines them (the layout of a part is in
 //! `combine`).
 //!

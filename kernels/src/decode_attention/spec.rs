@@ -108,7 +108,7 @@ impl Kernel for DecodeAttentionSpec {
             .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
             .size("PAIRS", pairs)
             .size("PAIR_SLOTS", pairs.div_ceil(self.subgroup_size as usize))
-            .size("MIXED", self.mixed_len())
+            .size("PARTIAL_SUMS", self.partial_sums_len())
             .size("REPORTS", self.reports_len())
             .size("PASS", pass)
             .size("PASS_SHARES", pass_shares)
@@ -179,7 +179,7 @@ impl DecodeAttentionSpec {
         self.subgroup_size as usize / self.cache.chunks()
     }
 
-    /// Tokens of a tile that a lane mixes.
+    /// Tokens of a tile whose V a lane accumulates.
     fn steps(&self) -> usize {
         (self.subgroup_size as usize).div_ceil(self.shares())
     }
@@ -195,7 +195,7 @@ impl DecodeAttentionSpec {
     }
 
     /// Vectors that subgroups store for the workgroup's sum, and later the shares of a pass.
-    fn mixed_len(&self) -> usize {
+    fn partial_sums_len(&self) -> usize {
         (self.heads_per_group * self.chunk_quads() * self.lanes()).max(self.lanes())
     }
 
@@ -209,7 +209,7 @@ impl DecodeAttentionSpec {
     pub fn shared_bytes(&self) -> usize {
         let next = if self.fused_tail.is_some() { FusedTailSpec::shared_bytes(self.result_groups()) } else { 0 };
         let vectors = (self.heads_per_group + 2) * self.cache.padded_dim() / 4;
-        16 * (vectors + self.mixed_len()) + 8 * self.reports_len() + 4 + next
+        16 * (vectors + self.partial_sums_len()) + 8 * self.reports_len() + 4 + next
     }
 
     /// Counters that a program of `rows` rows needs.

@@ -179,7 +179,7 @@ fn main(
     subgroupBarrier();
 //#end
 //#for i in 0..SLICE_FRAGMENTS
-    var mix_${i}: ${MATRIX}<f32, C>;
+    var sum_${i}: ${MATRIX}<f32, C>;
 //#end
     var zeros: ${MATRIX}<f32, C>;
 
@@ -312,16 +312,16 @@ fn main(
         let next = select(tile, tile + TILE, tile + TILE < end);
 //#expand fetch_keys("next")
         workgroupBarrier();
-        // The mix so far, by how much less it weighs now, and the tile's values by their weights. All columns of `factor` are equal.
+        // The sum of V so far, rescaled for the new maximum, and the tile's values by their weights. All columns of `factor` are equal.
         let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * FRAGMENT], 0u);
 //#for i in 0..SLICE_FRAGMENTS
-        mix_${i} = coop_multiply_elements(mix_${i}, factor);
+        sum_${i} = coop_multiply_elements(sum_${i}, factor);
 //#end
 //#for n in 0..TOKEN_FRAGMENTS
         let strip_weight_${n} = coop_load_half_a(weights[strip * FRAGMENT * WEIGHT_WORDS + ${FRAGMENT / 8 * n}u], WEIGHT_WORDS);
 //#for i in 0..SLICE_FRAGMENTS
         let value_${n}_${i} = coop_load_half_b(kv_tile[(slice * (SLICE_DIM / FRAGMENT) + ${i}u) * VALUE_WORDS + ${FRAGMENT / 8 * n}u], WEIGHT_WORDS);
-        mix_${i} = coopMultiplyAdd(strip_weight_${n}, value_${n}_${i}, mix_${i});
+        sum_${i} = coopMultiplyAdd(strip_weight_${n}, value_${n}_${i}, sum_${i});
 //#end
 //#end
     }
@@ -336,7 +336,7 @@ fn main(
     let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * FRAGMENT], 0u);
 //#for first in 0..div_ceil(SLICE_FRAGMENTS, TOKEN_FRAGMENTS)
 //#for i in first * TOKEN_FRAGMENTS..min((first + 1) * TOKEN_FRAGMENTS, SLICE_FRAGMENTS)
-    coopStoreT(coop_multiply_elements(mix_${i}, factor), &scores[plane + ${FRAGMENT / 4 * (i % TOKEN_FRAGMENTS)}u], SCORE_QUADS);
+    coopStoreT(coop_multiply_elements(sum_${i}, factor), &scores[plane + ${FRAGMENT / 4 * (i % TOKEN_FRAGMENTS)}u], SCORE_QUADS);
 //#end
     write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + ${FRAGMENT * TOKEN_FRAGMENTS * first}u, ${FRAGMENT / 4 * min(TOKEN_FRAGMENTS, SLICE_FRAGMENTS - first * TOKEN_FRAGMENTS)}u, subgroup_lane);
 //#end

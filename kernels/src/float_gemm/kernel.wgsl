@@ -1,8 +1,8 @@
 // output[row of the step][matrix row] = dot(matrix row, input row) in f32, for programs of many rows.
 //
 // A workgroup makes STEP_ROWS x MATRIX_ROWS results. In workgroup memory both operands lie column by column, as vectors of four rows: a lane's
-// rows of the step one behind the other, and its matrix rows, one of each tile, in parts of four tiles. It holds two pieces of 8 columns, a
-// quarter of a group each: while one is multiplied, the other is written, so that a barrier after each is enough.
+// rows of the step one behind the other, and its matrix rows, one of each tile, in parts of four tiles. It holds two quarters
+// of a group, 8 columns each: while one is multiplied, the other is written, so that a barrier after each is enough.
 ${DECLARATIONS}
 //#include weights
 //#include group_weights
@@ -36,8 +36,8 @@ fn high_differences(word: u32, zero: f32) -> vec4<f32> {
 }
 //#endif
 
-var<workgroup> weight_tile: array<vec4<f32>, ${2 * PIECE_COLS * MATRIX_QUADS}u>;
-var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u>;
+var<workgroup> weight_tile: array<vec4<f32>, ${2 * QUARTER_COLS * MATRIX_QUADS}u>;
+var<workgroup> activation_tile: array<vec4<f32>, ${2 * QUARTER_COLS * STEP_QUADS}u>;
 
 // The words of a group of weights, into registers.
 //#macro fetch_weights(group)
@@ -47,15 +47,15 @@ var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u
 //#end
 //#end
 
-// The activations of a piece, likewise.
-//#macro fetch_activations(group, piece)
+// The activations of a quarter, likewise.
+//#macro fetch_activations(group, quarter)
 //#for i in 0..ACTIVATION_LOADS
-    let quad_of_${i} = input[from_${i} + ${group} * 8u + ${2 * piece}u];
+    let quad_of_${i} = input[from_${i} + ${group} * 8u + ${2 * quarter}u];
 //#end
 //#end
 
-// A piece into workgroup memory.
-//#macro put(piece)
+// A quarter into workgroup memory.
+//#macro put(quarter)
 //#for i in 0..WEIGHT_LOADS
 //#if MATRIX_ROWS % LANES != 0
     if (matrix_row_${i} < MATRIX_ROWS) {
@@ -65,19 +65,19 @@ var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u
 //#expand unpack_group("MATRIX", "${i}", "load_row")
 //#if MATRIX_INT8
 //#for quad in 0..2
-//#if piece < 2
-        let weights_${quad} = int8_codes(first_${i}.${"xyzw"[2 * piece + quad]}) * scale_${i};
+//#if quarter < 2
+        let weights_${quad} = int8_codes(first_${i}.${"xyzw"[2 * quarter + quad]}) * scale_${i};
 //#else
-        let weights_${quad} = int8_codes(second_${i}.${"xyzw"[2 * piece - 4 + quad]}) * scale_${i};
+        let weights_${quad} = int8_codes(second_${i}.${"xyzw"[2 * quarter - 4 + quad]}) * scale_${i};
 //#endif
 //#end
 //#else
         let zero = f32(zero_${i});
-        let weights_0 = low_differences(word_${i}.${"xyzw"[piece]}, zero) * scale_${i};
-        let weights_1 = high_differences(word_${i}.${"xyzw"[piece]}, zero) * scale_${i};
+        let weights_0 = low_differences(word_${i}.${"xyzw"[quarter]}, zero) * scale_${i};
+        let weights_1 = high_differences(word_${i}.${"xyzw"[quarter]}, zero) * scale_${i};
 //#endif
-//#for column in 0..PIECE_COLS
-        weight_tile[weight_at_${i} + ${(piece % 2 * PIECE_COLS + column) * MATRIX_QUADS}u][weight_part_${i}] = weights_${column / 4}.${"xyzw"[column % 4]};
+//#for column in 0..QUARTER_COLS
+        weight_tile[weight_at_${i} + ${(quarter % 2 * QUARTER_COLS + column) * MATRIX_QUADS}u][weight_part_${i}] = weights_${column / 4}.${"xyzw"[column % 4]};
 //#end
     }
 //#end
@@ -87,7 +87,7 @@ var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u
 //#else
     {
 //#endif
-        let at = (quad_${i} + ${piece % 2 * 2}u) * ${4 * STEP_QUADS}u + step_row_${i} / 4u;
+        let at = (quad_${i} + ${quarter % 2 * 2}u) * ${4 * STEP_QUADS}u + step_row_${i} / 4u;
 //#for c in 0..4
         activation_tile[at + ${c * STEP_QUADS}u][step_row_${i} % 4u] = quad_of_${i}.${"xyzw"[c]};
 //#end
@@ -95,9 +95,9 @@ var<workgroup> activation_tile: array<vec4<f32>, ${2 * PIECE_COLS * STEP_QUADS}u
 //#end
 //#end
 
-// The products of a piece.
-//#macro multiply(piece)
-//#for column in piece % 2 * PIECE_COLS..(piece % 2 + 1) * PIECE_COLS
+// The products of a quarter.
+//#macro multiply(quarter)
+//#for column in quarter % 2 * QUARTER_COLS..(quarter % 2 + 1) * QUARTER_COLS
 //#for part in 0..LANE_ROWS / 4
         let x_${column}_${part} = activation_tile[activations_at + ${column * STEP_QUADS + part}u];
 //#end
@@ -154,11 +154,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     for (var stage = 0u; stage < ${GROUPS}u; stage++) {
-//#for piece in 0..3
+//#for quarter in 0..3
         {
-//#expand fetch_activations("stage", piece + 1)
-//#expand multiply(piece)
-//#expand put(piece + 1)
+//#expand fetch_activations("stage", quarter + 1)
+//#expand multiply(quarter)
+//#expand put(quarter + 1)
         }
         workgroupBarrier();
 //#end

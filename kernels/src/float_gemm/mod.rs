@@ -4,7 +4,7 @@
 //! interleaved gate and up tiles.
 //!
 //! ```text
-//! piece    8 columns: every row of the tile as f32 in workgroup memory, column by column; two pieces in turn
+//! quarter  8 columns: every row of the tile as f32 in workgroup memory, column by column; two of them in turn
 //! lane     lane_rows × lane_tiles results: of each column it loads lane_rows activations and lane_tiles weights, four at a time
 //! ```
 //!

@@ -13,9 +13,9 @@ use crate::template::render;
 /// Columns of a group of weights.
 const GROUP_COLS: usize = 32;
 /// Columns that are multiplied between two barriers: those of a word of INT4.
-const PIECE_COLS: usize = 8;
-/// Pieces in workgroup memory: one is multiplied while the next is written. Few of them leave memory for more workgroups.
-const PIECES: usize = 2;
+const QUARTER_COLS: usize = 8;
+/// Quarters of a group in workgroup memory: one is multiplied while the next is written. Few of them leave memory for more workgroups.
+const BUFFERS: usize = 2;
 
 /// Parameters of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ impl FloatGemmSpec {
 
     /// Bytes of workgroup memory.
     pub fn shared_bytes(tile: &LaneTile) -> usize {
-        PIECES * PIECE_COLS * (tile.matrix_rows + tile.step_rows) * size_of::<f32>()
+        BUFFERS * QUARTER_COLS * (tile.matrix_rows + tile.step_rows) * size_of::<f32>()
     }
 
     /// Whether a lane's part of the tile is whole vectors of four in both directions, and lanes are pairs with the same matrix rows.
@@ -67,8 +67,8 @@ impl Kernel for FloatGemmSpec {
             .text("DECLARATIONS", declarations(&self.bindings()))
             .count("MATRIX_QUADS", tile.matrix_rows / 4)
             .count("STEP_QUADS", tile.step_rows / 4)
-            .count("ACTIVATION_LOADS", (tile.step_rows * PIECE_COLS / 4).div_ceil(tile.lanes()))
-            .count("PIECE_COLS", PIECE_COLS)
+            .count("ACTIVATION_LOADS", (tile.step_rows * QUARTER_COLS / 4).div_ceil(tile.lanes()))
+            .count("QUARTER_COLS", QUARTER_COLS)
             .count("GROUPS", layout.cols / GROUP_COLS);
         render(include_str!("kernel.wgsl"), &values)
     }

@@ -254,7 +254,7 @@ impl Kernel for MatMulSpec {
     }
 
     fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
-        (self.experts.is_none() && self.layout.format.mixes()).then_some(&mut self.fused_tail)
+        (self.experts.is_none() && self.layout.format.unpacks_with_others()).then_some(&mut self.fused_tail)
     }
 
     fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
