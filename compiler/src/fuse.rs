@@ -175,7 +175,7 @@ impl<'a> Fuser<'a> {
         // A shared expert's gate and up are not all that reads the input.
         let mut pairs = tails.windows(2).map(|pair| (&pair[0], &pair[1]));
         let Some((gate_tail, up_tail)) = pairs.find(|(gate, _)| gate.nodes[0] == index) else { return false };
-        let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(gate_tail.value)
+        let Some((product, Op::ActMul { gate: a, up: b, activation, out, .. })) = self.sole_consumer(gate_tail.value)
         else {
             return false;
         };
@@ -211,7 +211,7 @@ impl<'a> Fuser<'a> {
         else {
             return false;
         };
-        let Some((product, Op::ActMul { gate: a, up: b, activation, out })) = self.sole_consumer(*gate) else {
+        let Some((product, Op::ActMul { gate: a, up: b, activation, out, .. })) = self.sole_consumer(*gate) else {
             return false;
         };
         if (a, b) != (gate, up) || gate_matrix.rows % unicorn_kernels::layout::TILE_ROWS != 0 {
@@ -500,8 +500,12 @@ impl<'a> Fuser<'a> {
                 FusedOp::Attention { query: scaled, scale, growth, sinks, out }
             }
             Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
-            Op::ActMul { gate, up, activation, out } => {
+            Op::ActMul { gate, up, activation, out, .. } if width(gate) == width(up) => {
                 elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
+            }
+            Op::ActMul { gate, up, up_column: first, activation, out } => {
+                let op = ElementwiseOp::ActMulPart { activation, first, second_stride: stride(width(up)) };
+                elementwise(op, gate, Some(up), out)
             }
             Op::Scale { input, factor, out } => {
                 let bias = Some(self.vector(vec![factor], layer));
@@ -545,8 +549,8 @@ impl<'a> Fuser<'a> {
                     out,
                 })
             }
-            Op::GatedNorm { input, gate, weight, out } => {
-                FusedOp::GatedNorm { input, gate, weight: self.vector(vec![weight], layer), out }
+            Op::GatedNorm { input, gate, weight, form, out } => {
+                FusedOp::GatedNorm { input, gate, weight: self.vector(vec![weight], layer), form, out }
             }
         };
         self.emit(layer, fused);
@@ -573,7 +577,7 @@ impl<'a> Fuser<'a> {
 
     /// The packed matrix of these parts; a tied head finds its table again.
     fn matrix(&mut self, parts: Vec<MatrixRef>, interleaved: bool, layer: Option<usize>) -> MatrixId {
-        let is_head = layer.is_none();
+        let is_head = parts[0] == self.graph.head;
         let name = parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
         if let Some(&found) = self.matrix_of.get(&name) {
             self.out.matrices[found.0].is_head |= is_head;

@@ -3,15 +3,18 @@
 //! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
 //! weights by canonical tensor name. No format, tile or address is known here.
 
-use std::borrow::Cow;
-use std::fmt::{self, Display};
+mod text;
 
+use std::borrow::Cow;
+use std::f32::consts::FRAC_1_SQRT_2;
+
+use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Growth, NormOf};
 use unicorn_kernels::route::routes_width;
 use unicorn_kernels::short_conv::ConvForm;
 use unicorn_kernels::{Activation, Number};
 
-use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, QkNorm};
+use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, PerLayerInputs, QkNorm};
 
 /// Index into the values of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,6 +131,8 @@ pub(crate) enum Op {
     ActMul {
         gate: ValueId,
         up: ValueId,
+        /// Column of `up` that the first column of `gate` is multiplied by.
+        up_column: usize,
         activation: Activation,
         out: ValueId,
     },
@@ -188,11 +193,12 @@ pub(crate) enum Op {
         decay_bias: VectorRef,
         out: ValueId,
     },
-    /// RMS norm of each head, times SiLU of the gate.
+    /// RMS norm of each head, with the second value as `form` tells.
     GatedNorm {
         input: ValueId,
         gate: ValueId,
         weight: VectorRef,
+        form: GatedForm,
         out: ValueId,
     },
 }
@@ -203,6 +209,8 @@ pub struct ModelGraph {
     pub(crate) values: Vec<Value>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) logits: ValueId,
+    /// The output head's matrix.
+    pub(crate) head: MatrixRef,
     /// Elements of a head of each layer: a value that has heads has its width over this many.
     pub(crate) head_dims: Vec<usize>,
 }
@@ -215,6 +223,7 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     let scale = config.embedding_scale;
     let mut stream =
         builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
+    let layer_inputs = config.per_layer_inputs.map(|inputs| builder.per_layer_inputs(stream, inputs));
     for layer in 0..config.layers.len() {
         builder.layer = Some(layer);
         stream = match config.layers[layer].is_recurrent {
@@ -223,6 +232,9 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
             false => builder.attention_block(stream),
         };
         stream = builder.mlp_block(stream);
+        if let (Some(inputs), Some(PerLayerInputs { width, .. })) = (layer_inputs, config.per_layer_inputs) {
+            stream = builder.input_block(stream, inputs, layer * width, width);
+        }
         if config.layer_scalars {
             let (input, factor) = (stream, builder.plain_vector("layer_scalar"));
             stream = builder.push("scaled", config.hidden_size, |out| Op::Scale { input, factor, out });
@@ -232,13 +244,14 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     // What scales the logits scales the last norm as well, and its weights are f32.
     let normed = builder.scaled_norm(stream, "norm.weight", config.logits_scale);
     let head = if config.tied_embeddings { table } else { MatrixRef { tensor: "lm_head.weight".into(), ..table } };
-    let mut logits = builder.push("logits", config.vocab_size, |out| Op::MatMul { input: normed, matrix: head, out });
+    let mut logits =
+        builder.push("logits", config.vocab_size, |out| Op::MatMul { input: normed, matrix: head.clone(), out });
     if let Some(cap) = config.final_softcap {
         let input = logits;
         logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });
     }
     let head_dims = (0..config.layers.len()).map(|layer| config.heads_of(layer).head_dim).collect();
-    ModelGraph { values: builder.values, nodes: builder.nodes, logits, head_dims }
+    ModelGraph { values: builder.values, nodes: builder.nodes, logits, head, head_dims }
 }
 
 struct Builder<'a> {
@@ -310,7 +323,13 @@ impl Builder<'_> {
             out,
         });
         let weight = vector(self, "norm.weight");
-        let gated = self.push("gated", delta.value_width(), |out| Op::GatedNorm { input: mixed, gate, weight, out });
+        let gated = self.push("gated", delta.value_width(), |out| Op::GatedNorm {
+            input: mixed,
+            gate,
+            weight,
+            form: GatedForm::Silu,
+            out,
+        });
         let out = self.linear(gated, "linear_attn.out_proj", delta.value_width(), hidden, false);
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
@@ -352,18 +371,42 @@ impl Builder<'_> {
     fn feed_forward(&mut self, input: ValueId, block: &str, hidden: usize, inner: usize, bias: bool) -> ValueId {
         let gate = self.linear(input, &format!("{block}.gate_proj"), hidden, inner, bias);
         let up = self.linear(input, &format!("{block}.up_proj"), hidden, inner, bias);
-        let product = self.act_mul(gate, up);
+        let product = self.act_mul(gate, up, 0);
         self.linear(product, &format!("{block}.down_proj"), inner, hidden, bias)
     }
 
-    fn act_mul(&mut self, gate: ValueId, up: ValueId) -> ValueId {
+    fn act_mul(&mut self, gate: ValueId, up: ValueId, up_column: usize) -> ValueId {
         let activation = match self.config.activation {
             import::Activation::Silu => Activation::Silu,
             import::Activation::GeluTanh => Activation::GeluTanh,
             import::Activation::ClampedSwiGlu => Activation::ClampedSwiGlu,
         };
         let Value { width, rows_per_token, .. } = self.values[gate.0];
-        self.push_rows("product", width, rows_per_token, |out| Op::ActMul { gate, up, activation, out })
+        self.push_rows("product", width, rows_per_token, |out| Op::ActMul { gate, up, up_column, activation, out })
+    }
+
+    /// The inputs of all layers, one after the other: a row of their embedding plus a projection of the stream after a norm, both
+    /// divided by the square root of two.
+    fn per_layer_inputs(&mut self, stream: ValueId, inputs: PerLayerInputs) -> ValueId {
+        let PerLayerInputs { vocab_size: rows, width } = inputs;
+        let cols = self.config.layers.len() * width;
+        let table = MatrixRef { tensor: "embed_tokens_per_layer.weight".into(), rows, cols, experts: None };
+        let scale = (width as f32).sqrt() * FRAC_1_SQRT_2;
+        let tokens = self.push("layer_tokens", cols, |out| Op::Embed { table, scale, out });
+        // Its factor of one over the root of its columns has no effect before the norm, but for epsilon.
+        let projected = self.linear(stream, "per_layer_model_projection", self.config.hidden_size, cols, false);
+        let weight = VectorRef { scale: FRAC_1_SQRT_2, ..self.plain_vector("per_layer_projection_norm.weight") };
+        let form = GatedForm::Sum;
+        self.push("layer_inputs", cols, |out| Op::GatedNorm { input: projected, gate: tokens, weight, form, out })
+    }
+
+    /// A gate of the stream times the layer's input, projected back; `first` is its first column in the inputs of all layers.
+    fn input_block(&mut self, stream: ValueId, inputs: ValueId, first: usize, width: usize) -> ValueId {
+        let hidden = self.config.hidden_size;
+        let gate = self.linear(stream, "per_layer_input_gate", hidden, width, false);
+        let product = self.act_mul(gate, inputs, first);
+        let out = self.linear(product, "per_layer_projection", width, hidden, false);
+        self.add_to_stream(stream, out, "post_per_layer_input_norm.weight")
     }
 
     /// The sum of what the MLP and a mixture of experts make of the stream, each after a norm of its own.
@@ -400,7 +443,7 @@ impl Builder<'_> {
         };
         let gate = stack(self, input, "gate_proj", inner, hidden);
         let up = stack(self, input, "up_proj", inner, hidden);
-        let product = self.act_mul(gate, up);
+        let product = self.act_mul(gate, up, 0);
         let down = stack(self, product, "down_proj", hidden, inner);
         let mixed = self.push("experts", hidden, |out| Op::ExpertSum { input: down, routes, out });
         let Some(inner) = experts.shared_intermediate_size else { return mixed };
@@ -577,101 +620,6 @@ impl Op {
             Op::Attention { query, .. } => vec![query],
             Op::Add { left, right, .. } => vec![left, right],
             Op::ActMul { gate, up, .. } => vec![gate, up],
-        }
-    }
-}
-
-/// One line an operation: `%out name[width] = op %inputs weights`.
-impl Display for ModelGraph {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for node in &self.nodes {
-            if let Some(out) = node.op.out() {
-                let value = &self.values[out.0];
-                write!(f, "%{} {}[{}] = ", out.0, value.name, value.width)?;
-            }
-            write!(f, "{}", node.op.verb())?;
-            for input in node.op.inputs() {
-                write!(f, " %{}", input.0)?;
-            }
-            writeln!(f, "{}", node.op.details())?;
-        }
-        writeln!(f, "logits %{}", self.logits.0)
-    }
-}
-
-impl Op {
-    fn verb(&self) -> &'static str {
-        match self {
-            Op::Embed { .. } => "embed",
-            Op::Norm { .. } => "norm",
-            Op::MatMul { .. } => "matmul",
-            Op::Bias { .. } => "bias",
-            Op::HeadNorm { .. } => "head_norm",
-            Op::Rope { .. } => "rope",
-            Op::CacheWrite { part: CachePart::Keys, .. } => "write_keys",
-            Op::CacheWrite { part: CachePart::Values, .. } => "write_values",
-            Op::Attention { .. } => "attention",
-            Op::Add { .. } => "add",
-            Op::ActMul { .. } => "act_mul",
-            Op::Scale { .. } => "scale",
-            Op::SoftCap { .. } => "soft_cap",
-            Op::Route { .. } => "route",
-            Op::ExpertMatMul { .. } => "expert_matmul",
-            Op::ExpertSum { .. } => "expert_sum",
-            Op::Gate { .. } => "gate",
-            Op::ShortConv { .. } => "short_conv",
-            Op::DeltaRule { .. } => "delta_rule",
-            Op::GatedNorm { .. } => "gated_norm",
-        }
-    }
-
-    fn details(&self) -> String {
-        match self {
-            Op::Embed { table, scale, .. } => format!(" {table} scale={scale}"),
-            Op::Norm { weight, .. } | Op::HeadNorm { weight: Some(weight), .. } | Op::GatedNorm { weight, .. } => {
-                format!(" {weight}")
-            }
-            Op::HeadNorm { weight: None, .. } => String::new(),
-            Op::Scale { factor, .. } => format!(" {factor}"),
-            Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
-            Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
-            Op::Route { chosen, normalized, scale, .. } => {
-                let scale = scale.as_ref().map_or(String::new(), |scale| format!(" {scale}"));
-                format!(" chosen={chosen} normalized={normalized}{scale}")
-            }
-            Op::Bias { bias, .. } => format!(" {bias}"),
-            Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),
-            Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
-            Op::Rope { rope, .. } => format!(" rope={rope}"),
-            Op::Attention { scale, growth, sinks, .. } => {
-                let growth = growth
-                    .map_or(String::new(), |growth| format!(" growth={} each {}", growth.beta.get(), growth.interval));
-                let sinks = sinks.as_ref().map_or(String::new(), |sinks| format!(" sinks={sinks}"));
-                format!(" scale={scale}{growth}{sinks}")
-            }
-            Op::ActMul { activation, .. } => format!(" {activation:?}"),
-            Op::SoftCap { cap, .. } => format!(" cap={cap}"),
-            Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => String::new(),
-        }
-    }
-}
-
-impl Display for MatrixRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let experts = self.experts.map_or(String::new(), |experts| format!("{experts} × "));
-        write!(f, "{}({experts}{}, {})", self.tensor, self.rows, self.cols)
-    }
-}
-
-impl Display for VectorRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.scale {
-            1.0 => {}
-            scale => write!(f, "{scale}×")?,
-        }
-        match self.offset {
-            0.0 => write!(f, "{}", self.tensor),
-            offset => write!(f, "{offset}+{}", self.tensor),
         }
     }
 }

@@ -22,6 +22,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use unicorn_kernels::Activation;
+use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::NormOf;
 use unicorn_kernels::short_conv::ConvForm;
 
@@ -52,8 +53,9 @@ impl Importance {
             values: BTreeMap::new(),
             importance: Importance::default(),
         };
-        for node in &graph.nodes {
-            if node.layer.is_some() || matches!(node.op, Op::Embed { .. }) {
+        let behind = graph.nodes.iter().rposition(|node| node.layer.is_some()).map_or(0, |last| last + 1);
+        for (index, node) in graph.nodes.iter().enumerate() {
+            if index < behind {
                 walk.step(node);
             }
             advance()?;
@@ -152,6 +154,12 @@ impl Walk<'_> {
                     |(a, b): (&Moment, &Moment)| Moment { mean: a.mean + b.mean, variance: a.variance + b.variance };
                 both.map(sum).collect()
             }
+            Op::ActMul { gate, up, up_column, activation, .. }
+                if self.graph.values[up.0].width > self.graph.values[gate.0].width =>
+            {
+                let pairs = self.moments[gate].iter().zip(&self.moments[up][*up_column..]);
+                pairs.map(|(gate, up)| activated(*gate, *up, 0.0, *activation)).collect()
+            }
             Op::ActMul { gate, up, activation, .. } => self.act_mul(*gate, *up, *activation),
             Op::HeadNorm { input, of: NormOf::Value, .. } => self.value_norm(*input, head_dim()),
             Op::Scale { input, factor, .. } => {
@@ -168,7 +176,7 @@ impl Walk<'_> {
             Op::ExpertSum { input, out, .. } => self.expert_sum(*input, *out),
             Op::ShortConv { input, taps, form, .. } => self.short_conv(*input, taps, *form),
             Op::DeltaRule { input, out, .. } => self.delta_rule(*input, *out),
-            Op::GatedNorm { input, gate, weight, .. } => self.gated_norm(*input, *gate, weight),
+            Op::GatedNorm { input, gate, weight, form, .. } => self.gated_norm(*input, *gate, weight, *form),
             // A gate is somewhere between 0 and 1, and for a row's channels the same, or independent of them.
             Op::Gate { input, .. } => {
                 let halved = |moment: &Moment| Moment { mean: moment.mean / 2.0, variance: moment.variance / 4.0 };
@@ -233,7 +241,7 @@ impl Walk<'_> {
     }
 
     /// Each head divided by the root of its mean second moment.
-    fn gated_norm(&self, input: ValueId, gate: ValueId, weight: &VectorRef) -> Moments {
+    fn gated_norm(&self, input: ValueId, gate: ValueId, weight: &VectorRef, form: GatedForm) -> Moments {
         let weights: Vec<f64> = self.vector(weight).collect();
         let heads =
             self.moments[&input].chunks_exact(weights.len()).zip(self.moments[&gate].chunks_exact(weights.len()));
@@ -243,7 +251,12 @@ impl Walk<'_> {
             head.iter().zip(gates).zip(&weights).map(move |((moment, gate), weight)| {
                 let scale = weight * factor;
                 let normed = Moment { mean: moment.mean * scale, variance: moment.variance * scale * scale };
-                activated(*gate, normed, 0.0, Activation::Silu)
+                match form {
+                    GatedForm::Silu => activated(*gate, normed, 0.0, Activation::Silu),
+                    GatedForm::Sum => {
+                        Moment { mean: normed.mean + gate.mean, variance: normed.variance + gate.variance }
+                    }
+                }
             })
         });
         normed.collect()

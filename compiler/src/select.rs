@@ -420,7 +420,9 @@ impl Selector<'_> {
             FusedOp::Attention { query, out, .. } => self.attention(node, *query, *out),
             FusedOp::ShortConv { input, taps, form, out } => self.short_conv(node, *input, *taps, *form, *out),
             FusedOp::DeltaRule(step) => self.delta_rule(node, step),
-            FusedOp::GatedNorm { input, gate, weight, out } => self.gated_norm(node, *input, *gate, *weight, *out),
+            FusedOp::GatedNorm { input, gate, weight, form, out } => {
+                self.gated_norm(node, *input, *gate, *weight, *form, *out)
+            }
             FusedOp::Elementwise { op, input, second, bias, out } => {
                 let spec = ElementwiseSpec {
                     op: *op,

@@ -5,6 +5,7 @@
 //! take only checked graphs.
 
 use unicorn_kernels::elementwise::ElementwiseOp;
+use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
 use unicorn_kernels::route::routes_width;
 use unicorn_kernels::short_conv::ConvForm;
@@ -171,8 +172,11 @@ impl FusedGraph {
                 self.check_width("heads", delta.value_heads, step.strength)?;
                 self.check_width("values", delta.value_width(), step.out)
             }
-            FusedOp::GatedNorm { input, gate, out, .. } => {
-                let width = config.delta.map_or(0, |delta| delta.value_width());
+            FusedOp::GatedNorm { input, gate, form, out, .. } => {
+                let width = match form {
+                    GatedForm::Silu => config.delta.map_or(0, |delta| delta.value_width()),
+                    GatedForm::Sum => config.per_layer_inputs.map_or(0, |inputs| inputs.width) * config.layers.len(),
+                };
                 [input, gate, out].into_iter().try_for_each(|value| self.check_width("values", width, *value))
             }
             FusedOp::Heads(step) => self.check_heads(node, step, config),
@@ -189,6 +193,11 @@ impl FusedGraph {
             FusedOp::Elementwise { op: ElementwiseOp::Gate { .. }, input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;
                 self.check_width("gate", 1, second.expect("a gate is a second input"))
+            }
+            FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { first, .. }, input, second, out, .. } => {
+                let (width, second) = (self.width(*input), self.width(second.expect("a product has a second input")));
+                self.check_width("input", width, *out)?;
+                ensure(first + width <= second, || format!("columns {first} to {} of {second}", first + width))
             }
             FusedOp::Elementwise { input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;

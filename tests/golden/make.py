@@ -512,6 +512,24 @@ CASES = {
             dtype="bfloat16",
         ),
     ),
+    # An input of 20 elements for each layer, from an embedding of its own and a projection; the last of three layers has queries only.
+    "gemma4-layer-inputs": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Gemma4ForCausalLM", "gemma4_text", 88, 56, 3, 6, 2,
+            head_dim=24, global_head_dim=40, hidden_activation="gelu_pytorch_tanh", sliding_window=10,
+            final_logit_softcapping=3.0,
+            layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "full")],
+            hidden_size_per_layer_input=20, vocab_size_per_layer_input=331, num_kv_shared_layers=1, use_double_wide_mlp=True,
+            enable_moe_block=False, attention_bias=False, tie_word_embeddings=True,
+            rope_parameters={
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            dtype="bfloat16",
+        ),
+    ),
     # Experts beside the MLP of each layer, and a router with a norm, a scale and a factor of each expert.
     "gemma4-moe": dict(
         tokens=40,

@@ -78,6 +78,7 @@ impl Reference {
         let mut residual = self.embed(tokens);
         let (norms, multiplier) = (&self.config.norms, self.config.residual_multiplier);
         let mut caches = Caches::new();
+        let layer_inputs = self.layer_inputs(tokens, &residual);
         for layer in 0..self.config.layers {
             let norm = |name: Option<&str>, rows: Vec<f32>| match name {
                 Some(name) => self.norm(&format!("layers.{layer}.{name}.weight"), &rows),
@@ -96,6 +97,10 @@ impl Reference {
                 _ => self.feed_forward(layer, &transformed),
             };
             add(&mut residual, &norm(norms.after_feed_forward, transformed), multiplier);
+            if let Some(inputs) = &layer_inputs {
+                let projected = self.gated_input(layer, &residual, inputs);
+                add(&mut residual, &projected, multiplier);
+            }
             if let Some(scalar) = self.weights.find(&format!("layers.{layer}.layer_scalar")) {
                 residual.iter_mut().for_each(|value| *value *= scalar.values[0]);
             }

@@ -2,6 +2,7 @@
 
 use unicorn_kernels::Activation;
 use unicorn_kernels::elementwise::ElementwiseOp;
+use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
 use unicorn_kernels::short_conv::ConvForm;
 
@@ -76,6 +77,7 @@ pub(crate) enum FusedOp {
         input: ValueId,
         gate: ValueId,
         weight: VectorId,
+        form: GatedForm,
         out: ValueId,
     },
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 
+use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::HeadsPart;
 
 use super::{FusedGraph, FusedOp, VectorId};
@@ -67,7 +68,8 @@ impl FusedGraph {
             FusedOp::DeltaRule(step) => {
                 format!("delta_rule {} {}", vector(&step.decay_rate), vector(&step.decay_bias))
             }
-            FusedOp::GatedNorm { weight, .. } => format!("gated_norm {}", vector(weight)),
+            FusedOp::GatedNorm { weight, form: GatedForm::Silu, .. } => format!("gated_norm {}", vector(weight)),
+            FusedOp::GatedNorm { weight, form: GatedForm::Sum, .. } => format!("norm_sum {}", vector(weight)),
             FusedOp::Elementwise { op, bias, .. } => format!("elementwise {op:?}{}", optional("bias", bias)),
         }
     }

@@ -217,6 +217,18 @@ pub struct ModelConfig {
     pub(crate) kv_shared_layers: usize,
     /// The MLPs of those layers are twice as wide.
     pub(crate) double_wide_mlp: bool,
+    /// An input of each layer beside the stream.
+    pub(crate) per_layer_inputs: Option<PerLayerInputs>,
+}
+
+/// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 4 E2B and E4B): the sum of a row of a second
+/// embedding and of a projection of the first one, after a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PerLayerInputs {
+    /// Rows of the second embedding, each of `width` for each layer.
+    pub(crate) vocab_size: usize,
+    /// Elements of one layer's input.
+    pub(crate) width: usize,
 }
 
 /// The format that holds a matrix of the source without quantising it again.
@@ -324,6 +336,17 @@ impl ModelConfig {
                 self.layers.len()
             ));
         }
+        if let Some(inputs) = self.per_layer_inputs {
+            if !(1..=limits::HEAD_DIM).contains(&inputs.width) {
+                return Err(format!("input of a layer is {} wide, expected 1 to {}", inputs.width, limits::HEAD_DIM));
+            }
+            if !(self.vocab_size..=limits::VOCAB_SIZE).contains(&inputs.vocab_size) {
+                return Err(format!(
+                    "vocab_size_per_layer_input is {}, expected at least vocab_size, {}",
+                    inputs.vocab_size, self.vocab_size
+                ));
+            }
+        }
         if let Some(growth) = self.query_growth
             && !(growth.beta.is_finite() && growth.beta >= 0.0 && (1..=limits::POSITIONS).contains(&growth.interval))
         {
@@ -407,6 +430,17 @@ impl ModelConfig {
             shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
         }
         let has_qk_norm = self.qk_norm != QkNorm::None;
+        if let Some(PerLayerInputs { vocab_size, width }) = self.per_layer_inputs {
+            let all = self.layers.len() * width;
+            shapes.insert("embed_tokens_per_layer.weight".to_owned(), vec![vocab_size, all]);
+            shapes.insert("per_layer_model_projection.weight".to_owned(), vec![all, hidden]);
+            shapes.insert("per_layer_projection_norm.weight".to_owned(), vec![width]);
+            for layer in 0..self.layers.len() {
+                shapes.insert(format!("layers.{layer}.per_layer_input_gate.weight"), vec![width, hidden]);
+                shapes.insert(format!("layers.{layer}.per_layer_projection.weight"), vec![hidden, width]);
+                shapes.insert(format!("layers.{layer}.post_per_layer_input_norm.weight"), vec![hidden]);
+            }
+        }
         for (layer, config) in self.layers.iter().enumerate() {
             let FullHeads { n_kv_heads, head_dim, values_are_keys } = self.heads_of(layer);
             let (q_rows, kv_rows) = (self.n_heads * head_dim, n_kv_heads * head_dim);

@@ -62,10 +62,11 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     };
     let head_dims = HeadDims { windowed: head_dim, full: full_heads.map_or(head_dim, |heads| heads.head_dim) };
     let Layers { mut layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dims, max_positions)?;
-    let (mut kv_shared_layers, mut double_wide_mlp) = (0, false);
+    let (mut kv_shared_layers, mut double_wide_mlp, mut per_layer_inputs) = (0, false, None);
     if full_heads.is_some() {
         full_heads::check_layers(&text, &layers)?;
-        gemma4::refuse_other_layers(&text)?;
+        gemma4::refuse_no_window(&text)?;
+        per_layer_inputs = gemma4::per_layer_inputs(&text)?;
         (kv_shared_layers, double_wide_mlp) = gemma4::shared_layers(&text, n_layers)?;
         layers.iter_mut().for_each(|layer| layer.has_experts = experts.is_some());
     }
@@ -153,6 +154,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         layer_scalars: full_heads.is_some(),
         kv_shared_layers,
         double_wide_mlp,
+        per_layer_inputs,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)

@@ -60,9 +60,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's shared caches, its experts,
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's inputs of layers, its experts,
 /// LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
-const LATER_FIELDS: [usize; 5] = [2, 3, 4, 7, 9];
+const LATER_FIELDS: [usize; 5] = [3, 4, 5, 8, 10];
 
 /// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
@@ -130,6 +130,7 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             experts_beside_mlp: false,
             kv_shared_layers: 0,
             double_wide_mlp: false,
+            per_layer_inputs: None,
         }
     }
 }
@@ -158,7 +159,7 @@ mod tests {
             assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
         }
         // Bytes of another length are not a record of any version.
-        for fields in (1..10).filter(|fields| !LATER_FIELDS.contains(fields)) {
+        for fields in (1..11).filter(|fields| !LATER_FIELDS.contains(fields)) {
             assert!(decode(&today[..today.len() - fields]).is_none(), "{fields} fields less");
         }
     }

@@ -208,7 +208,11 @@ mod tests {
             (json!({ "num_kv_shared_layers": 3 }), "num_kv_shared_layers is 3 of 3 layers"),
             (json!({ "num_kv_shared_layers": 4 }), "num_kv_shared_layers is 4, expected an integer from 1 to 3"),
             (json!({ "num_kv_shared_layers": -1 }), "num_kv_shared_layers is -1, expected an integer"),
-            (json!({ "hidden_size_per_layer_input": null }), "hidden_size_per_layer_input 256"),
+            (json!({ "hidden_size_per_layer_input": -8 }), "hidden_size_per_layer_input is -8, expected an integer"),
+            (
+                json!({ "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 99 }),
+                "vocab_size_per_layer_input is 99, expected at least vocab_size, 100",
+            ),
         ] {
             let message = refusal(changes);
             assert!(message.contains(expected), "{message}\nhas not: {expected}");

@@ -46,7 +46,8 @@ pub use tokenizer_trial::{TRIAL_THREAD, tried};
 
 pub(crate) use checkpoint::{Skipped, Tensor};
 pub(crate) use config::{
-    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, QkNorm, QueryGrowth, RopeConfig,
+    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, PerLayerInputs, QkNorm,
+    QueryGrowth, RopeConfig,
 };
 pub(crate) use gguf::part_of;
 pub(crate) use license::is_license_file;

@@ -3,6 +3,8 @@
 
 use unicorn_artifact::LogitsRows;
 use unicorn_kernels::Number;
+use unicorn_kernels::elementwise::ElementwiseOp;
+use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
 use unicorn_kernels::norm::NormSpec;
 use unicorn_kernels::quantize::QuantizeSpec;
@@ -156,10 +158,13 @@ impl Selector<'_> {
             return Some(ActivationFormat::F32);
         }
         // Attention's gate reads what q, k and v read.
-        let becomes_heads =
-            |node: &FusedNode| matches!(node.op, FusedOp::MatMul { out, .. } if self.becomes_heads(out));
-        let is_of_heads = self.readers(input).any(becomes_heads);
-        let precision = if is_of_heads { Precision::Int11 } else { Precision::Int8 };
+        let needs_int11 = |node: &FusedNode| matches!(node.op, FusedOp::MatMul { out, .. } if self.needs_int11(out));
+        // A product with a gate that is computed from the stream without a norm between has the stream's outliers.
+        let is_gated_input = self.graph.nodes.iter().any(|node| {
+            matches!(node.op, FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { .. }, out, .. } if out == input)
+        });
+        let needs_int11 = is_gated_input || self.readers(input).any(needs_int11);
+        let precision = if needs_int11 { Precision::Int11 } else { Precision::Int8 };
         let rows = self.product_rows(matrix);
         // Products that a GEMM does not support, and those whose tiles would be mostly empty.
         let weights =
@@ -183,13 +188,16 @@ impl Selector<'_> {
         self.weights.integer_activations && self.target.integer_dot && whole_quads
     }
 
-    /// Whether a value is q, k or v of attention or of a delta net, or controls the change of a delta net's state.
-    fn becomes_heads(&self, value: ValueId) -> bool {
+    /// Whether a value is q, k or v of attention or of a delta net, controls the change of a delta net's state, or is computed from the
+    /// stream without a norm between, which has outliers.
+    fn needs_int11(&self, value: ValueId) -> bool {
         self.readers(value).any(|node| match &node.op {
             FusedOp::Heads(_) | FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
-            FusedOp::Elementwise { out, .. } => self.becomes_heads(*out),
+            FusedOp::GatedNorm { form: GatedForm::Sum, .. }
+            | FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { .. }, .. } => true,
+            FusedOp::Elementwise { out, .. } => self.needs_int11(*out),
             // A norm of a whole query or key; the stream's norms read sums.
-            FusedOp::Norm(step) => step.residual.is_none() && self.becomes_heads(step.out),
+            FusedOp::Norm(step) => step.residual.is_none() && self.needs_int11(step.out),
             _ => false,
         })
     }

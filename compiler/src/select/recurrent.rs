@@ -1,7 +1,7 @@
 //! Layers with recurrent state: the convolution, delta rule and gated norm of a delta net between its matmuls, or a convolution alone.
 
 use unicorn_kernels::delta_rule::DeltaRuleSpec;
-use unicorn_kernels::gated_norm::GatedNormSpec;
+use unicorn_kernels::gated_norm::{GatedForm, GatedNormSpec};
 use unicorn_kernels::short_conv::{ConvForm, ShortConvSpec};
 use unicorn_kernels::{KernelSpec, Number, Role};
 
@@ -68,15 +68,23 @@ impl Selector<'_> {
         input: ValueId,
         gate: ValueId,
         weight: VectorId,
+        form: GatedForm,
         out: ValueId,
     ) {
-        let state = state_layout(self.config);
+        let (config, eps) = (self.config, self.config.rms_norm_eps);
+        let (heads, head_dim, eps) = match (form, config.per_layer_inputs) {
+            // The config's epsilon is added to the mean square of a row that is divided by the square root of its inputs' number.
+            (GatedForm::Sum, Some(inputs)) => (config.layers.len(), inputs.width, eps * config.hidden_size as f32),
+            (GatedForm::Sum, None) => unreachable!("the graph was checked"),
+            (GatedForm::Silu, _) => (state_layout(config).heads, state_layout(config).value_dim, eps),
+        };
         let spec = GatedNormSpec {
-            heads: state.heads,
-            head_dim: state.value_dim,
+            heads,
+            head_dim,
             stride: self.stride_of(out),
-            eps: Number::new(self.config.rms_norm_eps),
+            eps: Number::new(eps),
             subgroup_size: self.target.subgroup_size,
+            form,
         };
         let weight = self.weights.vector(weight);
         self.push(node, KernelSpec::GatedNorm(spec), self.kind.rows, 0, |role| match role {

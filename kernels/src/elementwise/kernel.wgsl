@@ -22,6 +22,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     output[out] = input[at] + bias[column];
 //#else if SCALE
     output[out] = input[at] * bias[0];
+//#else if PART
+    output[out] = gated(input[at], second[row * SECOND_STRIDE + SECOND_FIRST + column]);
 //#else if ACTIVATION
     output[out] = gated(input[at], second[at]);
 //#else if GATE

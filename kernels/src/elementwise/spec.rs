@@ -43,6 +43,15 @@ pub enum ElementwiseOp {
     },
     /// `input * sigmoid(second)`
     GateEach,
+    /// `activation(input) * second`, where `second` is wider: from its column `first` on.
+    ActMulPart {
+        /// See [`Activation`].
+        activation: Activation,
+        /// Column of `second` for the input's first.
+        first: usize,
+        /// Elements between rows of `second`.
+        second_stride: usize,
+    },
 }
 
 const WORKGROUP: usize = 64;
@@ -50,9 +59,11 @@ const WORKGROUP: usize = 64;
 impl Kernel for ElementwiseSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let second = match self.op {
-            ElementwiseOp::Add | ElementwiseOp::ActMul(_) | ElementwiseOp::Gate { .. } | ElementwiseOp::GateEach => {
-                Some(Role::Second)
-            }
+            ElementwiseOp::Add
+            | ElementwiseOp::ActMul(_)
+            | ElementwiseOp::ActMulPart { .. }
+            | ElementwiseOp::Gate { .. }
+            | ElementwiseOp::GateEach => Some(Role::Second),
             ElementwiseOp::Bias | ElementwiseOp::Scale => Some(Role::Bias),
             ElementwiseOp::SoftCap(_) => None,
         };
@@ -64,12 +75,21 @@ impl Kernel for ElementwiseSpec {
     }
 
     fn wgsl(&self) -> String {
-        let activation = if let ElementwiseOp::ActMul(activation) = self.op { Some(activation) } else { None };
+        let activation = match self.op {
+            ElementwiseOp::ActMul(activation) | ElementwiseOp::ActMulPart { activation, .. } => Some(activation),
+            _ => None,
+        };
+        let part = match self.op {
+            ElementwiseOp::ActMulPart { first, second_stride, .. } => Some((first, second_stride)),
+            _ => None,
+        };
         let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
         let gate = if let ElementwiseOp::Gate { second_stride } = self.op { Some(second_stride) } else { None };
         let values = Activation::values(activation, Values::default())
             .size("WIDTH", self.width)
-            .size("SECOND_STRIDE", gate.unwrap_or(0))
+            .size("SECOND_STRIDE", part.map(|(_, stride)| stride).or(gate).unwrap_or(0))
+            .size("SECOND_FIRST", part.map_or(0, |(first, _)| first))
+            .flag("PART", part.is_some())
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)

@@ -8,6 +8,7 @@ pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f3
         ElementwiseOp::Add | ElementwiseOp::Bias => x + second[column],
         ElementwiseOp::Scale => x * second[0],
         ElementwiseOp::ActMul(activation) => activation.gated(x, second[column]),
+        ElementwiseOp::ActMulPart { activation, first, .. } => activation.gated(x, second[first + column]),
         ElementwiseOp::Gate { .. } => x / (1.0 + (-second[0]).exp()),
         ElementwiseOp::GateEach => x / (1.0 + (-second[column]).exp()),
         ElementwiseOp::SoftCap(cap) => cap.get() * (x / cap.get()).tanh(),

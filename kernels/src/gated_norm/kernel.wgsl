@@ -16,6 +16,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let scale = 1.0 / sqrt(workgroup_sum(squares, lane) / f32(HEAD_DIM) + EPS);
     for (var i = lane; i < HEAD_DIM; i += WORKGROUP) {
+//#if SUM
+        output[at + i] = input[at + i] * scale * head_norm[i] + second[at + i];
+//#else
         output[at + i] = input[at + i] * scale * head_norm[i] * activate(second[at + i]);
+//#endif
     }
 }

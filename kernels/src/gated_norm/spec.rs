@@ -21,6 +21,17 @@ pub struct GatedNormSpec {
     pub eps: Number,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
+    /// What is done with the second input.
+    pub form: GatedForm,
+}
+
+/// What becomes of a normed head and a second input of the same width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum GatedForm {
+    /// The product with SiLU of the second.
+    Silu,
+    /// The sum of both.
+    Sum,
 }
 
 impl GatedNormSpec {
@@ -45,6 +56,7 @@ impl Kernel for GatedNormSpec {
             .size("WORKGROUP", self.workgroup())
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", self.eps.get())
+            .flag("SUM", self.form == GatedForm::Sum)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)

@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::spec::GatedNormSpec;
+use super::spec::{GatedForm, GatedNormSpec};
 use crate::activation::Activation;
 
 /// One row in plain loops; `weight` is (head_dim).
@@ -9,7 +9,10 @@ pub fn twin_row(spec: &GatedNormSpec, input: &[f32], gate: &[f32], weight: &[f32
     let normed = heads.flat_map(|(input, gate)| {
         let squares: f32 = input.iter().map(|x| x * x).sum();
         let scale = 1.0 / (squares / spec.head_dim as f32 + spec.eps.get()).sqrt();
-        let of = move |((x, gate), weight): ((&f32, &f32), &f32)| x * scale * weight * Activation::Silu.apply(*gate);
+        let of = move |((x, gate), weight): ((&f32, &f32), &f32)| match spec.form {
+            GatedForm::Silu => x * scale * weight * Activation::Silu.apply(*gate),
+            GatedForm::Sum => x * scale * weight + gate,
+        };
         input.iter().zip(gate).zip(weight).map(of)
     });
     normed.collect()

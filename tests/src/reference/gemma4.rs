@@ -1,7 +1,7 @@
 //! What Gemma 4 has in a layer that no other family has, as transformers' `modeling_gemma4` has it.
 
 use super::config::Experts;
-use super::{Reference, add};
+use super::{Reference, activate, add};
 
 impl Reference {
     /// (tokens, hidden) to (tokens, hidden): the MLP of `normed`, and experts of `stream`, each before a norm of its own.
@@ -28,5 +28,36 @@ impl Reference {
         let mixed = self.mixture(&block, experts, &routed, &input);
         add(&mut sum, &norm("post_feedforward_layernorm_2", &mixed), 1.0);
         sum
+    }
+
+    /// (tokens, layers * width): an input of each layer for each token; `None`: the model has none.
+    pub(super) fn layer_inputs(&self, tokens: &[i32], embedded: &[f32]) -> Option<Vec<f32>> {
+        let table = self.weights.find("embed_tokens_per_layer.weight")?;
+        let width = self.weights.get("per_layer_projection_norm.weight").shape[0];
+        let mut projected = self.multiply("per_layer_model_projection.weight", embedded);
+        let root = ((embedded.len() / tokens.len()) as f32).sqrt();
+        projected.iter_mut().for_each(|value| *value /= root);
+        let mut inputs = self.norm("per_layer_projection_norm.weight", &projected);
+        for (row, &token) in inputs.chunks_exact_mut(table.shape[1]).zip(tokens) {
+            let of_token = &table.values[token as usize * table.shape[1]..];
+            for (value, embedding) in row.iter_mut().zip(of_token) {
+                *value = (*value + embedding * (width as f32).sqrt()) / 2f32.sqrt();
+            }
+        }
+        Some(inputs)
+    }
+
+    /// (tokens, hidden): the stream's gate times the layer's input, projected, after a norm.
+    pub(super) fn gated_input(&self, layer: usize, stream: &[f32], inputs: &[f32]) -> Vec<f32> {
+        let name = |name: &str| format!("layers.{layer}.{name}.weight");
+        let mut gate = self.multiply(&name("per_layer_input_gate"), stream);
+        let width = self.weights.get(&name("per_layer_input_gate")).shape[0];
+        let all = width * self.config.layers;
+        for (gate, inputs) in gate.chunks_exact_mut(width).zip(inputs.chunks_exact(all)) {
+            for (gate, input) in gate.iter_mut().zip(&inputs[layer * width..]) {
+                *gate = activate(self.config.activation, *gate) * input;
+            }
+        }
+        self.norm(&name("post_per_layer_input_norm"), &self.multiply(&name("per_layer_projection"), &gate))
     }
 }

@@ -288,6 +288,7 @@ fn elementwise_operations() {
         ElementwiseOp::ActMul(Activation::GeluTanh),
         ElementwiseOp::ActMul(Activation::ClampedSwiGlu),
         ElementwiseOp::SoftCap(Number::new(2.0)),
+        ElementwiseOp::ActMulPart { activation: Activation::GeluTanh, first: 301, second_stride: 640 },
     ];
     for op in ops {
         check_cases(&format!("{op:?}"), 1, &(1..300usize), |&width, rng| {
@@ -298,7 +299,11 @@ fn elementwise_operations() {
             let mut input = normals(rng, n_rows * input_stride);
             input[0] = 300.0;
             input[input_stride] = -300.0;
-            let second = normals(rng, n_rows * input_stride);
+            let second_stride = match op {
+                ElementwiseOp::ActMulPart { second_stride, .. } => second_stride,
+                _ => input_stride,
+            };
+            let second = normals(rng, n_rows * second_stride);
             let kernel = KernelSpec::Elementwise(spec.clone());
             let operand = |role| match role {
                 Role::Step => Operand::Step,
@@ -311,8 +316,8 @@ fn elementwise_operations() {
             let mut expected = vec![POISON; n_rows * input_stride];
             for row in 0..n_rows {
                 let at = row * input_stride;
-                let second =
-                    if matches!(op, ElementwiseOp::Bias | ElementwiseOp::Scale) { &second[..] } else { &second[at..] };
+                let is_one_row = matches!(op, ElementwiseOp::Bias | ElementwiseOp::Scale);
+                let second = if is_one_row { &second[..] } else { &second[row * second_stride..] };
                 expected[at..at + width].copy_from_slice(&elementwise::twin_row(&spec, &input[at..], second));
             }
             assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 use unicorn_artifact::{KvGroupPlan, Tier};
 use unicorn_kernels::delta_rule::{self, DeltaRuleInputs, DeltaRuleSpec};
-use unicorn_kernels::gated_norm::{self, GatedNormSpec};
+use unicorn_kernels::gated_norm::{self, GatedForm, GatedNormSpec};
 use unicorn_kernels::short_conv::{self, ConvForm, ShortConvSpec};
 use unicorn_kernels::{Number, StateLayout};
 
@@ -155,10 +155,11 @@ fn the_delta_rule_goes_on_from_step_to_step() {
 fn gated_norms_are_those_of_the_twin() {
     for target in targets() {
         let name = format!("gated norm, {}", target.name);
-        check_cases(&name, 4, &(1..7usize, 1..200usize, 1..5usize), |&(heads, head_dim, n_rows), rng| {
+        let cases = (1..7usize, 1..200usize, 1..5usize, select(vec![GatedForm::Silu, GatedForm::Sum]));
+        check_cases(&name, 6, &cases, |&(heads, head_dim, n_rows, form), rng| {
             let stride = (heads * head_dim).next_multiple_of(32);
             let subgroup_size = target.subgroup_size;
-            let spec = GatedNormSpec { heads, head_dim, stride, eps: Number::new(1e-5), subgroup_size };
+            let spec = GatedNormSpec { heads, head_dim, stride, eps: Number::new(1e-5), subgroup_size, form };
             let (input, gate) = (normals(rng, n_rows * stride), normals(rng, n_rows * stride));
             let weight = normals(rng, head_dim);
             let words = n_rows * stride;

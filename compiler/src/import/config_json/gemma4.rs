@@ -1,6 +1,6 @@
 //! Fields that only Gemma 4's config.json has.
 
-use super::super::config::{ExpertNames, ExpertsConfig, limits};
+use super::super::config::{ExpertNames, ExpertsConfig, PerLayerInputs, limits};
 use super::super::json::Fields;
 use crate::error::{CompileError, Result};
 
@@ -36,18 +36,23 @@ pub(super) fn shared_layers(text: &Fields, n_layers: usize) -> Result<(usize, bo
     Ok((shared, text.flag("use_double_wide_mlp")?.unwrap_or(false)))
 }
 
-/// Embeddings of each layer, and a window of no size, are refused by name.
-pub(super) fn refuse_other_layers(text: &Fields) -> Result<()> {
-    let unsupported = |what: String| {
-        let detail = "of Gemma 4, models without embeddings per layer are compiled, such as 31B and 26B-A4B";
-        Err(CompileError::Unsupported { what, detail: detail.into() })
-    };
-    match text.number("hidden_size_per_layer_input")?.unwrap_or(256.0) {
-        0.0 => {}
-        found => return unsupported(format!("hidden_size_per_layer_input {found}")),
+/// The inputs of each layer beside the stream; a width of 0 is none.
+pub(super) fn per_layer_inputs(text: &Fields) -> Result<Option<PerLayerInputs>> {
+    const NAME: &str = "hidden_size_per_layer_input";
+    if text.number(NAME)? == Some(0.0) {
+        return Ok(None);
     }
+    Ok(Some(PerLayerInputs {
+        vocab_size: text.size("vocab_size_per_layer_input", limits::VOCAB_SIZE)?.unwrap_or(262_144),
+        width: text.size(NAME, limits::HEAD_DIM)?.unwrap_or(256),
+    }))
+}
+
+/// Refuses a window of no size.
+pub(super) fn refuse_no_window(text: &Fields) -> Result<()> {
     if text.is_written("sliding_window") && !text.has("sliding_window") {
-        return unsupported("sliding_window null".into());
+        let detail = "layers that attend to a window have its size in tokens".into();
+        return Err(CompileError::Unsupported { what: "sliding_window null".into(), detail });
     }
     Ok(())
 }

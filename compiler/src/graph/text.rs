@@ -1,0 +1,104 @@
+//! The text form of a plain graph, for `--emit graph` and for messages.
+
+use std::fmt::{self, Display};
+
+use unicorn_kernels::gated_norm::GatedForm;
+
+use super::{CachePart, MatrixRef, ModelGraph, Op, VectorRef};
+
+/// One line an operation: `%out name[width] = op %inputs weights`.
+impl Display for ModelGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for node in &self.nodes {
+            if let Some(out) = node.op.out() {
+                let value = &self.values[out.0];
+                write!(f, "%{} {}[{}] = ", out.0, value.name, value.width)?;
+            }
+            write!(f, "{}", node.op.verb())?;
+            for input in node.op.inputs() {
+                write!(f, " %{}", input.0)?;
+            }
+            writeln!(f, "{}", node.op.details())?;
+        }
+        writeln!(f, "logits %{}", self.logits.0)
+    }
+}
+
+impl Op {
+    fn verb(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Norm { .. } => "norm",
+            Op::MatMul { .. } => "matmul",
+            Op::Bias { .. } => "bias",
+            Op::HeadNorm { .. } => "head_norm",
+            Op::Rope { .. } => "rope",
+            Op::CacheWrite { part: CachePart::Keys, .. } => "write_keys",
+            Op::CacheWrite { part: CachePart::Values, .. } => "write_values",
+            Op::Attention { .. } => "attention",
+            Op::Add { .. } => "add",
+            Op::ActMul { .. } => "act_mul",
+            Op::Scale { .. } => "scale",
+            Op::SoftCap { .. } => "soft_cap",
+            Op::Route { .. } => "route",
+            Op::ExpertMatMul { .. } => "expert_matmul",
+            Op::ExpertSum { .. } => "expert_sum",
+            Op::Gate { .. } => "gate",
+            Op::ShortConv { .. } => "short_conv",
+            Op::DeltaRule { .. } => "delta_rule",
+            Op::GatedNorm { .. } => "gated_norm",
+        }
+    }
+
+    fn details(&self) -> String {
+        match self {
+            Op::Embed { table, scale, .. } => format!(" {table} scale={scale}"),
+            Op::Norm { weight, .. }
+            | Op::HeadNorm { weight: Some(weight), .. }
+            | Op::GatedNorm { weight, form: GatedForm::Silu, .. } => format!(" {weight}"),
+            Op::GatedNorm { weight, form: GatedForm::Sum, .. } => format!(" Sum {weight}"),
+            Op::HeadNorm { weight: None, .. } => String::new(),
+            Op::Scale { factor, .. } => format!(" {factor}"),
+            Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
+            Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
+            Op::Route { chosen, normalized, scale, .. } => {
+                let scale = scale.as_ref().map_or(String::new(), |scale| format!(" {scale}"));
+                format!(" chosen={chosen} normalized={normalized}{scale}")
+            }
+            Op::Bias { bias, .. } => format!(" {bias}"),
+            Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),
+            Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
+            Op::Rope { rope, .. } => format!(" rope={rope}"),
+            Op::Attention { scale, growth, sinks, .. } => {
+                let growth = growth
+                    .map_or(String::new(), |growth| format!(" growth={} each {}", growth.beta.get(), growth.interval));
+                let sinks = sinks.as_ref().map_or(String::new(), |sinks| format!(" sinks={sinks}"));
+                format!(" scale={scale}{growth}{sinks}")
+            }
+            Op::ActMul { activation, up_column: 0, .. } => format!(" {activation:?}"),
+            Op::ActMul { activation, up_column, .. } => format!(" {activation:?} up_column={up_column}"),
+            Op::SoftCap { cap, .. } => format!(" cap={cap}"),
+            Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => String::new(),
+        }
+    }
+}
+
+impl Display for MatrixRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let experts = self.experts.map_or(String::new(), |experts| format!("{experts} × "));
+        write!(f, "{}({experts}{}, {})", self.tensor, self.rows, self.cols)
+    }
+}
+
+impl Display for VectorRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scale {
+            1.0 => {}
+            scale => write!(f, "{scale}×")?,
+        }
+        match self.offset {
+            0.0 => write!(f, "{}", self.tensor),
+            offset => write!(f, "{offset}+{}", self.tensor),
+        }
+    }
+}
