@@ -16,7 +16,7 @@ use tests::compiled::{Silent, options, with};
 use tests::launch::{
     device, device_matrices, device_register_matrices, skip_matrix_units, without_what_the_device_lacks,
 };
-use tests::models::models;
+use tests::models::{models, number, one_of, tiny_models};
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_runtime::{BatchRow, DeviceChoice, LoadError, LoadOptions, Model, Sampling, Session};
@@ -193,25 +193,7 @@ fn greedy(model: &Model, prompt: &[i32], count: usize) -> Vec<u32> {
     samples
 }
 
-fn tiny_models() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(models().join("tiny")).expect("tests/models/tiny");
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    folders.sort();
-    assert!(folders.len() >= 23, "a golden model of each family, found {}", folders.len());
-    folders
-}
-
-/// A number that a model keeps when other models are added.
-fn number(folder: &Path) -> usize {
-    let name = folder.file_name().expect("a name").as_encoded_bytes();
-    name.iter().map(|&byte| usize::from(byte)).sum()
-}
-
-/// About one of `every` models.
-fn one_of(every: usize) -> impl Iterator<Item = PathBuf> {
-    tiny_models().into_iter().filter(move |folder| (number(folder) + 1).is_multiple_of(every))
-}
-
+/// A group size that the model keeps when other models are added.
 fn group_of(folder: &Path) -> u32 {
     [32, 64, 128][number(folder) % 3]
 }
