@@ -193,7 +193,7 @@ pub(crate) enum Op {
         decay_bias: VectorRef,
         out: ValueId,
     },
-    /// RMS norm of each head, with the second value as `form` tells.
+    /// RMS norm of each head, then what `form` does with the second value.
     GatedNorm {
         input: ValueId,
         gate: ValueId,

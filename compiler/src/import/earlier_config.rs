@@ -60,9 +60,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's inputs of layers, its experts,
-/// LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
-const LATER_FIELDS: [usize; 5] = [3, 4, 5, 8, 10];
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's inputs of layers, its shared
+/// caches, its experts, LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
+const LATER_FIELDS: [usize; 6] = [1, 3, 4, 5, 8, 10];
 
 /// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
