@@ -19,9 +19,9 @@ use crate::select::{SelectedKernel, Selection, TargetSelection};
 /// # Errors
 /// When a kernel needs more than a target has.
 pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dyn Progress) -> Result<Kernels> {
-    let mut targets = Vec::new();
     let mut compiled: Vec<(&Target, BTreeMap<&KernelSpec, Module>)> = Vec::new();
-    for (selected, programs) in selection.targets.iter().zip(programs) {
+    let mut sharing = Vec::new();
+    for selected in &selection.targets {
         let target = &selected.target;
         // Targets that differ in their tiles, or in missing features, have most kernels in common.
         let alike = compiled.iter().position(|(other, _)| target.emits_like(other));
@@ -35,10 +35,13 @@ pub fn build(selection: &Selection, programs: &[Vec<Program>], progress: &mut dy
         let new: BTreeMap<&KernelSpec, ()> = specs.filter(|spec| !is_there(spec)).map(|spec| (spec, ())).collect();
         let new: Vec<&KernelSpec> = new.into_keys().collect();
         modules.extend(compile(&new, target)?);
-        targets.push(store(selected, programs, modules)?);
+        sharing.push(alike);
         crate::progress::check(progress.advance(1))?;
     }
-    Ok(Kernels { targets })
+    // Compressing takes long, and one thread a target.
+    let targets = (selection.targets.par_iter().zip(programs).zip(sharing))
+        .map(|((selected, programs), alike)| store(selected, programs, &compiled[alike].1));
+    Ok(Kernels { targets: targets.collect::<Result<_>>()? })
 }
 
 /// A target's kernels with their modules: the compiler's choices first, in a frame by themselves.
