@@ -160,9 +160,10 @@ impl Selector<'_> {
         // Attention's gate reads what q, k and v read.
         let needs_int11 = |node: &FusedNode| matches!(node.op, FusedOp::MatMul { out, .. } if self.needs_int11(out));
         // A product with a gate that is computed from the stream without a norm between has the stream's outliers.
-        let is_gated_input = self.graph.nodes.iter().any(|node| {
-            matches!(node.op, FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { .. }, out, .. } if out == input)
-        });
+        let is_gated_input = self
+            .verified
+            .producer(input)
+            .is_some_and(|node| matches!(node.op, FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { .. }, .. }));
         let needs_int11 = is_gated_input || self.readers(input).any(needs_int11);
         let precision = if needs_int11 { Precision::Int11 } else { Precision::Int8 };
         let rows = self.product_rows(matrix);
