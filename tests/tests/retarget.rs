@@ -170,8 +170,8 @@ fn numbers_that_are_of_no_model_or_another_are_refused() {
         stderr
     };
     assert!(change(&|config| config.clear()).contains("config"));
-    // One byte less is where no version ended.
-    assert!(change(&|config| config.truncate(config.len() - 1)).contains("config"));
+    // No version ended in the middle.
+    assert!(change(&|config| config.truncate(config.len() / 2)).contains("config"));
     // The hidden size follows the architecture's name, which follows its length.
     let hidden_at = |config: &[u8]| 8 + u64::from_le_bytes(config[..8].try_into().unwrap()) as usize;
     let error = change(&|config| {
