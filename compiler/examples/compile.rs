@@ -40,7 +40,6 @@ fn main() -> Result<(), CompileError> {
     let mut options = CompileOptions::default();
     // Kernels for one kind of device are made sooner than for all.
     options.targets = targets().into_iter().filter(|target| target.name == "generic").collect();
-    options.alternatives = false;
     match compile(Source::Model(model.as_ref()), output.as_ref(), &options, &mut Tenths::default()) {
         Err(CompileError::Cancelled) => println!("cancelled"),
         result => {

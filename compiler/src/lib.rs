@@ -105,7 +105,7 @@ pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};
 pub use report::{MachineFit, PlanReport, Report, TensorFigures};
 pub use reproduce::{Reproduced, reproduce};
-pub use retarget::{Retargeted, retarget};
+pub use retarget::{Additions, Retargeted, retarget};
 
 // The packages whose types are part of this one's public signatures, so that one dependency is enough.
 pub use unicorn_artifact;

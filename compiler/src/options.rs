@@ -33,7 +33,8 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// Number format of the KV cache: f16.
     pub kv: KvFormat,
-    /// Whether the artifact holds other kernels for the same work, for `unicorn-run tune` to choose from: yes.
+    /// Whether the artifact holds other kernels for the same work, for `unicorn-run tune` to choose from: no. They are more than
+    /// half of all kernels; [`retarget`](crate::retarget()) adds them later.
     pub alternatives: bool,
     /// Text forms to write beside the artifact: none.
     pub emit: Vec<Form>,
@@ -54,7 +55,7 @@ impl Default for CompileOptions {
             targets: target::defaults(),
             fuse: true,
             kv: KvFormat::F16,
-            alternatives: true,
+            alternatives: false,
             emit: Vec::new(),
             machine: Machine::generic().plan(&Budget::default()).expect("a preset"),
             adapters: Vec::new(),

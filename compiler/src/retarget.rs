@@ -1,4 +1,4 @@
-//! [`retarget`]: kernels for more targets in an artifact, whose weights do not change.
+//! [`retarget`]: more kernels in an artifact, whose weights do not change.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -21,6 +21,15 @@ use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
 use crate::{CompileOptions, Design, NPU_ROTATION, Stages, design, target_names};
 
+/// Kernels that [`retarget`] adds. The default adds none: what the artifact has is made again.
+#[derive(Clone, Debug, Default)]
+pub struct Additions {
+    /// Targets to make kernels for, besides those that the artifact has.
+    pub targets: Vec<Target>,
+    /// Whether all targets get alternatives of their kernels, where the artifact has none.
+    pub alternatives: bool,
+}
+
 /// The targets of an artifact that [`retarget`] wrote.
 #[derive(Clone, Debug, Serialize)]
 pub struct Retargeted {
@@ -35,18 +44,19 @@ pub struct Retargeted {
 const OTHER_WEIGHTS: &str =
     "its weights have a layout that this version of the compiler does not use; compile the model again";
 
-/// Adds kernels for `targets` to those of the artifact at `path`, and writes it to `output`, which may be the same file. The
-/// result is the same as a compile for all of them by this version of the compiler.
+/// Adds kernels to those of the artifact at `path`, and writes it to `output`, which may be the same file. The result is the same
+/// as a compile with all of them by this version of the compiler.
 ///
 /// # Errors
 /// When it is not an artifact, when its weights have a layout that this version of the compiler does not use, and when the file
 /// cannot be written. The file at `output` is then unchanged.
-pub fn retarget(path: &Path, output: &Path, targets: &[Target], progress: &mut dyn Progress) -> Result<Retargeted> {
+pub fn retarget(path: &Path, output: &Path, added: &Additions, progress: &mut dyn Progress) -> Result<Retargeted> {
     let malformed = |what: String| CompileError::malformed(path, what);
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
     let view = ArtifactView::parse(file.bytes()).map_err(|error| malformed(error.to_string()))?;
     let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;
-    let options = options_of(&view, targets).map_err(malformed)?;
+    let mut options = options_of(&view, &added.targets).map_err(malformed)?;
+    options.alternatives |= added.alternatives;
     options.check()?;
 
     let mut stages = Stages::new(progress);
@@ -219,8 +229,10 @@ fn meta(before: &Meta, config: &ModelConfig, options: &CompileOptions) -> Meta {
     meta.provenance.config = config.encode();
     meta.provenance.compiler_version = env!("CARGO_PKG_VERSION").into();
     for (name, value) in &mut meta.provenance.options {
-        if name == "targets" {
-            *value = target_names(options);
+        match name.as_str() {
+            "targets" => *value = target_names(options),
+            "alternatives" => *value = options.alternatives.to_string(),
+            _ => {}
         }
     }
     meta

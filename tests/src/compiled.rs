@@ -55,11 +55,10 @@ impl Compiled {
     }
 }
 
-/// The default options for these targets, without alternatives.
+/// The default options for these targets.
 pub fn options(targets: Vec<Target>, emit: Vec<Form>) -> CompileOptions {
     with(CompileOptions::default(), |options| {
         options.targets = targets;
-        options.alternatives = false;
         options.emit = emit;
     })
 }

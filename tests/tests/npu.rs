@@ -496,7 +496,7 @@ fn the_commands_report_the_use_of_the_npu() {
     let artifact = folder.path().join("model.unicorn");
     let compile = |arguments: &[&str]| {
         let mut command = program("unicorn-compile");
-        command.arg(self::folder()).args(["--target", "generic", "--no-alternatives", "--npu", "phoenix"]);
+        command.arg(self::folder()).args(["--target", "generic", "--npu", "phoenix"]);
         let output = command.args(arguments).output().unwrap();
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         (output.status.success(), text.concat())

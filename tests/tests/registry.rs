@@ -13,7 +13,7 @@ use tests::programs::program;
 use tests::registry::{Line, Proxy, Registry};
 use tests::skip;
 use unicorn_artifact::ArtifactView;
-use unicorn_compiler::{reproduce, retarget};
+use unicorn_compiler::{Additions, reproduce, retarget};
 use unicorn_registry::{OciReference, PushOptions, push};
 use unicorn_spirv::target;
 
@@ -242,7 +242,8 @@ fn new_kernels_cost_only_themselves() {
     push_by_command(&artifact(), &reference);
     user.pull(&reference, &["--target", "all"]);
     let more = user.data.path().join("more.unicorn");
-    retarget(&artifact(), &more, &[target::by_name("rdna2").unwrap()], &mut Silent).unwrap();
+    let rdna2 = Additions { targets: vec![target::by_name("rdna2").unwrap()], alternatives: false };
+    retarget(&artifact(), &more, &rdna2, &mut Silent).unwrap();
     let pushed = push_by_command(&more, &reference);
     let weights = layer_bytes(&registry, "draft", "new", "weights/");
     let total: u64 = layer_bytes(&registry, "draft", "new", "");

@@ -14,6 +14,10 @@ use unicorn_spirv::{Target, target};
 
 /// Llama with an embedding for slow memory and layers for fast memory, or a Gemma with every kind of layer.
 fn artifact_of(family: Family, targets: &[&str]) -> (TempDir, PathBuf) {
+    artifact_with(family, targets, true)
+}
+
+fn artifact_with(family: Family, targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
     let model = match family {
         Family::Llama => {
             TinyModel { vocab_size: 17_500, hidden: 1024, intermediate: 64, layers: 1, ..Default::default() }
@@ -21,7 +25,7 @@ fn artifact_of(family: Family, targets: &[&str]) -> (TempDir, PathBuf) {
         family => TinyModel { family, layers: 2, sliding_window: Some(64), ..Default::default() },
     };
     let targets: Vec<Target> = targets.iter().map(|name| target::by_name(name).expect("a preset")).collect();
-    let options = with(options(targets, Vec::new()), |options| options.alternatives = true);
+    let options = with(options(targets, Vec::new()), |options| options.alternatives = alternatives);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.unicorn");
     std::fs::write(&path, Compiled::of(&model, &options).artifact()).unwrap();
@@ -51,6 +55,22 @@ fn bytes_are_those_of_a_compile_for_all_targets() {
         assert!(retarget(&path, &["--target", "rdna3"]).0 && retarget(&path, &["--target", "gcn", "--quiet"]).0);
         assert!(std::fs::read(&path).unwrap() == std::fs::read(&all).unwrap(), "{family:?}");
     }
+}
+
+#[test]
+fn alternatives_are_those_of_a_compile_with_them() {
+    let targets = ["rdna3", "generic", "llvmpipe"];
+    let (_kept, path) = artifact_with(Family::Gemma3, &targets, false);
+    let (_kept_too, all) = artifact_with(Family::Gemma3, &targets, true);
+    let (before, expected) = (std::fs::read(&path).unwrap(), std::fs::read(&all).unwrap());
+    assert!(before.len() < expected.len());
+    let (succeeds, _, stderr) = retarget(&path, &["--alternatives"]);
+    assert!(succeeds, "{stderr}");
+    assert!(std::fs::read(&path).unwrap() == expected);
+    // They stay when targets are added.
+    assert!(retarget(&path, &["--target", "gcn"]).0);
+    let (_kept, with_gcn) = artifact_of(Family::Gemma3, &["rdna3", "gcn", "generic", "llvmpipe"]);
+    assert!(std::fs::read(&path).unwrap() == std::fs::read(&with_gcn).unwrap());
 }
 
 /// What an earlier compiler made of the same model: other kernels for the same weights.

@@ -159,6 +159,17 @@ fn a_report_has_the_time_of_each_kernel_and_each_step() {
 }
 
 #[test]
+fn without_alternatives_the_command_that_adds_them_is_named() {
+    let (folder, path) = artifact_with(false);
+    let tuned =
+        run_command("tune", &path).args(["--quick", "--target", "generic"]).output().expect("the program starts");
+    let stderr = String::from_utf8_lossy(&tuned.stderr);
+    assert!(!tuned.status.success() && !folder.path().join("model.unicorn.tune.json").exists());
+    let command = format!("unicorn-compile retarget {} --alternatives -o model.tunable.unicorn", path.display());
+    assert!(stderr.contains(&command), "{stderr}");
+}
+
+#[test]
 fn an_interrupted_tuning_keeps_what_was_measured() {
     let (folder, path) = artifact();
     let file = folder.path().join("model.unicorn.tune.json");
@@ -227,9 +238,13 @@ fn alternatives_that_do_not_fit_are_refused() {
 /// A tiny model's artifact for any device with the subgroups of the one at hand, with integer activations and without;
 /// wide enough for several tilings of its matrices.
 fn artifact() -> (TempDir, PathBuf) {
+    artifact_with(true)
+}
+
+fn artifact_with(alternatives: bool) -> (TempDir, PathBuf) {
     let model =
         TinyModel { hidden: 256, intermediate: 512, layers: 1, max_position_embeddings: 128, ..Default::default() };
-    let options = with(options(targets().to_vec(), vec![]), |options| options.alternatives = true);
+    let options = with(options(targets().to_vec(), vec![]), |options| options.alternatives = alternatives);
     let compiled = Compiled::of(&model, &options);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.unicorn");

@@ -65,9 +65,9 @@ pub struct Args {
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     pub no_fuse: bool,
-    /// Leave out the alternatives of each kernel, from which unicorn-run tune chooses.
+    /// Also make the alternatives of each kernel, from which unicorn-run tune chooses; --target native makes them, too.
     #[arg(long)]
-    pub no_alternatives: bool,
+    pub alternatives: bool,
     /// Text forms to write beside the output, separated by commas; printed if there is no output.
     #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
     pub emit: Vec<String>,
@@ -158,8 +158,11 @@ pub struct RetargetArgs {
     /// Artifact that lacks kernels for a device
     pub artifact: PathBuf,
     /// Targets to make kernels for besides those that the artifact has; native: those that this machine's devices take
-    #[arg(long = "target", value_name = "NAME", value_parser = target_names(), required = true)]
+    #[arg(long = "target", value_name = "NAME", value_parser = target_names(), required_unless_present = "alternatives")]
     pub targets: Vec<String>,
+    /// Also make the alternatives of each kernel, from which unicorn-run tune chooses
+    #[arg(long)]
+    pub alternatives: bool,
     /// Artifact to write [default: the same file, replaced when the new one is whole]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -20,9 +20,9 @@ use progress::Bars;
 use serde::Serialize;
 use unicorn_compiler::import::open_model;
 use unicorn_compiler::{
-    CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source, Target,
-    WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan, reproduce,
-    retarget, targets, write_text,
+    Additions, CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source,
+    Target, WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan,
+    reproduce, retarget, targets, write_text,
 };
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
         options.targets = targets_named(&args.targets)?;
     }
     options.fuse = !args.no_fuse;
-    options.alternatives = !args.no_alternatives;
+    options.alternatives = args.alternatives || args.targets == [NATIVE];
     options.kv = if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 };
     let form_named = |name: &String| Form::ALL.into_iter().find(|form| form.name() == name);
     options.emit = args.emit.iter().filter_map(form_named).collect();
@@ -180,7 +180,8 @@ fn run_retarget(args: &RetargetArgs) -> Result<(), CompileError> {
         check_kind(output)?;
     }
     let mut bars = Bars::new(args.quiet || args.json);
-    let retargeted = retarget(&args.artifact, output, &targets_named(&args.targets)?, &mut bars)?;
+    let additions = Additions { targets: targets_named(&args.targets)?, alternatives: args.alternatives };
+    let retargeted = retarget(&args.artifact, output, &additions, &mut bars)?;
     bars.finish();
     print(args.json, args.quiet, &retargeted)
 }
@@ -192,7 +193,7 @@ fn run_upgrade(args: &UpgradeArgs) -> Result<(), CompileError> {
         check_kind(output)?;
     }
     let mut bars = Bars::new(args.quiet || args.json);
-    let upgraded = retarget(&args.artifact, output, &[], &mut bars)?;
+    let upgraded = retarget(&args.artifact, output, &Additions::default(), &mut bars)?;
     bars.finish();
     print(args.json, args.quiet, &upgraded)
 }

@@ -30,6 +30,8 @@ pub fn for_this_machine(source: &Path, load: &LoadArgs) -> Result<PathBuf, CliEr
     let target_name = target.name;
     let mut options = CompileOptions::default();
     options.targets = vec![target];
+    // For `tune`: few, as there is one target.
+    options.alternatives = true;
 
     let folder = user_folders::cache().ok_or_else(|| {
         let source = source.display();

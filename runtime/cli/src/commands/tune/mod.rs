@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use unicorn_artifact::Pipeline;
 use unicorn_artifact::header::hex;
+use unicorn_compiler::targets;
 
 use crate::args::TuneArgs;
 use crate::error::CliError;
@@ -40,6 +41,7 @@ const MAX_SEQUENCES: u32 = 64;
 pub fn run(args: &TuneArgs) -> Result<(), CliError> {
     let context_tokens = MIN_CONTEXT_TOKENS.max(args.depth.saturating_add(1)).min(max_positions(&args.artifact)?);
     let model = load(args, context_tokens)?;
+    check_alternatives(args, &model)?;
     interrupt::catch()?;
     let depth_tokens = args.depth.min(context_tokens - 1);
     let shapes = shapes(args, &model, depth_tokens);
@@ -69,6 +71,24 @@ pub fn run(args: &TuneArgs) -> Result<(), CliError> {
     progress.finish();
     tuning.write()?;
     tuning.print(args)
+}
+
+/// Refuses an artifact without the alternatives that a compile for its target can make.
+fn check_alternatives(args: &TuneArgs, model: &Model) -> Result<(), CliError> {
+    let name = &model.report().target;
+    let mut pipelines =
+        model.targets().iter().filter(|target| target.name == *name).flat_map(|target| &target.pipelines);
+    let is_measured = targets().iter().any(|target| target.name == *name && target.is_measured);
+    if is_measured || pipelines.any(|pipeline| !pipeline.alternatives.is_empty()) {
+        return Ok(());
+    }
+    let artifact = args.artifact.display();
+    let tunable = args.artifact.with_extension("tunable.unicorn");
+    let tunable = tunable.file_name().unwrap_or_default().display();
+    Err(CliError::new(format!(
+        "{artifact} has one kernel for each piece of work on {name}, expected others to choose from; add them, and tune the new \
+         artifact: unicorn-compile retarget {artifact} --alternatives -o {tunable}"
+    )))
 }
 
 /// Shapes of steps to tune, and how many versions of their program are compared.
