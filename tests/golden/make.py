@@ -12,7 +12,7 @@ and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The 
 folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
 
 Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those with
-experts, and for gemma4, olmo2, olmo3, granite, glm4, ministral and mistral3), safetensors 0.8.0.
+experts, and for gemma4, olmo2, olmo3, granite, glm, glm4, ministral and mistral3), safetensors 0.8.0.
 """
 
 import json
@@ -314,6 +314,17 @@ CASES = {
             num_experts_per_tok=0, shared_intermediate_size=72, layer_types=["attention"] * 2,
             position_embedding_type="rope", embedding_multiplier=6.0, residual_multiplier=0.22,
             attention_multiplier=0.3, logits_scaling=2.0, rope_theta=10000.0, torch_dtype="bfloat16",
+        ),
+    ),
+    # Half of each head is rotated, in pairs of neighbours; biases of q, k and v; gate and up are one matrix.
+    "glm": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "GlmForCausalLM", "glm", 72, 104, 2, 4, 2,
+            head_dim=24, hidden_act="silu", tie_word_embeddings=False, attention_bias=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            dtype="bfloat16",
         ),
     ),
     # Four norms a layer; half of each head is rotated, in pairs of neighbours; biases of q, k and v.

@@ -58,6 +58,7 @@ pub enum Family {
     Olmoe,
     Olmo2,
     Olmo3,
+    Glm,
     Glm4,
     GptOss,
     Granite,
@@ -200,7 +201,7 @@ impl TinyModel {
                     "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
                 });
             }
-            Family::Glm4 => {
+            Family::Glm | Family::Glm4 => {
                 config["attention_bias"] = json!(true);
                 // The half, or two dimensions less; any share in between is rounded down.
                 let rotary_dim = self.head_dim / 4 * 2;

@@ -13,8 +13,7 @@ pub(crate) enum FolderLayout {
     Separate,
     /// q, k and v are one matrix, and gate and up are (Phi 3).
     Joined,
-    /// Gate and up are one matrix; the two elements of a rotary pair are adjacent; the four norms of a layer have names of their
-    /// own (GLM-4).
+    /// As [`FolderLayout::Glm`]; and the four norms of a layer have names of their own (GLM-4-0414).
     Glm4,
     /// Gate and up are `shared_mlp.input_linear`, down is `shared_mlp.output_linear` (Granite 4).
     Granite4,
@@ -28,6 +27,8 @@ pub(crate) enum FolderLayout {
     Lfm2,
     /// Experts are stacks beside the MLP, and their router is `router.proj` (Gemma 4).
     Gemma4,
+    /// Gate and up are one matrix; the two elements of a rotary pair are adjacent (GLM-4).
+    Glm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

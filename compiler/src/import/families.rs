@@ -206,7 +206,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 30] = [
+const FAMILIES: [FamilyDefaults; 31] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -225,6 +225,7 @@ const FAMILIES: [FamilyDefaults; 30] = [
     OLMO2,
     OLMO3,
     OLMOE,
+    GLM,
     GLM4,
     GPT_OSS,
     GRANITE,
@@ -402,9 +403,9 @@ const OLMO3: FamilyDefaults = FamilyDefaults {
     ..OLMO2
 };
 
-const GLM4: FamilyDefaults = FamilyDefaults {
-    architecture: "Glm4ForCausalLM",
-    model_type: "glm4",
+const GLM: FamilyDefaults = FamilyDefaults {
+    architecture: "GlmForCausalLM",
+    model_type: "glm",
     vocab_size: 151_552,
     intermediate_size: 13696,
     layers: 40,
@@ -414,9 +415,16 @@ const GLM4: FamilyDefaults = FamilyDefaults {
     rms_norm_eps: 1.5625e-7,
     partial_rotary: Some(0.5),
     bias: Bias::QkvAsConfigured(true),
+    folder: FolderLayout::Glm,
+    ..LLAMA
+};
+
+const GLM4: FamilyDefaults = FamilyDefaults {
+    architecture: "Glm4ForCausalLM",
+    model_type: "glm4",
     post_norms: true,
     folder: FolderLayout::Glm4,
-    ..LLAMA
+    ..GLM
 };
 
 const GPT_OSS: FamilyDefaults = FamilyDefaults {

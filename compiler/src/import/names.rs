@@ -28,7 +28,7 @@ impl FolderLayout {
             FolderLayout::Separate | FolderLayout::Lfm2 => None,
             FolderLayout::GptOss | FolderLayout::Gemma4 => transposed::holder(ours),
             FolderLayout::Joined => gate_up().or_else(qkv),
-            FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
+            FolderLayout::Glm | FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
             FolderLayout::Qwen3_5 => gated(),
             FolderLayout::Qwen3Next => gated().or_else(qkvz).or_else(ba),
         };
@@ -48,7 +48,7 @@ impl FolderLayout {
         }
         let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
         match config.ropes.first() {
-            Some(rope) if self == FolderLayout::Glm4 && is_rotated => {
+            Some(rope) if matches!(self, FolderLayout::Glm | FolderLayout::Glm4) && is_rotated => {
                 RowOrder::InterleavedHeads { head_dim: config.head_dim, rotary_dim: rope.rotary_dim() }
             }
             _ => RowOrder::Plain,
@@ -58,7 +58,11 @@ impl FolderLayout {
     /// Parts of names, the folder's and the canonical ones; the first that a name has is replaced.
     fn names(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            FolderLayout::Separate | FolderLayout::Joined | FolderLayout::Qwen3_5 | FolderLayout::Qwen3Next => &[],
+            FolderLayout::Separate
+            | FolderLayout::Joined
+            | FolderLayout::Glm
+            | FolderLayout::Qwen3_5
+            | FolderLayout::Qwen3Next => &[],
             FolderLayout::Glm4 => &[
                 (".post_attention_layernorm.", ".pre_feedforward_layernorm."),
                 (".post_self_attn_layernorm.", ".post_attention_layernorm."),
@@ -93,6 +97,7 @@ mod tests {
     fn a_folder_s_names_lead_to_ours_and_back() {
         for (layout, theirs, ours) in [
             (FolderLayout::Separate, "layers.0.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight"),
+            (FolderLayout::Glm, "layers.1.post_attention_layernorm.weight", "layers.1.post_attention_layernorm.weight"),
             (FolderLayout::Glm4, "layers.1.post_mlp_layernorm.weight", "layers.1.post_feedforward_layernorm.weight"),
             (
                 FolderLayout::Glm4,
@@ -124,6 +129,7 @@ mod tests {
             (FolderLayout::Joined, "layers.0.self_attn.v_proj.weight", "layers.0.self_attn.qkv_proj.weight"),
             (FolderLayout::Joined, "layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
             (FolderLayout::Glm4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
+            (FolderLayout::Glm, "layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
             (FolderLayout::Glm4, "layers.0.self_attn.v_proj.bias", "layers.0.self_attn.v_proj.bias"),
             (FolderLayout::Granite4, "layers.0.mlp.up_proj.weight", "layers.0.shared_mlp.input_linear.weight"),
             (FolderLayout::Qwen3_5, "layers.3.self_attn.gate_proj.weight", "layers.3.self_attn.q_proj.weight"),

@@ -28,7 +28,7 @@ pub struct Config {
     pub logits_divisor: f32,
     /// Queries are multiplied by 1 + beta ln(1 + floor(position / interval)): beta and interval.
     pub query_growth: Option<(f32, usize)>,
-    /// GLM-4 rotates dimension 2i with 2i + 1.
+    /// GLM rotates dimension 2i with 2i + 1.
     pub rotated_pairs_are_neighbours: bool,
     /// For each layer how many positions a token attends to, itself among them; `None`: all up to itself.
     pub windows: Vec<Option<usize>>,
@@ -138,7 +138,7 @@ impl Config {
             residual_multiplier: multiplier("residual_multiplier"),
             logits_divisor: multiplier("logits_scaling"),
             query_growth: query_growth(&full_rope),
-            rotated_pairs_are_neighbours: family == "glm4",
+            rotated_pairs_are_neighbours: is_glm(family),
             windows: (0..layers).map(|layer| window(json, family, layer)).collect(),
             experts: experts(json, family),
             has_experts: (0..layers).map(|layer| has_experts(json, family, layer)).collect(),
@@ -158,7 +158,7 @@ impl Config {
     }
 }
 
-const SUPPORTED: [&str; 22] = [
+const SUPPORTED: [&str; 23] = [
     "llama",
     "mistral",
     "ministral",
@@ -172,6 +172,7 @@ const SUPPORTED: [&str; 22] = [
     "gpt_oss",
     "olmo2",
     "olmo3",
+    "glm",
     "glm4",
     "granite",
     "granitemoehybrid",
@@ -186,7 +187,7 @@ const SUPPORTED: [&str; 22] = [
 fn default_epsilon(family: &str) -> f64 {
     match family {
         "phi3" | "ministral3" | "olmo2" | "olmo3" | "gpt_oss" => 1e-5,
-        "glm4" => 1.5625e-7,
+        "glm" | "glm4" => 1.5625e-7,
         _ => 1e-6,
     }
 }
@@ -210,6 +211,11 @@ fn norm_names(family: &str) -> NormNames {
         _ => [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
     };
     NormNames { before_attention, after_attention, before_feed_forward, after_feed_forward }
+}
+
+/// Both generations of GLM-4.
+fn is_glm(family: &str) -> bool {
+    matches!(family, "glm" | "glm4")
 }
 
 fn is_rotated(json: &Value, family: &str, layer: usize) -> bool {
@@ -331,7 +337,7 @@ fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
     }
     if let Value::Object(parameters) = &json["rope_parameters"] {
         let mut parameters = parameters.get(kind).unwrap_or(&json["rope_parameters"]).clone();
-        if family == "glm4" && number(&parameters, "partial_rotary_factor").is_none() {
+        if is_glm(family) && number(&parameters, "partial_rotary_factor").is_none() {
             parameters["partial_rotary_factor"] = number(json, "partial_rotary_factor").unwrap_or(0.5).into();
         }
         return parameters;
@@ -346,7 +352,7 @@ fn rope_parameters(json: &Value, kind: &str, family: &str) -> Value {
     }
     let default_theta = if gemma3 { 1e6 } else { 1e4 };
     parameters.insert("rope_theta".into(), number(json, "rope_theta").unwrap_or(default_theta).into());
-    if family == "glm4" {
+    if is_glm(family) {
         let share = number(json, "partial_rotary_factor").unwrap_or(0.5);
         parameters.insert("partial_rotary_factor".into(), share.into());
     }

@@ -218,6 +218,15 @@ pub const FAMILIES: &[FamilyFacts] = &[
         ..LLAMA
     },
     FamilyFacts {
+        family: Family::Glm,
+        name: "glm",
+        architecture: "GlmForCausalLM",
+        model_type: "glm",
+        qkv_bias: true,
+        joined_gate_up: Some("mlp.gate_up_proj"),
+        ..LLAMA
+    },
+    FamilyFacts {
         family: Family::Glm4,
         name: "glm4",
         architecture: "Glm4ForCausalLM",

@@ -364,6 +364,8 @@ fn glm_4_rotates_half_a_head_in_neighbours() {
         "rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25 } });
     let config = ok(with(small("Glm4ForCausalLM"), v5));
     assert_eq!((config.ropes[0].rotary_dim(), theta(&config, 0), config.qkv_bias), (8, 5000.0, false));
+    let before = ok(with(small("GlmForCausalLM"), json!({ "head_dim": 32 })));
+    assert_eq!((before.folder, before.ropes[0].rotary_dim(), before.post_norms), (FolderLayout::Glm, 16, false));
 }
 
 #[test]
