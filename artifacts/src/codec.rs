@@ -25,3 +25,19 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T
 fn config() -> impl bincode::config::Config {
     bincode::config::standard().with_little_endian().with_fixed_int_encoding().with_limit::<MAX_SECTION_BYTES>()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused() {
+        for elements in [MAX_SECTION_BYTES as u64 + 1, u64::MAX] {
+            let error = decode::<Vec<u8>>("plan", &elements.to_le_bytes()).unwrap_err();
+            assert!(matches!(error, ParseError::Decode { what: "plan", .. }), "{error}");
+        }
+        let text = encode(&"weights");
+        assert_eq!(decode::<String>("plan", &text).as_deref(), Ok("weights"));
+        assert!(decode::<String>("plan", &[&text[..], &[0]].concat()).is_err());
+    }
+}

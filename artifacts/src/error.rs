@@ -1,5 +1,7 @@
 //! Why an artifact is refused: what, expected, found, at which offset.
 
+use crate::printable::printable;
+
 /// Every reason why bytes are not an artifact of a version that this reader supports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "fields are the nouns of the messages")]
@@ -34,6 +36,8 @@ impl ParseError {
         expected: impl std::fmt::Display,
         found: impl std::fmt::Display,
     ) -> ParseError {
-        ParseError::Invalid { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+        // The names in it are the file's.
+        let what = printable(&what.into()).into_owned();
+        ParseError::Invalid { what, expected: expected.to_string(), found: found.to_string() }
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn validate(
             in_range("page_tokens of a KV group", u64::from(group.page_tokens), 1, 4096)?;
         }
         in_range("page_bytes of a KV group", group.page_bytes, 1, MAX_PAGE_BYTES)?;
+        whole_words("page_bytes of a KV group", group.page_bytes)?;
         in_range("window of a KV group", u64::from(group.window_tokens.unwrap_or(1)), 1, 1 << 30)?;
         in_range("layers of a KV group", u64::from(group.n_layers), 1, MAX_LAYERS)?;
         let of_layers = 2 * group.page_bytes * u64::from(group.n_layers);

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use unicorn_artifact::account::size;
+use unicorn_artifact::printable::printable;
 use unicorn_artifact::{ParseError, Tier};
 
 use crate::device::facts::Heap;
@@ -283,14 +284,19 @@ impl From<Arc<LoadError>> for LoadError {
     }
 }
 
+/// A path for a message: its name may be another's choice.
+fn shown(path: &Path) -> String {
+    printable(&path.display().to_string()).into_owned()
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::File { path, source } if source.kind() == io::ErrorKind::UnexpectedEof => {
-                write!(f, "cannot read {}: the file ends too early, it was cut while it was in use", path.display())
+                write!(f, "cannot read {}: the file ends too early, it was cut while it was in use", shown(path))
             }
-            LoadError::File { path, source } => write!(f, "cannot read {}: {source}", path.display()),
-            LoadError::Artifact { path, source } => write!(f, "{}: {source}", path.display()),
+            LoadError::File { path, source } => write!(f, "cannot read {}: {source}", shown(path)),
+            LoadError::Artifact { path, source } => write!(f, "{}: {source}", shown(path)),
             LoadError::Modules { target, source } => write!(f, "modules of target {target}: {source}"),
             LoadError::NoLoader { detail } => write!(
                 f,

@@ -266,7 +266,9 @@ fn prompts_that_cannot_fit_take_no_memory() {
     let chat = json!({"messages": [message]}).to_string();
     server.whole(TEXT, &json!({"prompt": "The sea", "max_tokens": 1}));
     let before = server.figure("VmHWM");
-    for (path, body) in [(TEXT, &text), (CHAT, &chat)] {
+    let counted = json!({"content": "The sea. ".repeat(100_000)}).to_string();
+    let biased = json!({"prompt": "The sea", "logit_bias": [["The sea. ".repeat(100_000), 1]]}).to_string();
+    for (path, body) in [(TEXT, &text), (CHAT, &chat), ("/tokenize", &counted), (TEXT, &biased)] {
         let (head, answer) = post(&server.address, path, body);
         assert!(head.starts_with("HTTP/1.0 400 ") && answer.contains("context_length_exceeded"), "{head}\n{answer}");
     }

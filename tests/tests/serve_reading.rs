@@ -199,6 +199,10 @@ fn documents_are_ranked_by_the_reference_s_yes_and_no() {
     assert_eq!(best, json!([{"index": index, "score": results[0]["relevance_score"], "text": documents[index]}]));
     let (status, message) = refused(&server, "/rerank", &json!({"documents": documents}));
     assert!(status == "400" && message.contains("query: expected a text"), "{status} {message}");
+    // Refused before any of them is tokenized: it would take minutes.
+    let many = json!({"query": TEXTS[0], "documents": vec![""; 100_000]});
+    let (status, message) = refused(&server, "/rerank", &many);
+    assert!(status == "400" && message.contains("found 100000"), "{status} {message}");
 }
 
 /// What transformers makes of the same model; `tests/golden/readings.py` wrote it.

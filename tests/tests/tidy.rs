@@ -90,6 +90,13 @@ fn unsafe_is_in_three_places() {
     }
 }
 
+#[test]
+fn bincode_is_in_one_place() {
+    let uses = |file: &PathBuf| read(file).contains("bincode::");
+    let found: Vec<String> = files("rs").iter().filter(|file| uses(file)).map(|file| shown(file)).collect();
+    assert_eq!(found, ["artifacts/src/codec.rs", "tests/tests/tidy.rs"]);
+}
+
 fn opens_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|words| code.contains(words))

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::explain;
+use crate::report::text::printable;
 use unicorn_registry::RegistryError;
 use unicorn_runtime::{LoadError, RunError};
 use unicorn_serve::ServeError;
@@ -27,7 +28,7 @@ impl CliError {
 
     /// An error of an operation on a file: the path, then the cause.
     pub fn at(path: &Path, error: impl Display) -> CliError {
-        CliError::Failed(format!("{}: {error}", path.display()))
+        CliError::Failed(format!("{}: {error}", printable(&path.display().to_string())))
     }
 
     /// An error of a write to stdout.

@@ -208,7 +208,7 @@ impl RequestHandler {
         let mut request = Request::from_fields(endpoint, fields, &self.sampling)?;
         request.prompts = prompt.map_or(request.prompts, |prompt| vec![prompt]);
         self.check_stop_tokens(&request)?;
-        request.further_sampling = self.further_sampling(&request)?;
+        request.further_sampling = self.further_sampling(&request, client)?;
         if matches!(api, Api::Responses | Api::Messages | Api::OllamaChat | Api::OllamaGenerate) && request.n > 1 {
             return Err(ApiError::parameter("n", format!("expected 1, which this API has, found {}", request.n)));
         }
@@ -262,12 +262,18 @@ impl RequestHandler {
         Ok(PendingResponse::new(writer, received, replies, beginnings, request.stream))
     }
 
-    /// Queues prompts that are read for this output, and after which nothing is generated.
+    /// Queues prompts that are read for this output, and after which nothing is generated. They are made after there are places for all of
+    /// them, so that the queue also bounds their number.
     ///
     /// # Errors
-    /// When the queue is full or the server is stopping.
-    pub(crate) fn read(&self, prompts: Vec<Vec<u32>>, output: impl Fn() -> Output) -> Result<Awaited, ApiError> {
+    /// When the queue is full or the server is stopping; errors of `prompts`.
+    pub(crate) fn read(
+        &self,
+        prompts: impl ExactSizeIterator<Item = Result<Vec<u32>, ApiError>>,
+        output: impl Fn() -> Output,
+    ) -> Result<Awaited, ApiError> {
         let places = self.admission.queue(prompts.len())?;
+        let prompts = prompts.collect::<Result<Vec<_>, ApiError>>()?;
         let mut awaited = Awaited { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
         for (prompt, place) in prompts.into_iter().zip(places) {
             let (reader, found) = Reader::new(output(), prompt.len() as u32, self.metrics.clone(), place);
@@ -279,12 +285,13 @@ impl RequestHandler {
     }
 
     /// What the device's sampler does not do, with biases by token id.
-    fn further_sampling(&self, request: &Request) -> Result<HostSampling, ApiError> {
+    fn further_sampling(&self, request: &Request, client: &ClientGone) -> Result<HostSampling, ApiError> {
         let mut further = request.further_sampling.clone();
         for (biased, bias) in &request.logit_bias {
             let tokens = match biased {
                 BiasedText::Token(token) => vec![*token],
                 BiasedText::Text(text) => {
+                    self.encoder.check_length("logit_bias", text, client)?;
                     let encoded = self.encoder.tokenizer.encode(text);
                     encoded.map_err(|error| ApiError::parameter("logit_bias", error))?
                 }
@@ -447,19 +454,20 @@ impl RequestHandler {
     /// `/tokenize`, of llama-server (`content`) and vLLM (`prompt` or `messages`).
     ///
     /// # Errors
-    /// For fields of another type, and text that the tokenizer rejects.
-    pub(crate) fn tokenize(&self, fields: Map<String, Value>) -> Result<Value, ApiError> {
+    /// For fields of another type, and text that is longer than a context or that the tokenizer rejects.
+    pub(crate) fn tokenize(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<Value, ApiError> {
         let is_chat = fields.contains_key("messages");
         let mut fields = Fields(fields);
         let add_special: Option<bool> = fields.take("add_special", BOOLEAN)?;
         let add_special_tokens: Option<bool> = fields.take("add_special_tokens", BOOLEAN)?;
         let with_pieces = fields.take("with_pieces", BOOLEAN)?.unwrap_or(false);
         let prompt: Option<String> = fields.take("prompt", "a text")?;
-        let text = match (is_chat, prompt) {
-            (true, _) => self.rendered(std::mem::take(&mut fields.0))?,
-            (false, Some(prompt)) => prompt,
-            (false, None) => fields.take("content", "a text")?.unwrap_or_default(),
+        let (name, text) = match (is_chat, prompt) {
+            (true, _) => ("messages", self.rendered(std::mem::take(&mut fields.0))?),
+            (false, Some(prompt)) => ("prompt", prompt),
+            (false, None) => ("content", fields.take("content", "a text")?.unwrap_or_default()),
         };
+        self.encoder.check_length(name, &text, client)?;
         let tokenizer = &self.encoder.tokenizer;
         let ids = match add_special.or(add_special_tokens).unwrap_or(false) {
             true => tokenizer.encode_prompt(&text),

@@ -175,7 +175,7 @@ impl PromptEncoder {
     }
 
     /// Refuses a text that has too many tokens whatever they are, or, counted in pieces, that has clearly too many.
-    fn check_length(&self, name: &str, text: &str, client: &ClientGone) -> Result<(), ApiError> {
+    pub(crate) fn check_length(&self, name: &str, text: &str, client: &ClientGone) -> Result<(), ApiError> {
         self.check_bytes(name, text.len())?;
         if text.len() <= self.context_tokens as usize * LIKELY_BYTES_PER_TOKEN {
             return Ok(());

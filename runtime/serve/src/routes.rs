@@ -132,7 +132,7 @@ async fn generate(handler: Arc<RequestHandler>, api: Api, request: Request) -> R
 
 /// Routes of operations on text without the model.
 fn about_text(handler: &Arc<RequestHandler>) -> Router {
-    let tokenize = || answer(handler, Api::Llama, |handler, fields, _| handler.tokenize(fields));
+    let tokenize = || answer(handler, Api::Llama, |handler, fields, client| handler.tokenize(fields, client));
     let detokenize = || answer(handler, Api::Llama, |handler, fields, _| handler.detokenize(fields));
     let apply_template =
         || answer(handler, Api::Llama, |handler, fields, _| Ok(json!({"prompt": handler.rendered(fields)?})));

@@ -51,10 +51,21 @@ fn first_binding(
 fn lengths_that_are_no_whole_words_are_refused() {
     assert!(ArtifactView::parse(&changed(|_, _, _| ())).is_ok());
     refused(|_, plan, _| plan.arena_bytes += 1, "arena bytes");
+    refused(|_, plan, _| plan.kv_groups[0].page_bytes += 1, "page_bytes of a KV group");
     let is_arena = |buffer: &BufferRef| matches!(buffer, BufferRef::Arena);
     refused(first_binding(is_arena, |binding| binding.len_bytes -= 1), "a multiple of 4 bytes");
     let is_weight = |buffer: &BufferRef| matches!(buffer, BufferRef::Weights { .. });
     refused(first_binding(is_weight, |binding| binding.len_bytes -= 2), "a multiple of 4 bytes");
+}
+
+#[test]
+fn a_name_in_an_error_begins_no_line() {
+    let renamed = changed(|_, plan, _| {
+        let weight = &mut plan.weights[0];
+        (weight.name, weight.offset_bytes) = ("x\nerror: none".into(), weight.offset_bytes + 1);
+    });
+    let error = ArtifactView::parse(&renamed).err().expect("the offset is refused").to_string();
+    assert!(error.contains("x\\nerror: none") && !error.contains('\n'), "{error}");
 }
 
 #[test]

@@ -93,7 +93,6 @@ impl RequestHandler {
         };
         let inputs = prompts(&input).map_err(|error| ApiError::parameter("input", error.message))?;
         let tokens = inputs.iter().map(|input| self.encoder.encode_plain("input", input, client));
-        let tokens = tokens.collect::<Result<_, _>>()?;
         Ok((form, self.read(tokens, || Output::Hidden(Pool::new(pooling)))?))
     }
 

@@ -80,9 +80,9 @@ impl RequestHandler {
             let text = self.question(&question)?;
             self.encoder.encode_plain("documents", &Prompt::Text(text), client)
         });
-        let tokens = tokens.collect::<Result<_, ApiError>>()?;
         let answer = self.yes_and_no()?;
-        Ok((form, self.read(tokens, || Output::Yes(answer))?))
+        let awaited = self.read(tokens, || Output::Yes(answer))?;
+        Ok((form, awaited))
     }
 
     /// The question in the model's own chat template, without thoughts; as plain text where there is none.
