@@ -26,6 +26,8 @@ const APT: [&str; 5] =
     ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--yes", "--option=APT::Install-Recommends=false"];
 /// The most that `systemd-analyze security` may find exposed, of 100.
 const MAX_EXPOSURE: &str = "30";
+/// The port is the default of `serve`, and the unit's.
+const ADDRESS: &str = "127.0.0.1:8006";
 /// Time for a server to load its model.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -104,7 +106,8 @@ impl Bare<'_> {
         ensure!(lines.len() >= 3, "man page of {program} has {} examples, expected several", lines.len());
         for line in lines {
             if line.contains(" serve ") {
-                self.serve(&line)?;
+                // In the shell's place, so that it ends with the process that is killed.
+                self.serve(&format!("exec {line}"))?;
             } else {
                 run(&mut self.shell(&line))?;
             }
@@ -140,6 +143,10 @@ impl Bare<'_> {
 
     /// Starts a server, asks it for text, and ends it.
     fn serve(&self, line: &str) -> Result<()> {
+        ensure!(
+            TcpStream::connect(ADDRESS).is_err(),
+            "another program serves at {ADDRESS}, expected nobody before `{line}`"
+        );
         let mut command = self.shell(line);
         eprintln!("$ {line}");
         let mut server = command.stdin(Stdio::null()).spawn().with_context(|| format!("did not start: {line}"))?;
@@ -179,9 +186,8 @@ fn ask(server: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// The port is the default of `serve`, and the unit's.
 fn answer(request: &str) -> Result<String> {
-    let mut stream = TcpStream::connect("127.0.0.1:8006")?;
+    let mut stream = TcpStream::connect(ADDRESS)?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
