@@ -143,10 +143,7 @@ impl Bare<'_> {
 
     /// Starts a server, asks it for text, and ends it.
     fn serve(&self, line: &str) -> Result<()> {
-        ensure!(
-            TcpStream::connect(ADDRESS).is_err(),
-            "another program serves at {ADDRESS}, expected nobody before `{line}`"
-        );
+        ensure!(TcpStream::connect(ADDRESS).is_err(), "{ADDRESS} is in use, expected no server before `{line}`");
         let mut command = self.shell(line);
         eprintln!("$ {line}");
         let mut server = command.stdin(Stdio::null()).spawn().with_context(|| format!("did not start: {line}"))?;
