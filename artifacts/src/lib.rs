@@ -67,7 +67,7 @@ pub use kernels::{
 pub use license::LicenseSection;
 #[cfg(feature = "machines")]
 pub use machine::Machine;
-pub use map::MappedFile;
+pub use map::{Lease, MappedFile};
 pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 #[cfg(feature = "write")]
 pub use modules::Module;

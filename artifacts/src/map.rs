@@ -18,10 +18,23 @@ pub struct MappedFile {
     map: memmap2::Mmap,
 }
 
+/// Whether other programs can write a file (`F_SETLEASE` of fcntl(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// They wait until it is given back, up to the 45 s of `/proc/sys/fs/lease-break-time`.
+    Held,
+    /// One of them has the file open.
+    Refused,
+    /// They can: the file system has no leases, or the file belongs to another user.
+    Unavailable,
+}
+
 /// The smallest page size of any system.
 const PAGE_BYTES: usize = 4 << 10;
 /// Bytes that are hashed between two releases.
 const HASHED_BYTES: usize = 64 << 20;
+/// Of Linux's `asm-generic/fcntl.h`.
+const F_SETSIG: libc::c_int = 10;
 
 impl MappedFile {
     /// Maps `path`. An artifact must not be cut while it is mapped; the operating system ends the reader if it is.
@@ -106,6 +119,28 @@ impl MappedFile {
             .read(true)
             .custom_flags(libc::O_DIRECT)
             .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    /// Until [`MappedFile::give_back_lease`], no program can cut or write the file. Those that try wait.
+    pub fn take_lease(&self) -> Lease {
+        let descriptor = self.file.as_raw_fd();
+        // SAFETY: arguments and result are numbers, and the descriptor is open. The signal for a program that waits would be SIGIO, which
+        // ends the process; SIGURG does nothing by default.
+        let taken = unsafe {
+            libc::fcntl(descriptor, F_SETSIG, libc::SIGURG);
+            libc::fcntl(descriptor, libc::F_SETLEASE, libc::F_RDLCK)
+        };
+        match io::Error::last_os_error().kind() {
+            _ if taken == 0 => Lease::Held,
+            io::ErrorKind::WouldBlock => Lease::Refused,
+            _ => Lease::Unavailable,
+        }
+    }
+
+    /// Does nothing where none is held.
+    pub fn give_back_lease(&self) {
+        // SAFETY: arguments and result are numbers, and the descriptor is open.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
     }
 
     /// Feeds the whole file to `hasher` by `update`, releasing the pages that were read.

@@ -115,7 +115,10 @@ impl Model {
         let Resident { engine, report, tuning_resources } =
             make_resident(&artifact, &decided, instance, &facts, begun, lazy, progress)?;
         let streaming = match (&report.upload, &engine.loading) {
-            (Some(upload), _) => Arc::new(StreamingState::complete(upload.clone())),
+            (Some(upload), _) => {
+                artifact.end_reading();
+                Arc::new(StreamingState::complete(upload.clone()))
+            }
             (None, loading) => loading.as_ref().expect("weights are resident or being loaded").state.clone(),
         };
         let shared = Shared::new(artifact, decided, facts, streaming, begun, engine);

@@ -1,20 +1,24 @@
-//! What the programs must survive: broken model files and artifacts, malformed requests, idle and disconnecting clients, kills, and hours
-//! of load. The test `abuse` runs a minute of it, the program `abuse` as much as it is given.
+//! What the programs must survive: broken, deep and cut files, malformed, huge and slow requests, those of foreign pages, idle and
+//! disconnecting clients, kills, and hours of load. The test `abuse` runs a minute of it, the program `abuse` as much as it is given.
 
 mod artifacts;
 mod compile;
+mod cut;
 mod greedy;
 mod http;
 mod kills;
+mod limits;
 mod soak;
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 pub use artifacts::{mutated_modules, mutated_plans};
-pub use compile::{compiler_kills, mutated_ggufs};
+pub use compile::{compiler_kills, deep_models, mutated_ggufs};
+pub use cut::{cut_artifacts, has_leases};
 pub use http::{disconnects, idle_connections, malformed_requests};
 pub use kills::kills;
+pub use limits::{foreign_pages, huge_prompts, slow_bodies};
 pub use soak::{Soak, SoakOptions, soak};
 
 /// One line of the table.

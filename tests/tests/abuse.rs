@@ -4,11 +4,15 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tests::abuse::{SoakOptions, disconnects, idle_connections, kills, malformed_requests, soak};
+use tests::abuse::{
+    SoakOptions, cut_artifacts, disconnects, foreign_pages, has_leases, huge_prompts, idle_connections, kills,
+    malformed_requests, slow_bodies, soak,
+};
 use tests::compiled::{Compiled, options};
 use tests::models::models;
 use tests::programs::program;
 use tests::server::Server;
+use tests::skip;
 
 static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
     let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
@@ -26,6 +30,9 @@ fn malformed_idle_and_disconnecting_clients_leave_nothing_behind() {
     let options = ["--parallel", "2", "--ctx", "128", "--timeout", "1", "--max-connections", "50"];
     let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
     malformed_requests(&server).assert_clean();
+    foreign_pages(&server, 1).assert_clean();
+    huge_prompts(&server, 2).assert_clean();
+    slow_bodies(&server, 20, Duration::from_secs(1)).assert_clean();
     idle_connections(&server, 150, Duration::from_secs(1)).assert_clean();
     disconnects(&server, 40).assert_clean();
 }
@@ -33,6 +40,14 @@ fn malformed_idle_and_disconnecting_clients_leave_nothing_behind() {
 #[test]
 fn a_killed_server_starts_again_and_answers_the_same() {
     kills(unicorn_run, &MODEL.artifact_path(), 2).assert_clean();
+}
+
+#[test]
+fn a_server_whose_artifact_is_cut_names_it_and_goes_on() {
+    if !has_leases(&MODEL.artifact_path()) {
+        return skip::skip("cut artifacts", "the file system has no leases");
+    }
+    cut_artifacts(unicorn_run(), &MODEL.artifact_path(), 20).assert_clean();
 }
 
 #[test]

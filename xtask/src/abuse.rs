@@ -1,5 +1,5 @@
-//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, then abuse of the compiler, of loading and of the server on the software device,
-//! and load.
+//! `cargo xtask abuse`: fuzz targets with AddressSanitizer, Vulkan calls that fail, then abuse of the compiler, of loading and of the server
+//! on the software device, and load.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::binaries::Binaries;
 use crate::run::{cargo, run};
+use crate::test::{self, on_software_device};
 
 #[derive(clap::Args)]
 pub struct AbuseArgs {
@@ -40,6 +41,11 @@ const FUZZ_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage
 pub fn run_all(args: &AbuseArgs) -> Result<()> {
     let binaries = Binaries::build()?;
     fuzz(args.fuzz_seconds)?;
+    println!("Vulkan calls that fail, one at a time, while models load and run");
+    let prepare = |command: &mut Command| {
+        on_software_device(command);
+    };
+    test::faults(prepare, &mut Vec::new())?;
     run(cargo().args(["build", "--release", "--package", "tests", "--bin", "abuse"]))?;
     let artifact = binaries.folder("abuse")?.join("model.unicorn");
     let model = args.model.clone().unwrap_or("tests/models/gemma3-2m-draft".into());
@@ -51,10 +57,7 @@ pub fn run_all(args: &AbuseArgs) -> Result<()> {
         .args([args.clients, args.minutes].map(|number| number.to_string()))
         .arg(binaries.compiler_path())
         .arg(&model);
-    if std::env::var_os("UNICORN_DEVICE").is_none() {
-        abuse.env("UNICORN_DEVICE", "llvmpipe");
-    }
-    run(&mut abuse)
+    run(on_software_device(&mut abuse))
 }
 
 fn fuzz(seconds: u32) -> Result<()> {

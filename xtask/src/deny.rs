@@ -1,4 +1,5 @@
-//! cargo-deny: licences, duplicate versions, sources and advisories of all dependencies, by the policy in `deny.toml`.
+//! cargo-deny: licences, duplicate versions, sources and advisories of all dependencies, by the policy in `deny.toml`; those of the fuzz
+//! targets, which are a workspace of their own, too.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,6 +11,8 @@ use crate::run::{cargo, run, succeeds};
 use crate::skipped::Skipped;
 
 const VERSION: &str = "0.20.2";
+const POLICY: &str = "deny.toml";
+const WORKSPACES: [&str; 2] = ["Cargo.toml", "tests/fuzz/Cargo.toml"];
 
 /// Checks the dependencies. Advisories are in a database that is fetched: without a network, that check is skipped.
 ///
@@ -19,16 +22,20 @@ pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
     let Ok(deny) = program() else {
         return skipped.skip("dependencies", "cargo-deny cannot be installed");
     };
-    run(deny_command(&deny).args(["check", "licenses", "bans", "sources"]))?;
-    match run(deny_command(&deny).args(["fetch", "db"])) {
-        Ok(()) => run(deny_command(&deny).args(["check", "--disable-fetch", "advisories"])),
-        Err(_) => skipped.skip("advisories", "the database of advisories cannot be fetched"),
+    for workspace in WORKSPACES {
+        run(deny_command(&deny, workspace).args(["check", "--config", POLICY, "licenses", "bans", "sources"]))?;
     }
+    if run(deny_command(&deny, WORKSPACES[0]).args(["fetch", "--config", POLICY, "db"])).is_err() {
+        return skipped.skip("advisories", "the database of advisories cannot be fetched");
+    }
+    WORKSPACES.iter().try_for_each(|workspace| {
+        run(deny_command(&deny, workspace).args(["check", "--config", POLICY, "--disable-fetch", "advisories"]))
+    })
 }
 
-fn deny_command(deny: &PathBuf) -> Command {
+fn deny_command(deny: &PathBuf, workspace: &str) -> Command {
     let mut command = Command::new(deny);
-    command.args(["--workspace", "--log-level", "warn"]);
+    command.args(["--manifest-path", workspace, "--workspace", "--log-level", "warn"]);
     command
 }
 

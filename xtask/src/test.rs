@@ -63,12 +63,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         run(&mut doc)
     })?;
     steps.time("matrices", |times| matrices::run_where_possible(skipped, times))?;
-    // A feature of its own, so that no other binary can fail on purpose. Unit tests of all run again, in a second.
-    steps.time("faults", |times| {
-        let features = ["--features", "fault-injection", "--lib", "--test", "faults"];
-        let programs = suites::build(&[&["test", "--workspace", "--no-run"][..], &features].concat())?;
-        suites::run_each(&programs, prepare, times)
-    })?;
+    steps.time("faults", |times| faults(prepare, times))?;
     steps.time("simulated NPU", |_| npu::run_simulated(&prepare))?;
     steps.time("NPU instruction streams", |_| npu::disassemble_where_possible(skipped))?;
     steps.time("NPU driver's structs", |_| npu::compare_headers_where_possible(skipped))?;
@@ -76,8 +71,18 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
     steps.time("RADV reports", |_| radv_report::run_where_possible(skipped))
 }
 
+/// Vulkan calls that fail: a feature of its own, so that no other binary can fail on purpose. Unit tests of all run again, in a second.
+///
+/// # Errors
+/// When a test fails, or one cannot be built.
+pub fn faults(prepare: impl Fn(&mut Command), times: &mut Vec<(String, Duration)>) -> Result<()> {
+    let features = ["--features", "fault-injection", "--lib", "--test", "faults"];
+    let programs = suites::build(&[&["test", "--workspace", "--no-run"][..], &features].concat())?;
+    suites::run_each(&programs, prepare, times)
+}
+
 /// Tests run on Mesa's software device, unless the environment names another.
-fn on_software_device(command: &mut Command) -> &mut Command {
+pub fn on_software_device(command: &mut Command) -> &mut Command {
     match std::env::var_os("UNICORN_DEVICE") {
         Some(_) => command,
         None => command.env("UNICORN_DEVICE", "llvmpipe"),

@@ -2,7 +2,6 @@
 //! (`ulimit -v`) where it may be the cause, because drivers need a lot of address space and their errors do not name it.
 
 use std::io;
-use std::path::Path;
 
 use unicorn_artifact::ParseError;
 use unicorn_artifact::account::size;
@@ -15,8 +14,6 @@ use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::{LoadError, Replan, RunError};
 use unicorn_serve::LeftOut;
 
-use crate::report::text::printable;
-
 /// From now on, under a limit on address space, a crash prints a line that names the limit, and the program ends with status 1.
 pub fn crashes() {
     if let Some(limit) = address_space_bytes() {
@@ -26,15 +23,6 @@ pub fn crashes() {
             size(limit)
         ));
     }
-}
-
-/// A device that reads the pages of `artifact` where they are prints a line that names it when the file is cut, and the program ends
-/// with status 1.
-pub fn cuts_of(artifact: &Path) {
-    crash::exit_on_cut_file(format!(
-        "error: {}: the file was cut while a device read it; start again when it is whole, or without --residency import\n",
-        printable(&artifact.display().to_string())
-    ));
 }
 
 /// The message of `error`, with the limit where it may be the cause.

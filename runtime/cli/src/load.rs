@@ -9,14 +9,13 @@ use unicorn_artifact::{ArtifactView, MappedFile};
 
 use crate::args::{CONSERVATIVE, LoadArgs, SpeculationArgs};
 use crate::error::CliError;
-use crate::explain;
 use crate::files::{corrections_file, known_drivers, tuning_file, user_folders};
 use crate::models;
 use crate::report::text::printable;
 use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::npu::NpuUse;
-use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation, UploadPath};
+use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -148,9 +147,6 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     options.target = args.target.clone();
     options.budget = args.budget.clone().unwrap_or_default();
     options.residency = args.residency;
-    if args.residency == Some(UploadPath::Import) {
-        explain::cuts_of(artifact);
-    }
     options.direct_io = args.direct_io;
     options.barriers = args.barriers;
     options.npu = if args.npu_optional { NpuUse::Optional } else { NpuUse::Required };

@@ -78,6 +78,11 @@ const DENIED: [i64; 46] = [
     libc::SYS_personality,
 ];
 
+/// `__X32_SYSCALL_BIT` of Linux's `asm/unistd.h`.
+const X32_BIT: i64 = 0x4000_0000;
+/// Calls that only x32 has, among them its execve and ptrace (`arch/x86/entry/syscalls/syscall_64.tbl`).
+const X32_CALLS: std::ops::RangeInclusive<i64> = 512..=547;
+
 /// A driver that recovers a lost device loads its libraries and settings again.
 const READABLE: [&str; 9] =
     ["/usr", "/lib", "/lib64", "/opt", "/etc/vulkan", "/etc/ld.so.cache", "/etc/localtime", "/proc", "/sys"];
@@ -121,8 +126,16 @@ fn devices() -> Vec<PathBuf> {
     DEVICES.map(PathBuf::from).into_iter().chain(nvidia.map(|entry| entry.path())).collect()
 }
 
+/// Numbers of the system calls that are refused. Kernels for x86-64 can have a second number for each call, the one of x32.
+fn denied() -> impl Iterator<Item = i64> {
+    let is_x86 = cfg!(target_arch = "x86_64");
+    let same_with_bit = DENIED.into_iter().filter(move |_| is_x86).map(|call| call | X32_BIT);
+    let own = X32_CALLS.filter(move |_| is_x86).flat_map(|call| [call, call | X32_BIT]);
+    DENIED.into_iter().chain(same_with_bit).chain(own)
+}
+
 fn deny_system_calls() -> Result<(), Box<dyn std::error::Error>> {
-    let rules: BTreeMap<i64, Vec<_>> = DENIED.into_iter().map(|call| (call, Vec::new())).collect();
+    let rules: BTreeMap<i64, Vec<_>> = denied().map(|call| (call, Vec::new())).collect();
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?;
     let program: BpfProgram = filter.try_into()?;
@@ -146,6 +159,16 @@ mod tests {
     use super::*;
 
     const CHILD: &str = "UNICORN_TEST_SANDBOX";
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn calls_are_also_denied_by_their_numbers_of_x32() {
+        let denied: Vec<i64> = denied().collect();
+        let execve_of_x32 = 520;
+        for call in DENIED.into_iter().chain([execve_of_x32]) {
+            assert!(denied.contains(&call) && denied.contains(&(call | 1 << 30)), "{call}");
+        }
+    }
 
     /// A process cannot leave its sandbox, so that this test runs in a process of its own.
     #[test]

@@ -210,6 +210,10 @@ fn is_equal(known: &str, found: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -219,6 +223,23 @@ mod tests {
     fn access(address: &str, hosts: &[&str], origins: &[&str]) -> Access {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Access { address: address.parse().ok(), hosts: own(hosts), origins: own(origins), keys: Vec::new() }
+    }
+
+    /// A handler that panics costs its own request alone: the same routes answer the next one.
+    #[test]
+    fn a_panic_is_an_answer_with_status_500() {
+        let routes = Router::new().route("/", get(|| async { "here" })).route("/panic", get(panics));
+        let routes = Access::default().guard(routes);
+        let event_loop = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (path, expected) in [("/panic", StatusCode::INTERNAL_SERVER_ERROR), ("/", StatusCode::OK)] {
+            let request = Request::get(path).header(HOST, "localhost").body(Body::empty()).unwrap();
+            let response = event_loop.block_on(routes.clone().oneshot(request)).unwrap();
+            assert_eq!(response.status(), expected, "{path}");
+        }
+    }
+
+    async fn panics() {
+        panic!("this one is expected");
     }
 
     #[test]

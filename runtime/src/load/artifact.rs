@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
-    ArtifactView, Kernels, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan,
+    ArtifactView, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan,
     TargetKernels, TokenizerSection,
 };
 
@@ -133,23 +133,27 @@ impl ArtifactFile {
         &self.view.content_hash
     }
 
-    /// From now on, [`ArtifactFile::check_unchanged`] checks the file: steps read its pages. Call it before weights are verified.
+    /// From now on steps read the file's pages, and [`ArtifactFile::begin_reading`] checks it. Call it before weights are verified. Other
+    /// programs cannot write the file until [`ArtifactFile::end_reading`].
     ///
     /// # Errors
-    /// [`LoadError::File`] when the system does not report its state.
+    /// [`LoadError::File`] when the system does not report its state, or another program writes it.
     pub fn watch(&self) -> Result<(), LoadError> {
+        self.hold()?;
         let state = self.state()?;
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(state);
         Ok(())
     }
 
-    /// Verifies the weights again if the file was written since, where steps read its pages.
+    /// Where steps read the file's pages: verifies the weights again if the file was written since, and lets no other program write it, as
+    /// far as the file system can.
     ///
     /// # Errors
-    /// [`LoadError::File`] for a file that was cut, and those of [`ArtifactFile::verify`].
-    pub fn check_unchanged(&self) -> Result<(), LoadError> {
+    /// [`LoadError::File`] for a file that was cut, or is being written, and those of [`ArtifactFile::verify`].
+    pub fn begin_reading(&self) -> Result<(), LoadError> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(before) = &mut *watched else { return Ok(()) };
+        self.hold()?;
         let now = self.state()?;
         if now == *before {
             return Ok(());
@@ -161,6 +165,23 @@ impl ArtifactFile {
         self.verify()?;
         *before = now;
         Ok(())
+    }
+
+    /// Other programs can write the file again: no step reads its pages.
+    pub fn end_reading(&self) {
+        if self.watched.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            self.file.give_back_lease();
+        }
+    }
+
+    fn hold(&self) -> Result<(), LoadError> {
+        match self.file.take_lease() {
+            Lease::Held | Lease::Unavailable => Ok(()),
+            Lease::Refused => {
+                let source = io::Error::new(io::ErrorKind::ResourceBusy, "another program has it open for writing");
+                Err(LoadError::File { path: self.file.path().to_owned(), source })
+            }
+        }
     }
 
     fn state(&self) -> Result<FileState, LoadError> {

@@ -23,7 +23,7 @@ const MIN_MEASURED_BYTES: u64 = 1 << 30;
 /// Size of the buffer that is allocated to see whether a path is available.
 const PROBE_BYTES: u64 = 64 << 10;
 /// Paths that are chosen automatically, preferred ones first. Import is not among them: the system may drop pages of a file at
-/// any time, and a file that is cut ends the process.
+/// any time, and a program that writes the file waits for steps.
 const AUTOMATIC: [UploadPath; 3] = [UploadPath::Map, UploadPath::Host, UploadPath::Staging];
 
 impl UploadPaths {

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use unicorn_artifact::{MappedFile, Tier};
+use unicorn_artifact::{Lease, MappedFile, Tier};
 
+use crate::device::facts::DeviceKind;
 use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
 use crate::load::upload_path::UploadPath;
@@ -113,6 +114,12 @@ impl Slice {
 }
 
 impl UploadSource<'_> {
+    /// Whether the device can read the file's pages where they are. A software device does so by threads of this process, which end it when
+    /// a page is gone; others keep the pages, or fail.
+    fn may_read_pages(&self) -> bool {
+        self.device.facts().kind != DeviceKind::Cpu || self.file.take_lease() != Lease::Unavailable
+    }
+
     /// A buffer for `len_bytes` from `file_offset_bytes` on, for the given path.
     pub fn allocate(
         &self,
@@ -123,6 +130,10 @@ impl UploadSource<'_> {
     ) -> Result<Allocation, AllocationError> {
         let buffer_bytes = len_bytes.max(1).next_multiple_of(BUFFER_ALIGN_BYTES);
         match path {
+            UploadPath::Import if !self.may_read_pages() => {
+                let reason = "the file system has no leases, without which a program that cuts the file ends this one";
+                Err(AllocationError::Unavailable(reason.into()))
+            }
             UploadPath::Import => {
                 let host = HostMemory::File { file: self.file.clone(), offset_bytes: file_offset_bytes };
                 Buffer::import(self.device, buffer_bytes, usage, host).map_err(AllocationError::Unavailable)

@@ -15,8 +15,8 @@ use unicorn_artifact::Tier;
 /// How weight bytes reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadPath {
-    /// The mapped file is imported as device memory (VK_EXT_external_memory_host). Never chosen automatically: a file that
-    /// another process cuts ends this one.
+    /// The mapped file is imported as device memory (VK_EXT_external_memory_host). Never chosen automatically: the system may drop its
+    /// pages at any time, and a program that writes the file waits until the step ends.
     Import,
     /// Read into mapped memory of the tier.
     Map,

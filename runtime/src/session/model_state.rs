@@ -8,7 +8,7 @@
 //!
 //! So making and dropping a session, cutting it back and all reports wait for no step.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -201,8 +201,8 @@ impl Shared {
     }
 
     /// Waits for the steps of others that came before, one of each thread that generates.
-    pub fn lock_engine(&self) -> FairGuard<'_, EngineSlot> {
-        self.engine.lock()
+    pub fn lock_engine(&self) -> EngineGuard<'_> {
+        EngineGuard { slot: self.engine.lock(), artifact: &self.artifact }
     }
 
     /// Whether someone else needs the engine that the caller has locked.
@@ -215,7 +215,13 @@ impl Shared {
     /// # Errors
     /// When the device cannot be made ready again, or the file whose pages it reads was changed.
     pub fn ready<'e>(&self, slot: &'e mut EngineSlot) -> Result<(u64, &'e mut Engine), RunError> {
-        self.artifact.check_unchanged().map_err(|error| RunError::Loading { source: Arc::new(error) })?;
+        if let Err(error) = self.artifact.begin_reading() {
+            // A program that waits to write the file waits for these.
+            if slot.engine.as_mut().is_some_and(|engine| engine.settle(None).is_err()) {
+                self.lose(slot, error.to_string());
+            }
+            return Err(RunError::Loading { source: Arc::new(error) });
+        }
         if slot.engine.is_none() {
             let begin = Instant::now();
             let cause = slot.lost_to.clone();
@@ -298,6 +304,34 @@ impl Shared {
             make_resident(&self.artifact, decided, instance, facts, self.begun, false, progress)?;
         self.streaming.replace(report.upload.expect("this load was not lazy"));
         Ok(engine)
+    }
+}
+
+/// The slot, until it is dropped.
+pub struct EngineGuard<'s> {
+    slot: FairGuard<'s, EngineSlot>,
+    artifact: &'s ArtifactFile,
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = EngineSlot;
+
+    fn deref(&self) -> &EngineSlot {
+        &self.slot
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut EngineSlot {
+        &mut self.slot
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        if self.slot.engine.as_ref().is_none_or(|engine| engine.in_flight.is_none()) {
+            self.artifact.end_reading();
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! A last message when a driver crashes this process: some crash when an allocation fails (LLVM in llvmpipe), and software devices
-//! when a file that they read is cut. The process cannot continue, but its last line can name the reason.
+//! A last message when a driver crashes this process: some crash when an allocation fails (LLVM in llvmpipe). The process cannot
+//! continue, but its last line can name the reason.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -17,15 +17,7 @@ pub fn exit_on_crash(line: String) {
     }
 }
 
-/// The same for SIGBUS alone, with another `line`: it ends a process that reads pages of a mapped file behind the file's end.
-pub fn exit_on_cut_file(line: String) {
-    if CUT_FILE.set(line).is_ok() {
-        install(libc::SIGBUS);
-    }
-}
-
 static CRASH: OnceLock<String> = OnceLock::new();
-static CUT_FILE: OnceLock<String> = OnceLock::new();
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 fn install(signal: c_int) {
@@ -40,14 +32,13 @@ fn install(signal: c_int) {
     }
 }
 
-extern "C" fn on_crash(signal: c_int) {
+extern "C" fn on_crash(_signal: c_int) {
     // One message: other threads that crash wait for the exit.
     while IS_ENDING.swap(true, Ordering::Relaxed) {
         // SAFETY: no arguments; async-signal-safe.
         unsafe { libc::pause() };
     }
-    let of_file = CUT_FILE.get().filter(|_| signal == libc::SIGBUS);
-    let line = of_file.or(CRASH.get()).map_or("", String::as_str);
+    let line = CRASH.get().map_or("", String::as_str);
     // SAFETY: a line is set before its handler is installed and never changes; both calls are async-signal-safe.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());

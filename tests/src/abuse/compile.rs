@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
 use unicorn_artifact::{ArtifactView, MappedFile};
 
 use super::Row;
@@ -13,6 +14,8 @@ use crate::generators::smallest_gguf;
 
 /// Longer than any compile of the smallest model.
 const MAX_TIME: Duration = Duration::from_secs(60);
+/// For a model of 2,000 layers, by a release build.
+const MAX_PLANNING: Duration = Duration::from_secs(10);
 /// Bytes of metadata and tensor list, where a change is read as something else; behind them are numbers.
 const HEAD_BYTES: usize = 2 << 10;
 
@@ -73,6 +76,38 @@ pub fn compiler_kills(compiler: &Path, model: &Path, count: u64) -> Row {
                 return row.findings.push(format!("kill {number}: the next compile gives another artifact"));
             }
         }
+    })
+}
+
+/// Plans models of 2,000 layers, for which planning has 10 seconds, and of more layers than are allowed.
+pub fn deep_models(compiler: &Path) -> Row {
+    Row::of("models of 2,000 and 10,001 layers", |row| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let config = folder.path().join("config.json");
+        for (layers, expected_code, expected) in [(2000, 0, ""), (10_001, 1, "from 1 to 10000")] {
+            std::fs::write(&config, deep_config(layers).to_string()).expect("a temporary file");
+            let mut command = Command::new(compiler);
+            command.arg("--synthetic").arg(&config).args(["--plan-only", "--quiet", "--target", "nvidia"]);
+            let begun = Instant::now();
+            let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the compiler starts");
+            let ended = ended(child);
+            row.inputs += 1;
+            let is_right = ended.as_ref().is_some_and(|(status, text)| {
+                status.code() == Some(expected_code) && text.contains(expected) && !text.contains("panicked")
+            });
+            if !is_right || begun.elapsed() > MAX_PLANNING {
+                row.findings.push(format!("{layers} layers after {:.1?}: {ended:?}", begun.elapsed()));
+            }
+        }
+    })
+}
+
+fn deep_config(layers: u32) -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 64,
+        "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": layers,
+        "vocab_size": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "max_position_embeddings": 512,
+        "tie_word_embeddings": true
     })
 }
 

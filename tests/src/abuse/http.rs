@@ -11,9 +11,9 @@ use crate::generators::fullest_request;
 use crate::http::{begin_post, get, post};
 use crate::server::Server;
 
-const TEXT: &str = "/v1/completions";
+pub(super) const TEXT: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Requests with one thing wrong: each gets a status below 500, or its connection is closed.
 pub fn malformed_requests(server: &Server) -> Row {
@@ -89,7 +89,7 @@ pub fn disconnects(server: &Server, count: u64) -> Row {
     })
 }
 
-fn check_answers(row: &mut Row, server: &Server) {
+pub(super) fn check_answers(row: &mut Row, server: &Server) {
     if !get(&server.address, "/health").0.starts_with("HTTP/1.0 200 ") {
         row.findings.push("/health does not answer 200".into());
     }
@@ -103,7 +103,7 @@ fn check_answers(row: &mut Row, server: &Server) {
     }
 }
 
-fn check_status(row: &mut Row, answer: &[u8], request: &[u8]) {
+pub(super) fn check_status(row: &mut Row, answer: &[u8], request: &[u8]) {
     let head = String::from_utf8_lossy(&answer[..answer.len().min(12)]).into_owned();
     let status = head.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
     // A connection that is closed without an answer has no status.
@@ -114,7 +114,7 @@ fn check_status(row: &mut Row, answer: &[u8], request: &[u8]) {
     row.findings.push(format!("{head} for {request:?}"));
 }
 
-fn settles(mut is_so: impl FnMut() -> bool) -> bool {
+pub(super) fn settles(mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         if is_so() {
@@ -126,7 +126,7 @@ fn settles(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 /// What the server sends until it closes the connection, or until the client, which has sent all, stops waiting.
-fn exchange(address: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
+pub(super) fn exchange(address: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
     // The server may close before all is sent.

@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use tests::abuse::{
-    Row, SoakOptions, compiler_kills, disconnects, idle_connections, kills, malformed_requests, mutated_ggufs,
-    mutated_modules, mutated_plans, soak,
+    Row, SoakOptions, compiler_kills, cut_artifacts, deep_models, disconnects, foreign_pages, huge_prompts,
+    idle_connections, kills, malformed_requests, mutated_ggufs, mutated_modules, mutated_plans, slow_bodies, soak,
 };
 use tests::server::Server;
 
@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         let (compiler, model) = (Path::new(compiler), Path::new(model));
         table.add(mutated_ggufs(compiler, 1000));
         table.add(compiler_kills(compiler, model, 20));
+        table.add(deep_models(compiler));
+        table.add(cut_artifacts(command(), &artifact, 50));
         table.add(mutated_plans(300));
         table.add(mutated_modules(1000));
     }
@@ -42,6 +44,9 @@ fn main() -> ExitCode {
     let options = ["--parallel", "2", "--ctx", "256", "--timeout", "2", "--max-connections", "200"];
     let server = Server::start(command(), &artifact, &options);
     table.add(malformed_requests(&server));
+    table.add(foreign_pages(&server, 20));
+    table.add(huge_prompts(&server, 10));
+    table.add(slow_bodies(&server, 100, timeout));
     table.add(idle_connections(&server, 800, timeout));
     table.add(disconnects(&server, 500));
     drop(server);

@@ -18,6 +18,7 @@ use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, UpgradeArgs, V
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
+use unicorn_artifact::printable::printable_lines;
 use unicorn_compiler::import::open_model;
 use unicorn_compiler::{
     Additions, CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source,
@@ -214,14 +215,19 @@ fn run_verify(args: &VerifyArgs) -> Result<(), CompileError> {
 
 fn print<T: Display + Serialize>(json: bool, quiet: bool, report: &T) -> Result<(), CompileError> {
     match (json, quiet) {
-        (true, _) => say(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n")),
+        (true, _) => write(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n")),
         (false, true) => Ok(()),
         (false, false) => say(&format!("{report}\n")),
     }
 }
 
-/// Prints to stdout; a closed pipe (`| head`) is not an error.
+/// Prints text for people, in which names come from files.
 fn say(text: &str) -> Result<(), CompileError> {
+    write(&printable_lines(text))
+}
+
+/// Prints to stdout; a closed pipe (`| head`) is not an error.
+fn write(text: &str) -> Result<(), CompileError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

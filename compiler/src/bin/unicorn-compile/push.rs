@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use unicorn_artifact::account::size;
-use unicorn_artifact::printable::printable_lines;
+use unicorn_artifact::printable::printable;
 use unicorn_registry::{OciReference, PushOptions, Pushed, RegistryError, SigningKey};
 
 use crate::args::PushArgs;
@@ -37,7 +37,7 @@ pub fn run(args: &PushArgs) -> Result<(), String> {
 /// The message, and the option that helps.
 fn in_words(error: RegistryError) -> String {
     let next = if matches!(error, RegistryError::NoTls { .. }) { ": --plain-http" } else { "" };
-    printable_lines(&error.to_string()) + next
+    printable(&error.to_string()).into_owned() + next
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,123 @@
+//! Requests that are too long, too slow, or a page's of another site: they are refused, and take no memory.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::Row;
+use super::http::{PATIENCE, TEXT, check_answers, check_status, exchange, settles};
+use crate::http::post;
+use crate::server::Server;
+
+/// Tokenizing takes a few hundred bytes for each byte of text.
+const MAX_GROWTH_BYTES: u64 = 96 << 20;
+const CLIENTS: u64 = 3;
+
+/// Prompts of 15 MB, and the longest that a body may hold, sent by three clients at a time, `count` times.
+pub fn huge_prompts(server: &Server, count: u64) -> Row {
+    Row::of("huge prompts", |row| {
+        check_answers(row, server);
+        let before = server.figure("VmHWM");
+        for number in 0..count {
+            let repeats = if number % 2 == 0 { 15_000_000 / 9 } else { 100_000 };
+            let body = json!({"prompt": "The sea. ".repeat(repeats), "max_tokens": 1}).to_string();
+            let answers: Vec<Vec<u8>> = std::thread::scope(|scope| {
+                let clients: Vec<_> =
+                    (0..CLIENTS).map(|_| scope.spawn(|| exchange(&server.address, &request(server, &body)))).collect();
+                // A server that closes while it is sent to leaves no answer.
+                clients.into_iter().map(|client| client.join().expect("no panic").unwrap_or_default()).collect()
+            });
+            row.inputs += CLIENTS;
+            for answer in answers {
+                check_status(row, &answer, b"a huge prompt");
+                if answer.starts_with(b"HTTP/1.1 200") {
+                    row.findings.push("a prompt beyond the context is answered".into());
+                }
+            }
+        }
+        check_answers(row, server);
+        let grown = server.figure("VmHWM").saturating_sub(before);
+        if grown > MAX_GROWTH_BYTES {
+            row.findings.push(format!("{grown} bytes more than before"));
+        }
+    })
+}
+
+/// Bodies that end after some bytes, and one that grows by a byte now and then: the server, whose timeout is `timeout`, closes their
+/// connections and answers others.
+pub fn slow_bodies(server: &Server, count: usize, timeout: Duration) -> Row {
+    Row::of("slow bodies", |row| {
+        let before = server.descriptors();
+        let head = post_head("application/json", &server.address, "", 1000);
+        let begin = || {
+            let mut stream = TcpStream::connect(&server.address).expect("the system queues it");
+            let _ = stream.write_all(head.as_bytes());
+            stream
+        };
+        let stopped: Vec<TcpStream> = (0..count).map(|_| begin()).collect();
+        let mut dripping = begin();
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && dripping.write_all(b" ").is_ok() {
+            std::thread::sleep(timeout / 10);
+        }
+        row.inputs = count as u64 + 1;
+        if begun.elapsed() >= PATIENCE {
+            row.findings.push(format!("a body that grows by a byte at a time is read for {PATIENCE:?}"));
+        }
+        for mut stream in stopped {
+            let mut answer = Vec::new();
+            let _ = stream.set_read_timeout(Some(PATIENCE));
+            // A reset is an end, too.
+            let _ = stream.read_to_end(&mut answer);
+            check_status(row, &answer, b"a body that stops");
+        }
+        check_answers(row, server);
+        if !settles(|| server.descriptors() <= before) {
+            row.findings.push(format!("{} descriptors after {before}", server.descriptors()));
+        }
+    })
+}
+
+/// What a page of another site can make a browser send, `count` times each: nothing of it may be answered.
+pub fn foreign_pages(server: &Server, count: u64) -> Row {
+    Row::of("requests of foreign pages", |row| {
+        let body = json!({"prompt": "The sea", "max_tokens": 1}).to_string();
+        let own = server.address.as_str();
+        let (json, text) = ("application/json", "text/plain");
+        let forms = [
+            (text, own, ""),
+            ("application/x-www-form-urlencoded", own, ""),
+            (text, own, "Origin: https://evil.example\r\n"),
+            (json, own, "Origin: https://evil.example\r\n"),
+            (json, own, "Origin: null\r\n"),
+            (json, "rebound.example", ""),
+            (json, "127.0.0.1.rebound.example", "Origin: http://127.0.0.1.rebound.example\r\n"),
+        ];
+        for (kind, host, origin) in (0..count).flat_map(|_| forms) {
+            let request = post_head(kind, host, origin, body.len()) + &body;
+            row.inputs += 1;
+            let answer = exchange(&server.address, request.as_bytes()).unwrap_or_default();
+            let answer = String::from_utf8_lossy(&answer);
+            check_status(row, answer.as_bytes(), request.as_bytes());
+            if answer.contains(" 200 ") || answer.to_lowercase().contains("access-control-allow-origin") {
+                row.findings.push(format!("{answer} for {request:?}"));
+            }
+        }
+        if !post(own, TEXT, &body).0.starts_with("HTTP/1.0 200 ") {
+            row.findings.push("the same request of a program is not answered".into());
+        }
+    })
+}
+
+fn request(server: &Server, body: &str) -> Vec<u8> {
+    (post_head("application/json", &server.address, "", body.len()) + body).into_bytes()
+}
+
+fn post_head(kind: &str, host: &str, headers: &str, length: usize) -> String {
+    format!(
+        "POST {TEXT} HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
+    )
+}
