@@ -35,6 +35,7 @@ pub mod hazards;
 pub mod header;
 pub mod int4;
 pub mod kernels;
+pub mod kv_segment;
 pub mod license;
 #[cfg(feature = "machines")]
 pub mod machine;
@@ -64,6 +65,7 @@ pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,
     TargetMatch,
 };
+pub use kv_segment::KvSegment;
 pub use license::LicenseSection;
 #[cfg(feature = "machines")]
 pub use machine::Machine;

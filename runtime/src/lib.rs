@@ -78,6 +78,7 @@ pub use program::profile;
 pub use report::{LoadReport, NpuReport};
 pub use resident::LoadProgress;
 pub use session::batch::{BatchRow, BatchTokens};
+pub use session::kv_store::KvStore;
 pub use session::model_state::Recovery;
 pub use session::scheduler;
 pub use session::session::{FeedProgress, HiddenSink, LogitsSink, Session};

@@ -1,5 +1,6 @@
 //! A loaded model: everything that can be done with one.
 
+use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::program::profile::StepProfile;
 use crate::report::LoadReport;
 use crate::resident::{Decided, LoadProgress, Resident, make_resident};
 use crate::session::batch::{self, BatchRow, BatchTokens};
+use crate::session::kv_store::KvStore;
 use crate::session::model_drafter::ModelDrafter;
 use crate::session::model_state::{Recovery, Shared};
 use crate::session::scheduler::{Scheduler, TokenReceiver};
@@ -166,6 +168,17 @@ impl Model {
     /// has other sessions.
     pub fn scheduler<R: TokenReceiver>(&self) -> Result<Scheduler<R>, RunError> {
         Scheduler::new(&self.shared)
+    }
+
+    /// The store of this model's sequences in `folder`, which is made if it is not there, for [`Scheduler::set_kv_store`]: files of at most
+    /// `max_bytes` together, with those of other models.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or read.
+    pub fn kv_store(&self, folder: &Path, max_bytes: u64) -> io::Result<KvStore> {
+        let artifact = &self.shared.artifact;
+        let target = &artifact.target(self.shared.decided.target).name;
+        KvStore::open(folder, max_bytes, *artifact.content_hash(), target, &artifact.plan().kv_groups)
     }
 
     /// Speculation with the greedy continuations of this model as drafts, for a larger one with the same vocabulary. Each sequence that

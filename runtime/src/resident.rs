@@ -191,6 +191,7 @@ pub fn make_resident(
         npu,
         programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,
         bandwidth_probe: target.bandwidth_probe.map(|kernel| pipelines[kernel as usize].clone()),
+        kv: buffers.kv().to_vec(),
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use unicorn_artifact::header::{
     ENTRY_BYTES, HEADER_BYTES, MAGIC, SECTION_ALIGN, Section, SectionKind, VERSION_MAJOR, VERSION_MINOR, encode_header,
 };
-use unicorn_artifact::{NpuArgument, NpuEstimate, NpuProgram, NpuSection, NpuShape};
+use unicorn_artifact::kv_segment::{KvPages, KvStep};
+use unicorn_artifact::{KvSegment, NpuArgument, NpuEstimate, NpuProgram, NpuSection, NpuShape};
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
 
 /// The structured sections of an artifact, in the order of [`artifact_of_parts`]' lengths.
@@ -58,6 +59,21 @@ pub fn assemble(parts: &[(SectionKind, &[u8])]) -> Vec<u8> {
         artifact.extend_from_slice(part);
     }
     artifact
+}
+
+/// A segment of five tokens, of a model with one KV group of all tokens and one of a window.
+pub fn smallest_kv_segment() -> KvSegment {
+    let pages = |first_page| KvPages { first_page, n_pages: 2 };
+    KvSegment {
+        artifact: [7; 32],
+        target: "generic".into(),
+        parent: Some([1; 32]),
+        first_token: 4,
+        tokens: vec![1, 2, 3, 4, 5],
+        steps: vec![KvStep { program: 1, n_tokens: 5, rope_variant: 0 }],
+        groups: vec![pages(1), pages(1)],
+        payload_hash: [0; 32],
+    }
 }
 
 /// An NPU section whose only program is [`smallest_gemm`], and no product.

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use unicorn_artifact::header::{SECTION_ALIGN, Section, encode_header};
-use unicorn_artifact::{Account, ArtifactView, Budget, BufferRef, TokenizerSection, codec, fit};
+use unicorn_artifact::{
+    Account, ArtifactView, Budget, BufferRef, KvGroupPlan, KvSegment, Tier, TokenizerSection, codec, fit,
+};
 use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
 use unicorn_compiler::place::replace::replace;
 use unicorn_compiler::{Machine, TRIAL_THREAD};
@@ -141,6 +143,34 @@ pub fn npu_section(bytes: &[u8]) {
             assert!((last as u64) < program.arguments[task.argument].bytes, "{task:?}");
         }
     }
+}
+
+/// A segment of a KV cache: what is accepted is written as it was read, and its pages are checked without a panic. With a record alone,
+/// the head that it needs is made.
+pub fn kv_segment(bytes: &[u8]) {
+    for bytes in [bytes, &with_segment_head(bytes)] {
+        let Ok(mut segment) = KvSegment::read(&mut &bytes[..]) else { continue };
+        let groups = [None, Some(6)].map(|window_tokens| KvGroupPlan {
+            window_tokens,
+            n_layers: 2,
+            page_tokens: 4,
+            page_bytes: 8,
+            tier: Tier::Vram,
+            reason: String::new(),
+        });
+        if segment.check_groups(&groups).is_ok() {
+            assert_eq!(segment.groups[0].first_page * 4, segment.first_token / 4 * 4);
+        }
+        let mut written = Vec::new();
+        segment.payload_hash = unicorn_artifact::hash::hash(&[]);
+        segment.write(&[], &mut written).expect("memory");
+        assert_eq!(KvSegment::read(&mut &written[..]).expect("it was just written"), segment);
+    }
+}
+
+fn with_segment_head(record: &[u8]) -> Vec<u8> {
+    let length = (record.len() as u64).to_le_bytes();
+    [&b"UNIKVC1\n"[..], &length, &unicorn_artifact::hash::hash(record), record].concat()
 }
 
 fn bindings<'a>(view: &'a ArtifactView) -> impl Iterator<Item = &'a unicorn_artifact::Binding> {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! seccomp    all threads              no programs, no new sockets, no other process's memory, no io_uring
-//! Landlock   this and later threads   no files but artifacts, the driver's, its devices and the folder of status files
+//! Landlock   this and later threads   no files but artifacts, the driver's, its devices and the folders of status files and KV caches
 //! ```
 //!
 //! The threads that answer requests and the one that runs the steps are all started afterwards.
@@ -90,21 +90,21 @@ const READABLE: [&str; 9] =
 const DEVICES: [&str; 3] = ["/dev/dri", "/dev/kfd", "/dev/null"];
 const NVIDIA: &str = "nvidia";
 
-/// Enters the sandbox. The process can still read `artifacts`, to load them now or for a recovery, and write to `status_folder`.
+/// Enters the sandbox. The process can still read `artifacts`, to load them now or for a recovery, and write to the folders `written`.
 ///
 /// # Errors
 /// Where the kernel has no seccomp, or refuses.
-pub fn enter(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<Files, String> {
-    let files = restrict_files(artifacts, status_folder).map_err(|error| format!("Landlock: {error}"))?;
+pub fn enter(artifacts: &[&Path], written: &[&Path]) -> Result<Files, String> {
+    let files = restrict_files(artifacts, written).map_err(|error| format!("Landlock: {error}"))?;
     deny_system_calls().map_err(|error| format!("seccomp: {error}"))?;
     Ok(files)
 }
 
-fn restrict_files(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<Files, landlock::RulesetError> {
+fn restrict_files(artifacts: &[&Path], written: &[&Path]) -> Result<Files, landlock::RulesetError> {
     // Rights that an older kernel does not have are left out.
     let abi = ABI::V6;
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    let status = read | AccessFs::from_write(abi);
+    let write = read | AccessFs::from_write(abi);
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?
@@ -113,7 +113,7 @@ fn restrict_files(artifacts: &[&Path], status_folder: Option<&Path>) -> Result<F
         .create()?
         .add_rules(path_beneath_rules(READABLE.map(Path::new).into_iter().chain(artifacts.iter().copied()), read))?
         .add_rules(path_beneath_rules(devices(), read | AccessFs::WriteFile | AccessFs::IoctlDev))?
-        .add_rules(path_beneath_rules(status_folder, status))?;
+        .add_rules(path_beneath_rules(written, write))?;
     match ruleset.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => Ok(Files::Unrestricted),
         RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(Files::Restricted),
@@ -195,7 +195,7 @@ mod tests {
             (TcpStream::connect(address).map(drop), Command::new("true").status().map(drop))
         });
 
-        let files = enter(&[&artifact], Some(&status)).unwrap();
+        let files = enter(&[&artifact], &[&status]).unwrap();
 
         begin.send(()).unwrap();
         let (connected, executed) = earlier.join().unwrap();

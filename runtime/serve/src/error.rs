@@ -1,10 +1,12 @@
 //! Why a server could not start.
 
 use std::error::Error;
-use std::fmt;
+use std::path::PathBuf;
+use std::{fmt, io};
 
 use unicorn_text::TextError;
 use unicorn_text::unicorn_runtime::RunError;
+use unicorn_text::unicorn_runtime::unicorn_artifact::printable;
 
 /// Why a server could not start.
 #[derive(Debug)]
@@ -26,6 +28,13 @@ pub enum ServeError {
     NoHiddenRows {
         /// The model's name.
         model: String,
+    },
+    /// The folder for KV caches cannot be used.
+    KvCache {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// Several models that cannot be served together.
     Models {
@@ -51,6 +60,10 @@ impl fmt::Display for ServeError {
                 "embeddings: expected an artifact of format 8.3, whose programs write hidden rows, found {model} without; compile it again"
             ),
             ServeError::Option { what, .. } | ServeError::Models { what } => f.write_str(what),
+            ServeError::KvCache { folder, source } => {
+                let folder = folder.display().to_string();
+                write!(f, "KV cache in {}: {source}", printable(&folder))
+            }
             ServeError::Text(error) => error.fmt(f),
             ServeError::Run(error) => error.fmt(f),
         }
@@ -64,6 +77,7 @@ impl Error for ServeError {
             | ServeError::SyntheticWeights { .. }
             | ServeError::NoHiddenRows { .. }
             | ServeError::Models { .. } => None,
+            ServeError::KvCache { source, .. } => Some(source),
             ServeError::Text(error) => error.source(),
             ServeError::Run(error) => error.source(),
         }

@@ -86,6 +86,6 @@ pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
-pub use options::{LeftOut, ServeOptions, VertexPaths};
+pub use options::{KvCacheOptions, LeftOut, ServeOptions, VertexPaths};
 pub use reading::Pooling;
 pub use server::{Server, Stopper};

@@ -1,6 +1,7 @@
 //! Options of a server.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::admission::Tokenizing;
@@ -43,6 +44,8 @@ pub struct ServeOptions {
     pub verbose: bool,
     /// Most tokens of a prompt in one step; `None`, the default: 512.
     pub batch_tokens: Option<u32>,
+    /// Where conversations are kept when other ones need their memory, and across restarts; `None`, the default: nowhere.
+    pub kv_cache: Option<KvCacheOptions>,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
     pub model_name: Option<String>,
     /// Further names of the model, in lists of models. Default: none.
@@ -100,6 +103,15 @@ pub enum LeftOut {
     Slots,
 }
 
+/// A folder for parts of sequences' KV caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvCacheOptions {
+    /// The folder, which is made if it is not there.
+    pub folder: PathBuf,
+    /// Most bytes of its files, with those of other models.
+    pub max_bytes: u64,
+}
+
 /// Paths that Vertex AI gives a container, in addition to those of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VertexPaths {
@@ -122,6 +134,7 @@ impl Default for ServeOptions {
             splits_reasoning: true,
             verbose: false,
             batch_tokens: None,
+            kv_cache: None,
             model_name: None,
             aliases: Vec::new(),
             tags: Vec::new(),

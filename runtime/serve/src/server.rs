@@ -10,7 +10,7 @@ use crate::activity::Activity;
 use crate::error::ServeError;
 use crate::handler::RequestHandler;
 use crate::ollama::description::Description;
-use crate::options::ServeOptions;
+use crate::options::{KvCacheOptions, ServeOptions};
 use crate::routes::{Shown, routes};
 use crate::worker::{Command, Worker};
 
@@ -51,6 +51,11 @@ impl Server {
         scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;
         if let Some(tokens) = options.batch_tokens {
             scheduler.set_max_prefill_tokens(tokens);
+        }
+        if let Some(KvCacheOptions { folder, max_bytes }) = &options.kv_cache {
+            let opened = model.kv_store(folder, *max_bytes);
+            let opened = opened.map_err(|source| ServeError::KvCache { folder: folder.clone(), source });
+            scheduler.set_kv_store(Some(opened?));
         }
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);

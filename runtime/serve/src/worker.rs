@@ -78,6 +78,9 @@ impl Worker {
                 received.extend(commands.try_iter());
                 if received.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
+            if let Some(error) = scheduler.take_kv_store_error() {
+                tracing::warn!(%error, "KV caches are not kept any more");
+            }
         }
     }
 

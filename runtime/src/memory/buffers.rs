@@ -63,8 +63,11 @@ pub struct HostViews {
 }
 
 /// Buffers of one KV group.
-struct KvBuffers {
+#[derive(Clone)]
+pub struct KvBuffers {
     pools: KvPools,
+    n_layers: u32,
+    page_bytes: u64,
     /// Bytes of one layer's K, and of its V, without padding.
     region_bytes: u64,
     buffers: Vec<Arc<Buffer>>,
@@ -94,7 +97,8 @@ impl Buffers {
             let what = format!("KV group {index} of {context_tokens} tokens");
             let allocate = |&bytes: &u64| allocator.resident(&what, bytes, group.tier).map(|fresh| fresh.buffer);
             let buffers = pools.buffers.iter().map(allocate).collect::<Result<_, _>>()?;
-            kv.push(KvBuffers { region_bytes: group.page_bytes * u64::from(pages), pools, buffers });
+            let (n_layers, page_bytes) = (group.n_layers, group.page_bytes);
+            kv.push(KvBuffers { region_bytes: page_bytes * u64::from(pages), n_layers, page_bytes, pools, buffers });
         }
         let tables =
             plan.kv_groups.len() as u64 * u64::from(request.slots) * u64::from(table_stride(plan, context_tokens));
@@ -136,6 +140,11 @@ impl Buffers {
     /// Zeros the activations, and the counters of counter synchronisation that lie before them.
     pub fn record_clear_arena(&self, device: &Arc<Device>) -> Result<CommandList, Failure> {
         CommandList::record(device, vec![Command::Fill(self.arena.whole())])
+    }
+
+    /// Buffers of each KV group.
+    pub fn kv(&self) -> &[KvBuffers] {
+        &self.kv
     }
 
     /// Copies `bytes` of activations from the arena to the buffer from which the host passes them to an NPU.
@@ -220,6 +229,25 @@ impl Buffers {
 }
 
 impl KvBuffers {
+    /// Bytes of K and V of this number of pages in all layers.
+    pub fn bytes_of(&self, pages: &[u32]) -> u64 {
+        2 * u64::from(self.n_layers) * self.page_bytes * pages.len() as u64
+    }
+
+    /// Ranges of these physical pages in the order of `kv_segment`'s payload: of each layer, K of all pages, then V. Neighbours are one
+    /// range.
+    pub fn ranges(&self, pages: &[u32]) -> impl Iterator<Item = BufferRange> {
+        let runs: Vec<&[u32]> = pages.chunk_by(|one, next| one + 1 == *next).collect();
+        let parts = (0..self.n_layers).flat_map(|layer| [self.pools.keys(layer), self.pools.values(layer)]);
+        parts.flat_map(move |(buffer, begin)| {
+            let run = |run: &&[u32]| {
+                let at = begin + u64::from(run[0]) * self.page_bytes;
+                self.buffers[buffer].range(at, run.len() as u64 * self.page_bytes)
+            };
+            runs.iter().map(run).collect::<Vec<_>>()
+        })
+    }
+
     fn range(&self, place: impl Fn(&KvPools) -> (usize, u64)) -> BufferRange {
         let (buffer, offset_bytes) = place(&self.pools);
         self.buffers[buffer].range(offset_bytes, self.region_bytes)

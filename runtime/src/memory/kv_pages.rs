@@ -235,6 +235,30 @@ impl BlockTable {
         }
     }
 
+    /// The logical pages that the sequence holds.
+    pub fn held(&self) -> Range<u32> {
+        self.first_page..self.end_page()
+    }
+
+    /// Gives the table, which is empty, the logical `pages`, which the pool has: those of a sequence of `len_tokens`. `allocated` is called
+    /// with each (logical, physical) page.
+    pub fn restore(
+        &mut self,
+        pool: &mut PagePool,
+        pages: Range<u32>,
+        len_tokens: u32,
+        mut allocated: impl FnMut(u32, u32),
+    ) {
+        debug_assert!(self.pages.is_empty() && pages.len() <= pool.n_free() as usize);
+        self.first_page = pages.start;
+        self.state_at = self.state_at.map(|_| len_tokens);
+        for logical in pages {
+            let physical = pool.allocate();
+            self.pages.push_back(physical);
+            allocated(logical, physical);
+        }
+    }
+
     /// Empties the table without releasing pages, for a pool that no longer exists.
     pub fn forget(&mut self) {
         self.pages.clear();
@@ -423,6 +447,28 @@ mod tests {
         assert_eq!((in_use.count(), other.is_inside_shared_page(&pool, 7)), (3, false));
         other.truncate(&mut pool, 0);
         assert_eq!((in_use.count(), pool.free.len()), (0, 10));
+    }
+
+    #[test]
+    fn a_restored_table_continues_as_the_one_that_was_saved() {
+        let state = KvGroupPlan { page_tokens: STATE_PAGE_TOKENS, ..group(None) };
+        for group in [group(None), group(Some(6)), state] {
+            let mut pool = PagePool::new(20, &PagesInUse::default());
+            let [mut saved, mut restored] = [(); 2].map(|()| BlockTable::new(&group, 10));
+            saved.advance(&mut pool, 0..9, |_, _| ());
+            saved.advance(&mut pool, 9..23, |_, _| ());
+            let mut pages = Vec::new();
+            restored.restore(&mut pool, saved.held(), 23, |logical, physical| pages.push((logical, physical)));
+            assert_eq!(pages.iter().map(|&(logical, _)| logical).collect::<Vec<_>>(), saved.held().collect::<Vec<_>>());
+            assert_eq!(
+                pages.iter().map(|&(_, physical)| physical).collect::<Vec<_>>(),
+                restored.pages().collect::<Vec<_>>()
+            );
+            assert!((0..30).all(|position| restored.can_continue_at(position) == saved.can_continue_at(position)));
+            restored.truncate(&mut pool, 0);
+            saved.truncate(&mut pool, 0);
+            assert_eq!(pool.n_free(), 20);
+        }
     }
 
     /// Sequences begin, grow, share a beginning, are cut back and end in random order: no page is lost or written by two.

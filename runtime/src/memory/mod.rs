@@ -15,12 +15,14 @@
 //! - `kv_pools`: layout of K and V regions in buffers
 //! - `buffers`: every buffer, allocated, and the range of each binding
 //! - `kv_pages`: free pages of the KV cache, and each sequence's block tables
+//! - `kv_copy`: pages to the host and back
 //! - `usage`: memory in use according to driver and kernel, compared with what was allocated
 
 pub mod budget;
 pub mod buffers;
 pub mod context;
 pub mod insufficient_memory;
+pub mod kv_copy;
 pub mod kv_pages;
 pub mod kv_pools;
 pub mod requirements;

@@ -6,6 +6,9 @@
 //! longer give the same text: whether recovery is right could not be tested. So recovery is exact, and its cost is this: the
 //! generated part of a sequence takes as long again as it took. The prompt was fed in long steps and takes them again.
 
+use unicorn_artifact::KvSegment;
+use unicorn_artifact::kv_segment::KvStep;
+
 /// The tokens of a sequence and, for each, the program and the step that put it into the cache.
 pub struct Journal {
     tokens: Vec<u32>,
@@ -80,6 +83,27 @@ impl Journal {
         self.truncate(len_tokens);
     }
 
+    /// The steps that appended the tokens from `position` on.
+    pub fn steps_from(&self, position: u32) -> Vec<KvStep> {
+        let mut end = 0;
+        let step = |step: &FedStep| {
+            end += step.n_tokens;
+            let n_tokens = step.n_tokens.min(end.saturating_sub(position));
+            KvStep { program: step.program as u32, n_tokens, rope_variant: step.rope_variant }
+        };
+        self.steps.iter().map(step).filter(|step| step.n_tokens > 0).collect()
+    }
+
+    /// Appends the tokens of a segment by its steps.
+    pub fn extend(&mut self, segment: &KvSegment) {
+        self.tokens.extend_from_slice(&segment.tokens);
+        self.steps.extend(segment.steps.iter().map(|step| FedStep {
+            program: step.program as usize,
+            n_tokens: step.n_tokens,
+            rope_variant: step.rope_variant,
+        }));
+    }
+
     /// The step of that index, whose first token has position `position`, after all tokens of the steps before. `None`: there are
     /// no more.
     pub fn entry(&self, index: usize, position: u32) -> Option<Entry<'_>> {
@@ -122,5 +146,28 @@ mod tests {
         assert_eq!((journal.tokens(), entries(&journal).len()), ([1, 2, 9].as_slice(), 2));
         journal.truncate(0);
         assert!(entries(&journal).is_empty());
+    }
+
+    #[test]
+    fn a_journal_goes_on_from_the_steps_of_another() {
+        let mut journal = Journal::new(8);
+        journal.append(&[1, 2, 3], 7, 0);
+        journal.append(&[4], 5, 0);
+        let step = |program, n_tokens| KvStep { program, n_tokens, rope_variant: 0 };
+        assert_eq!(journal.steps_from(0), [step(7, 3), step(5, 1)]);
+        assert_eq!((journal.steps_from(2), journal.steps_from(4)), (vec![step(7, 1), step(5, 1)], vec![]));
+        let segment = KvSegment {
+            artifact: [0; 32],
+            target: "generic".into(),
+            parent: None,
+            first_token: 0,
+            tokens: journal.tokens().to_vec(),
+            steps: journal.steps_from(0),
+            groups: Vec::new(),
+            payload_hash: [0; 32],
+        };
+        let mut other = Journal::new(8);
+        other.extend(&segment);
+        assert_eq!(entries(&other), entries(&journal));
     }
 }

@@ -1,9 +1,10 @@
 //! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
-//! → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
+//! → `kv_store` → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
 
 pub mod batch;
 pub mod fair_lock;
 pub mod journal;
+pub mod kv_store;
 pub mod model_drafter;
 pub mod model_state;
 pub mod recovery;

@@ -1,5 +1,10 @@
 //! A sequence's tokens and its pages of the KV cache, without the model that it runs on.
 
+use std::ops::Range;
+
+use unicorn_artifact::kv_segment::{KvPages, KvStep, pages_of};
+use unicorn_artifact::{KvGroupPlan, KvSegment};
+
 use crate::error::RunError;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
@@ -28,6 +33,16 @@ struct Cache {
     pools: PagePools,
     /// How far the journal was run again, while that is not finished.
     replay: Option<Replay>,
+}
+
+/// What a segment of a sequence is made of.
+pub struct SequencePart {
+    /// The steps that appended its tokens.
+    pub steps: Vec<KvStep>,
+    /// One a KV group.
+    pub groups: Vec<KvPages>,
+    /// Physical pages, one list a KV group.
+    pub pages: Vec<Vec<u32>>,
 }
 
 #[derive(Clone, Copy)]
@@ -104,6 +119,66 @@ impl Sequence {
         self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
         engine.adopt(self.slot, &mut self.tables, &donor.tables, len_tokens);
         self.journal.adopt(&donor.journal, len_tokens);
+    }
+
+    /// The steps that appended its tokens from `from` on, and of each KV group the pages of a segment of these tokens and where they are.
+    /// `None`: its cache is not that of the engine of this generation, or includes more than its tokens.
+    pub fn segment_from(&self, from: u32, groups: &[KvGroupPlan], generation: u64) -> Option<SequencePart> {
+        let is_current =
+            self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
+        let len_tokens = self.len_tokens();
+        if !is_current || from >= len_tokens || !self.tables.iter().all(|table| table.can_continue_at(len_tokens)) {
+            return None;
+        }
+        let mut part = SequencePart { steps: self.journal.steps_from(from), groups: Vec::new(), pages: Vec::new() };
+        for (table, group) in self.tables.iter().zip(groups) {
+            let pages = pages_of(group, from..len_tokens);
+            let first = (pages.start - table.held().start) as usize;
+            part.groups.push(KvPages { first_page: pages.start, n_pages: pages.len() as u32 });
+            part.pages.push(table.pages().skip(first).take(pages.len()).collect());
+        }
+        Some(part)
+    }
+
+    /// Becomes the sequence of these segments, whose payloads `payload` reads. The last one's pages of sliding windows and recurrent state
+    /// are those that the next token depends on. If it fails, the sequence is empty.
+    pub fn restore(
+        &mut self,
+        segments: &[&KvSegment],
+        groups: &[KvGroupPlan],
+        engine: &mut Engine,
+        generation: u64,
+        payload: &mut dyn FnMut(usize) -> Option<Vec<u8>>,
+    ) -> Result<(), Stop> {
+        self.truncate(0);
+        let Some(last) = segments.last() else { return Ok(()) };
+        let whole = |pages: &KvPages| pages.first_page..pages.first_page + pages.n_pages;
+        let held = |(group, pages): (&KvGroupPlan, &KvPages)| match is_kept_whole(group) {
+            true => 0..whole(pages).end,
+            false => whole(pages),
+        };
+        let held: Vec<Range<u32>> = groups.iter().zip(&last.groups).map(held).collect();
+        self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
+        engine.restore(self.slot, &mut self.tables, &held, last.end())?;
+        for (number, segment) in segments.iter().enumerate() {
+            let Some(payload) = payload(number) else {
+                self.truncate(0);
+                return Ok(());
+            };
+            let mut at = 0;
+            for (index, (group, pages)) in groups.iter().zip(&segment.groups).enumerate() {
+                let len_bytes = group.bytes(pages.n_pages) as usize;
+                if is_kept_whole(group) || number + 1 == segments.len() {
+                    let first = (pages.first_page - held[index].start) as usize;
+                    let physical: Vec<u32> =
+                        self.tables[index].pages().skip(first).take(pages.n_pages as usize).collect();
+                    engine.write_pages(index, &physical, &payload[at..at + len_bytes])?;
+                }
+                at += len_bytes;
+            }
+            self.journal.extend(segment);
+        }
+        Ok(())
     }
 
     /// The largest length, at most `len_tokens`, at which it may append: not in the middle of a page that another sequence holds.
@@ -251,6 +326,11 @@ impl Sequence {
             truncate(&mut self.tables, &cache.pools, 0);
         }
     }
+}
+
+/// Whether a sequence keeps the pages of all its tokens.
+fn is_kept_whole(group: &KvGroupPlan) -> bool {
+    group.window_tokens.is_none() && !group.is_state()
 }
 
 fn truncate(tables: &mut [BlockTable], pools: &PagePools, len_tokens: u32) {

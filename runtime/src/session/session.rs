@@ -1,13 +1,18 @@
 //! One sequence of tokens on a loaded model: feed tokens, sample the next one, go back, start again.
 
+use std::io;
 use std::sync::Arc;
+
+use unicorn_artifact::KvSegment;
+use unicorn_artifact::kv_segment::KvStep;
 
 use crate::error::RunError;
 use crate::memory::kv_pages::BlockTable;
 use crate::program::chunks::{Chunk, StepOutput, next_chunk};
+use crate::session::kv_store::KvStore;
 use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
-use crate::session::sequence::Sequence;
+use crate::session::sequence::{Sequence, SequencePart};
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{DraftCounts, Speculation};
 use crate::session::speculation::verify::{ChooseToken, Verified, verify};
@@ -33,6 +38,8 @@ pub struct Session {
     cancel: Option<CancelToken>,
     on_feed: Option<FeedProgress>,
     speculation: Option<SessionSpeculation>,
+    /// Tokens from the first on that were offered to a store.
+    offered_tokens: u32,
 }
 
 /// Is called before the first step of a feed and after each, with the number of tokens that are fed and the number that will be.
@@ -44,10 +51,35 @@ pub type LogitsSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 /// Is called with each row's position in the sequence and its hidden state (`hidden_size` f32), in order.
 pub type HiddenSink<'a> = dyn FnMut(u32, &[f32]) + 'a;
 
+/// Why a sequence could not be kept.
+pub(crate) enum KeepError {
+    /// The device failed.
+    Device,
+    /// The store cannot write.
+    Store(io::Error),
+}
+
+impl From<Failure> for KeepError {
+    fn from(_: Failure) -> KeepError {
+        KeepError::Device
+    }
+}
+
+/// Fewest tokens that are written to a store, or read from one: computing fewer is no matter.
+const MIN_SEGMENT_TOKENS: u32 = 64;
+
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
         let sequence = shared.new_sequence()?;
-        Ok(Session { shared, sequence, chunk_limit: u32::MAX, cancel: None, on_feed: None, speculation: None })
+        Ok(Session {
+            shared,
+            sequence,
+            chunk_limit: u32::MAX,
+            cancel: None,
+            on_feed: None,
+            speculation: None,
+            offered_tokens: 0,
+        })
     }
 
     /// Tokens in the cache.
@@ -237,12 +269,14 @@ impl Session {
             return Err(RunError::NotInCache { len_tokens, kept_from });
         }
         self.sequence.truncate(len_tokens);
+        self.offered_tokens = self.offered_tokens.min(len_tokens);
         Ok(())
     }
 
     /// Removes everything, so that equal seeds sample equal tokens again. Waits for no step.
     pub fn clear(&mut self) {
         self.sequence.truncate(0);
+        self.offered_tokens = 0;
         self.restart_samples();
     }
 
@@ -302,7 +336,77 @@ impl Session {
         // A device that cannot be made ready is an error of the next step.
         if let Ok((generation, engine)) = self.shared.ready(&mut slot) {
             self.sequence.adopt(&donor.sequence, len_tokens, engine, generation);
+            self.offered_tokens = 0;
         }
+    }
+
+    /// Whether it has so many tokens that were not offered to a store that these are worth a segment.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        self.len_tokens() >= self.offered_tokens + MIN_SEGMENT_TOKENS
+    }
+
+    /// Offers what it has computed since the last time to `store`, which writes it. Waits for steps of others.
+    ///
+    /// # Errors
+    /// [`KeepError::Device`] when the device fails; [`KeepError::Store`] when the store cannot write.
+    pub(crate) fn keep(&mut self, store: &mut KvStore) -> Result<(), KeepError> {
+        let len_tokens = self.len_tokens();
+        self.offered_tokens = len_tokens;
+        let rope_variant = self.shared.model().rope_variant(len_tokens);
+        let found = store.find_whole(self.tokens(), rope_variant);
+        let from = found.len_tokens;
+        if len_tokens < from + MIN_SEGMENT_TOKENS || self.sequence.len_of_variant(rope_variant) < len_tokens {
+            return Ok(());
+        }
+        let groups = &self.shared.artifact.plan().kv_groups;
+        let mut slot = self.shared.lock_engine();
+        let generation = self.shared.generation();
+        let Some(engine) = slot.engine() else { return Ok(()) };
+        let Some(SequencePart { steps, groups, pages }) = self.sequence.segment_from(from, groups, generation) else {
+            return Ok(());
+        };
+        let payload = engine.read_pages(&pages)?;
+        drop(slot);
+        let tokens = self.tokens()[from as usize..].to_vec();
+        store.add(&found, tokens, steps, groups, &payload).map_err(KeepError::Store)
+    }
+
+    /// Continues from what `store` has of `prompt`, if that is worth reading it: more tokens than the sequence has. Returns whether it
+    /// does; otherwise nothing changes, or the sequence is empty. Waits for steps of others.
+    pub(crate) fn restore(&mut self, store: &mut KvStore, prompt: &[u32]) -> bool {
+        let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
+        let found = store.find(prompt, rope_variant);
+        if found.len_tokens < self.len_tokens() + MIN_SEGMENT_TOKENS {
+            return false;
+        }
+        let groups = &self.shared.artifact.plan().kv_groups;
+        let mut slot = self.shared.lock_engine();
+        let Ok((generation, engine)) = self.shared.ready(&mut slot) else { return false };
+        let segments = store.segments(&found);
+        let (vocab_size, programs) = (self.shared.model().vocab_size, &engine.programs.shapes);
+        let is_possible = |segment: &&KvSegment| {
+            let fits = |step: &KvStep| programs.get(step.program as usize).is_some_and(|one| step.n_tokens <= one.rows);
+            segment.steps.iter().all(fits) && segment.tokens.iter().all(|&token| token < vocab_size)
+        };
+        let mut is_damaged = !segments.iter().all(is_possible);
+        if !is_damaged {
+            let mut payload = |number| {
+                let payload = store.payload(&found, number);
+                is_damaged = payload.is_none();
+                payload
+            };
+            if self.sequence.restore(&segments, groups, engine, generation, &mut payload).is_err() {
+                self.sequence.truncate(0);
+            }
+        }
+        drop(slot);
+        match is_damaged {
+            true => store.forget(&found),
+            false => store.touch(&found),
+        }
+        self.sequence.truncate(found.len_tokens);
+        self.offered_tokens = self.len_tokens();
+        self.len_tokens() == found.len_tokens
     }
 
     /// Seconds that the device spent in this sequence's steps since the last call (those of a batch count for each

@@ -1,5 +1,6 @@
 //! One step at a time: what the host writes, the submission, what the host reads. A step allocates nothing.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,8 @@ use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
 
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
-use crate::memory::buffers::HostViews;
+use crate::memory::buffers::{HostViews, KvBuffers};
+use crate::memory::kv_copy;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::npu::NpuDevice;
 use crate::program::profile::StepProfile;
@@ -41,6 +43,8 @@ pub struct Engine {
     pub clear_arena: CommandList,
     /// Reads a buffer, by which bandwidth is measured; `None`: the artifact holds no such kernel.
     pub bandwidth_probe: Option<Arc<Pipeline>>,
+    /// The KV cache, one entry a KV group.
+    pub kv: Vec<KvBuffers>,
     /// Pages of the KV cache that no sequence has. Its lock is never held while a step runs.
     pub pools: PagePools,
     pub slots: u32,
@@ -256,12 +260,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`RunError::NoPages`] where other sequences hold too many; nothing changes then.
-    pub fn advance(
-        &mut self,
-        slot: u32,
-        rows: std::ops::Range<u32>,
-        tables: &mut [BlockTable],
-    ) -> Result<(), RunError> {
+    pub fn advance(&mut self, slot: u32, rows: Range<u32>, tables: &mut [BlockTable]) -> Result<(), RunError> {
         let mut pools = self.pools.lock();
         if tables.iter().zip(pools.iter()).any(|(table, pool)| !table.can_advance(pool, rows.clone())) {
             return Err(RunError::NoPages);
@@ -286,6 +285,47 @@ impl Engine {
                 view.write_words(begin + logical as usize, &[physical]);
             });
         }
+    }
+
+    /// Bytes of these physical pages, one list a KV group, in the order of [`unicorn_artifact::kv_segment`]. Waits for steps in flight.
+    pub fn read_pages(&mut self, pages: &[Vec<u32>]) -> Result<Vec<u8>, Failure> {
+        self.settle(None)?;
+        let mut payload = Vec::new();
+        for (group, pages) in self.kv.iter().zip(pages) {
+            kv_copy::read_pages(&mut self.queue, group, pages, &mut payload)?;
+        }
+        Ok(payload)
+    }
+
+    /// Writes what [`Engine::read_pages`] has read of a KV group to these physical pages. Waits for steps in flight.
+    pub fn write_pages(&mut self, group: usize, pages: &[u32], payload: &[u8]) -> Result<(), Failure> {
+        self.settle(None)?;
+        kv_copy::write_pages(&mut self.queue, &self.kv[group], pages, payload)
+    }
+
+    /// Gives a sequence without pages these logical ones, one range a KV group, for its first `len_tokens` tokens.
+    ///
+    /// # Errors
+    /// [`RunError::NoPages`] where other sequences hold too many; nothing changes then.
+    pub fn restore(
+        &mut self,
+        slot: u32,
+        tables: &mut [BlockTable],
+        pages: &[Range<u32>],
+        len_tokens: u32,
+    ) -> Result<(), RunError> {
+        let mut pools = self.pools.lock();
+        if pages.iter().zip(pools.iter()).any(|(pages, pool)| pages.len() > pool.n_free() as usize) {
+            return Err(RunError::NoPages);
+        }
+        for (group, ((table, pages), pool)) in tables.iter_mut().zip(pages).zip(pools.iter_mut()).enumerate() {
+            let begin = self.table_begin(group, slot);
+            let view = &mut self.views.step;
+            table.restore(pool, pages.clone(), len_tokens, |logical, physical| {
+                view.write_words(begin + logical as usize, &[physical]);
+            });
+        }
+        Ok(())
     }
 
     /// Where the block table of a slot begins in the step buffer, in words.

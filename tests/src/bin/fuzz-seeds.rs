@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use tests::generators::{
-    fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_npu_section,
-    smallest_safetensors,
+    fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_kv_segment,
+    smallest_npu_section, smallest_safetensors,
 };
 use tests::mutated_plan::mutation;
 use unicorn_artifact::codec;
@@ -34,6 +34,7 @@ fn main() {
         "reply",
         b"\x01<think>Hm.</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>",
     );
+    write("kv_segment", &codec::encode(&smallest_kv_segment()));
     write("request", fullest_request().to_string().as_bytes());
 }
 

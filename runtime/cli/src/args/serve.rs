@@ -7,6 +7,7 @@ use clap::value_parser;
 
 use super::sampling::template_arguments;
 use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
+use unicorn_artifact::amount;
 use unicorn_serve::Pooling;
 use unicorn_text::TemplateArguments;
 
@@ -54,6 +55,13 @@ pub struct ServeArgs {
     /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub kv_tokens: Option<u32>,
+    /// Folder where conversations are kept when others need their memory, and for the next start; a prompt that begins with one of them is
+    /// read from there instead of computed
+    #[arg(long, value_name = "DIR", help_heading = MEMORY, hide_short_help = true)]
+    pub kv_cache: Option<PathBuf>,
+    /// Most bytes in that folder; then conversations that were used longest ago are removed
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = amount::bytes, requires = "kv_cache", help_heading = MEMORY, hide_short_help = true)]
+    pub kv_cache_size: u64,
     /// Name of the model in responses and in lists of models; of several with commas between them, the first in alphabetical order
     /// [default: that of the artifact]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["models", "models_dir"])]

@@ -15,7 +15,8 @@ use signal_hook::iterator::Signals;
 use unicorn_runtime::Model;
 use unicorn_serve::axum::Router;
 use unicorn_serve::{
-    Activity, HttpAddress, HttpLimits, HttpListener, HttpServing, ServeError, ServeOptions, Server, TlsIdentity,
+    Activity, HttpAddress, HttpLimits, HttpListener, HttpServing, KvCacheOptions, ServeError, ServeOptions, Server,
+    TlsIdentity,
 };
 
 use crate::args::{ReasoningFormatOption, ReasoningOption, ServeArgs};
@@ -56,7 +57,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     // Its folder is created before files are restricted.
     let status = StatusWriter::new(&model);
     if args.sandbox {
-        enter_sandbox(&[artifact])?;
+        enter_sandbox(args, &[artifact])?;
     }
     serve_at(listeners, args, &serving, &server.router(), |address| {
         format!(
@@ -108,6 +109,8 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     options.reasoning = args.reasoning != ReasoningOption::Off;
     options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
+    let max_bytes = args.kv_cache_size;
+    options.kv_cache = args.kv_cache.clone().map(|folder| KvCacheOptions { folder, max_bytes });
     options.vertex = vertex::paths();
     (options.max_queue, options.timeout) = (args.max_queue, Duration::from_secs(args.timeout));
     // An address that means all addresses of the machine includes the others.
@@ -193,10 +196,16 @@ fn api_keys(args: &ServeArgs) -> Result<Vec<String>, CliError> {
     Ok(keys)
 }
 
-fn enter_sandbox(artifacts: &[&Path]) -> Result<(), CliError> {
+fn enter_sandbox(args: &ServeArgs, artifacts: &[&Path]) -> Result<(), CliError> {
     let refused =
         |error| CliError::new(format!("--sandbox: kernel refuses {error}; without the option, nothing is restricted"));
-    match sandbox::enter(artifacts, Some(&status::location().folder)).map_err(refused)? {
+    if let Some(folder) = &args.kv_cache {
+        // A model that is loaded later would make it.
+        std::fs::create_dir_all(folder).map_err(|error| CliError::at(folder, error))?;
+    }
+    let status = status::location().folder;
+    let written: Vec<&Path> = [status.as_path()].into_iter().chain(args.kv_cache.as_deref()).collect();
+    match sandbox::enter(artifacts, &written).map_err(refused)? {
         Files::Restricted => {}
         Files::Unrestricted => note(format_args!("sandbox: kernel has no Landlock, so files are not restricted")),
     }

@@ -76,7 +76,7 @@ fn serve(
     let serving = stop_by_signals(args, move || stopper.stop())?;
     if args.sandbox {
         status::make_folder();
-        enter_sandbox(&artifacts.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+        enter_sandbox(args, &artifacts.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
     }
     at_once.iter().for_each(|name| server.load(name));
     let listed = printable(&names.join(", ")).to_string();

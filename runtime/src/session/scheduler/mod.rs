@@ -17,16 +17,21 @@
 //!
 //! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_tokens`), a request also waits for pages. When a step
 //! finds none, sessions without a request give theirs back, the one that has been idle longest first; then the newest request goes back to
-//! the queue (`preempt` below), with its tokens as the prompt: they are computed again later, and its text continues. The oldest request
+//! the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed again later, and its text continues. The oldest request
 //! is never interrupted, so that each comes to its end.
 
+mod kept;
+mod pages;
+
 use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
+use crate::session::kv_store::KvStore;
 use crate::session::model_state::Shared;
 use crate::session::session::Session;
 use crate::session::speculation::draft_length::StepTimes;
@@ -57,6 +62,9 @@ pub struct Scheduler<R> {
     /// `None`: sequences do not speculate.
     speculation: Option<Speculation>,
     times: StepTimes,
+    /// `None`: what sequences have computed is not written.
+    kv_store: Option<KvStore>,
+    kv_store_error: Option<io::Error>,
 }
 
 /// A prompt that is to be continued.
@@ -184,6 +192,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
+            kv_store: None,
+            kv_store_error: None,
         })
     }
 
@@ -251,7 +261,7 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Whether a tick would do nothing.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.prefill.is_empty() && self.decoding.is_empty()
+        self.waiting.is_empty() && self.prefill.is_empty() && self.decoding.is_empty() && !self.has_to_keep()
     }
 
     /// Gives free sessions to waiting requests. Then, while prompts are to be fed, feeds a step's worth of the first of them and
@@ -265,6 +275,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         } else {
             self.feed_prompt(after_step);
             self.decode(1, after_step);
+        }
+        if self.prefill.is_empty() && self.waiting.is_empty() {
+            self.keep_next();
         }
     }
 
@@ -297,68 +310,6 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Whether the pages that are free or of idle sessions are enough for a prompt and one more page of each running sequence.
-    /// Without running sequences they always are.
-    fn has_pages_for(&self, prompt: &[u32]) -> bool {
-        let n_running = self.prefill.len() + self.decoding.len();
-        if n_running == 0 || !self.shared.pages_can_run_out() {
-            return true;
-        }
-        let running = self.prefill.iter().chain(&self.decoding).map(|active| &active.session);
-        let common = running.chain(&self.idle).map(|session| session.common_start(prompt)).max().unwrap_or(0);
-        let mut slot = self.shared.lock_engine();
-        // After a lost device, the next step finds out.
-        let Some(engine) = slot.engine() else { return true };
-        let (pools, groups) = (engine.pools.lock(), &self.shared.artifact.plan().kv_groups);
-        groups.iter().zip(pools.iter()).enumerate().all(|(index, (group, pool))| {
-            // Recurrent state does not grow, and has a page for each session.
-            if group.is_state() {
-                return true;
-            }
-            let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
-            let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
-            let needed = all.saturating_sub(common / group.page_tokens) + n_running as u32;
-            needed <= pool.n_free() + idle.sum::<u32>()
-        })
-    }
-
-    /// Makes pages free, after a step that found none. `false`: only one sequence has any.
-    fn reclaim(&mut self) -> bool {
-        let has_pages = |session: &&mut Session| session.tables().iter().any(|table| table.pages().next().is_some());
-        if let Some(session) = self.idle.iter_mut().find(has_pages) {
-            session.clear();
-            return true;
-        }
-        let newest = |active: &Active<R>| active.number;
-        let in_prefill = (0..self.prefill.len()).max_by_key(|&at| newest(&self.prefill[at]));
-        let decoding = (0..self.decoding.len()).max_by_key(|&at| newest(&self.decoding[at]));
-        let active = match (in_prefill, decoding) {
-            (Some(at), None) if self.prefill.len() > 1 => self.prefill.remove(at),
-            (None, Some(at)) if self.decoding.len() > 1 => Some(self.decoding.remove(at)),
-            (Some(one), Some(other)) if newest(&self.prefill[one]) > newest(&self.decoding[other]) => {
-                self.prefill.remove(one)
-            }
-            (Some(_), Some(at)) => Some(self.decoding.remove(at)),
-            _ => None,
-        };
-        active.map(|active| self.preempt(active)).is_some()
-    }
-
-    /// Puts a request back into the queue, by its number. Its tokens are its prompt then.
-    fn preempt(&mut self, active: Active<R>) {
-        let Active { number, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
-        // One that has not begun holds the pages of the session's last request, and none of its tokens.
-        let (prompt, resumes) = match has_begun {
-            true => ([session.tokens(), &rest].concat(), Some(session.samples())),
-            false => (rest, resumes),
-        };
-        session.clear();
-        self.idle.push_front(session);
-        let at = self.waiting.partition_point(|request| request.number < number);
-        self.waiting.insert(at, Waiting { number, prompt, sampling, receiver, resumes });
-        self.preemptions += 1;
-    }
-
     /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
     /// since it came count.
     fn begin_prompt(&mut self) {
@@ -376,6 +327,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
         if let Some(donor) = donors.max_by_key(|donor| donor.common_start(rest)) {
             session.adopt_start(donor, rest);
+        }
+        if let Some(store) = &mut self.kv_store {
+            session.restore(store, rest);
         }
         match *resumes {
             Some(n_samples) => session.resume_samples(n_samples),

@@ -1,0 +1,34 @@
+//! What sessions without a request have computed goes to a store while no prompt waits. It comes back when a prompt begins with it.
+
+use std::io;
+
+use super::{Scheduler, TokenReceiver};
+use crate::session::kv_store::KvStore;
+use crate::session::session::{KeepError, Session};
+
+impl<R: TokenReceiver> Scheduler<R> {
+    /// From now on, what sequences have computed is written to `store` when their requests have ended, and prompts continue from what it
+    /// holds. `None`, the default: nothing is written.
+    pub fn set_kv_store(&mut self, store: Option<KvStore>) {
+        self.kv_store = store;
+    }
+
+    /// Why nothing is written any more, once: the store's folder is full, or gone.
+    pub fn take_kv_store_error(&mut self) -> Option<io::Error> {
+        self.kv_store_error.take()
+    }
+
+    /// Whether a session without a request has something for the store.
+    pub(super) fn has_to_keep(&self) -> bool {
+        self.kv_store.is_some() && self.idle.iter().any(Session::is_worth_keeping)
+    }
+
+    /// Writes what one session without a request has computed.
+    pub(super) fn keep_next(&mut self) {
+        let Some(store) = &mut self.kv_store else { return };
+        let Some(session) = self.idle.iter_mut().rfind(|session| session.is_worth_keeping()) else { return };
+        if let Err(KeepError::Store(error)) = session.keep(store) {
+            (self.kv_store, self.kv_store_error) = (None, Some(error));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Pages for requests: whether there are enough for another one, and whose are given back when a step finds none.
+
+use super::{Active, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver, Waiting};
+use crate::session::session::Session;
+
+impl<R: TokenReceiver> Scheduler<R> {
+    /// Whether the pages that are free or of idle sessions are enough for a prompt and one more page of each running sequence.
+    /// Without running sequences they always are.
+    pub(super) fn has_pages_for(&self, prompt: &[u32]) -> bool {
+        let n_running = self.prefill.len() + self.decoding.len();
+        if n_running == 0 || !self.shared.pages_can_run_out() {
+            return true;
+        }
+        let running = self.prefill.iter().chain(&self.decoding).map(|active| &active.session);
+        let common = running.chain(&self.idle).map(|session| session.common_start(prompt)).max().unwrap_or(0);
+        let mut slot = self.shared.lock_engine();
+        // After a lost device, the next step finds out.
+        let Some(engine) = slot.engine() else { return true };
+        let (pools, groups) = (engine.pools.lock(), &self.shared.artifact.plan().kv_groups);
+        groups.iter().zip(pools.iter()).enumerate().all(|(index, (group, pool))| {
+            // Recurrent state does not grow, and has a page for each session.
+            if group.is_state() {
+                return true;
+            }
+            let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
+            let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
+            let needed = all.saturating_sub(common / group.page_tokens) + n_running as u32;
+            needed <= pool.n_free() + idle.sum::<u32>()
+        })
+    }
+
+    /// Makes pages free, after a step that found none. `false`: only one sequence has any.
+    pub(super) fn reclaim(&mut self) -> bool {
+        let has_pages = |session: &&mut Session| session.tables().iter().any(|table| table.pages().next().is_some());
+        if let Some(session) = self.idle.iter_mut().find(has_pages) {
+            session.clear();
+            return true;
+        }
+        let newest = |active: &Active<R>| active.number;
+        let in_prefill = (0..self.prefill.len()).max_by_key(|&at| newest(&self.prefill[at]));
+        let decoding = (0..self.decoding.len()).max_by_key(|&at| newest(&self.decoding[at]));
+        let active = match (in_prefill, decoding) {
+            (Some(at), None) if self.prefill.len() > 1 => self.prefill.remove(at),
+            (None, Some(at)) if self.decoding.len() > 1 => Some(self.decoding.remove(at)),
+            (Some(one), Some(other)) if newest(&self.prefill[one]) > newest(&self.decoding[other]) => {
+                self.prefill.remove(one)
+            }
+            (Some(_), Some(at)) => Some(self.decoding.remove(at)),
+            _ => None,
+        };
+        active.map(|active| self.preempt(active)).is_some()
+    }
+
+    /// Puts a request back into the queue, by its number. Its tokens are its prompt then.
+    fn preempt(&mut self, active: Active<R>) {
+        let Active { number, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
+        // One that has not begun holds the pages of the session's last request, and none of its tokens.
+        let (prompt, resumes) = match has_begun {
+            true => ([session.tokens(), &rest].concat(), Some(session.samples())),
+            false => (rest, resumes),
+        };
+        session.clear();
+        self.idle.push_front(session);
+        let at = self.waiting.partition_point(|request| request.number < number);
+        self.waiting.insert(at, Waiting { number, prompt, sampling, receiver, resumes });
+        self.preemptions += 1;
+    }
+}
