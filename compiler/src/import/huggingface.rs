@@ -180,12 +180,20 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             continue;
         }
         let source = SourceTensor { name: source_name, stored, file };
+        let unknown = || CompileError::Unsupported {
+            what: format!("tensor {source_name} of {file_name}"),
+            detail: format!("{} as config.json describes it has no such weight", config.architecture),
+        };
+        let is_expected = |part: &String| expected.contains_key(part);
         let is_beside_blocks = |name: &str| weights.find(&format!("{name}{BLOCKS}")).is_some();
         if source_name.strip_suffix(SCALES).is_some_and(is_beside_blocks) {
             continue;
         }
         if let Some(stack) = transposed::packed_stack(config, &canonical) {
             let name = source_name.strip_suffix(BLOCKS).expect("it is a tensor of blocks");
+            if !stack.parts.iter().all(|(part, _)| is_expected(part)) {
+                return Err(unknown());
+            }
             let packed = Packed::Fp4(Arc::new(PackedFp4::open(name, stack.shape, &find)?));
             let [experts, outputs, inputs] = stack.shape;
             for (part, blocks) in stack.parts {
@@ -197,6 +205,9 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             continue;
         }
         if let Some(stack) = transposed::stack(config, &canonical) {
+            if !stack.parts.iter().all(|(part, _)| is_expected(part)) {
+                return Err(unknown());
+            }
             source.check_shape(&canonical, &stack.shape)?;
             for (part, elements) in stack.parts {
                 let tensor = source.strided(&expected[&part], elements)?;
@@ -205,16 +216,13 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             continue;
         }
         let parts = parts_of(config, &canonical);
-        if !parts.iter().all(|part| expected.contains_key(part)) {
+        if !parts.iter().all(is_expected) {
             // Some tools add biases of zeros.
             let bytes = || &file.map.bytes()[stored.offset_bytes..stored.offset_bytes + stored.bytes];
             if scheme.is_some() && canonical.ends_with(".bias") && bytes().iter().all(|byte| *byte == 0) {
                 continue;
             }
-            return Err(CompileError::Unsupported {
-                what: format!("tensor {source_name} of {file_name}"),
-                detail: format!("{} as config.json describes it has no such weight", config.architecture),
-            });
+            return Err(unknown());
         }
         let stack = stacked_experts(config, &canonical);
         let whole_rows: usize = parts.iter().map(|part| expected[part][0]).sum();
