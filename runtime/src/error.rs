@@ -193,6 +193,11 @@ pub enum RunError {
     },
     /// No tokens were given, but at least one is needed to compute logits.
     NoTokens,
+    /// Texts were to be independent of other requests, together with what makes them depend on those.
+    NotDeterministic {
+        /// What that is.
+        with: &'static str,
+    },
     /// A model was to draft for another one, whose tokenizer differs.
     OtherVocabulary {
         /// Names of the model that was to draft, and of the other.
@@ -387,6 +392,9 @@ impl fmt::Display for RunError {
                 write!(f, "token id {token} is unknown: the vocabulary has {vocab_size} entries")
             }
             RunError::NoTokens => write!(f, "no tokens given: at least one is needed to get logits"),
+            RunError::NotDeterministic { with } => {
+                write!(f, "texts cannot be independent of other requests with {with}: one of both must be off")
+            }
             RunError::OtherVocabulary { names: [draft, larger] } => {
                 write!(f, "{draft} cannot draft for {larger}: their tokenizers differ")
             }

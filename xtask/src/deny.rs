@@ -23,19 +23,19 @@ pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
         return skipped.skip("dependencies", "cargo-deny cannot be installed");
     };
     for workspace in WORKSPACES {
-        run(deny_command(&deny, workspace).args(["check", "--config", POLICY, "licenses", "bans", "sources"]))?;
+        run(deny_command(&deny, workspace).args(["check", "licenses", "bans", "sources"]))?;
     }
-    if run(deny_command(&deny, WORKSPACES[0]).args(["fetch", "--config", POLICY, "db"])).is_err() {
+    if run(deny_command(&deny, WORKSPACES[0]).args(["fetch", "db"])).is_err() {
         return skipped.skip("advisories", "the database of advisories cannot be fetched");
     }
-    WORKSPACES.iter().try_for_each(|workspace| {
-        run(deny_command(&deny, workspace).args(["check", "--config", POLICY, "--disable-fetch", "advisories"]))
-    })
+    WORKSPACES
+        .iter()
+        .try_for_each(|workspace| run(deny_command(&deny, workspace).args(["--offline", "check", "advisories"])))
 }
 
 fn deny_command(deny: &PathBuf, workspace: &str) -> Command {
     let mut command = Command::new(deny);
-    command.args(["--manifest-path", workspace, "--workspace", "--log-level", "warn"]);
+    command.args(["--config", POLICY, "--manifest-path", workspace, "--workspace", "--log-level", "warn"]);
     command
 }
 

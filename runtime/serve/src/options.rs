@@ -44,6 +44,8 @@ pub struct ServeOptions {
     pub verbose: bool,
     /// Most tokens of a prompt in one step; `None`, the default: 512.
     pub batch_tokens: Option<u32>,
+    /// Whether each text is that which its request would get alone, at the cost of throughput. Default: no.
+    pub deterministic: bool,
     /// Where conversations are kept when other ones need their memory, and across restarts; `None`, the default: nowhere.
     pub kv_cache: Option<KvCacheOptions>,
     /// The model's name in responses and in `/v1/models`; `None`, the default: the name in the artifact.
@@ -134,6 +136,7 @@ impl Default for ServeOptions {
             splits_reasoning: true,
             verbose: false,
             batch_tokens: None,
+            deterministic: false,
             kv_cache: None,
             model_name: None,
             aliases: Vec::new(),

@@ -57,6 +57,7 @@ impl Server {
             let opened = opened.map_err(|source| ServeError::KvCache { folder: folder.clone(), source });
             scheduler.set_kv_store(Some(opened?));
         }
+        scheduler.set_deterministic(options.deterministic)?;
         let (sender, commands) = mpsc::channel();
         let handler = Arc::new(RequestHandler::new(model, &options, sender.clone())?);
         let (access, shown) = (Access::of(&options), Shown::of(&options));

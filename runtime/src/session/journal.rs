@@ -56,6 +56,11 @@ impl Journal {
         self.steps.iter().take_while(|step| step.rope_variant == rope_variant).map(|step| step.n_tokens).sum()
     }
 
+    /// Tokens from the first on that steps of these programs appended.
+    pub fn len_of_steps(&self, is_one: impl Fn(usize) -> bool) -> u32 {
+        self.steps.iter().take_while(|step| is_one(step.program)).map(|step| step.n_tokens).sum()
+    }
+
     /// A step of `program` that appends `tokens`.
     pub fn append(&mut self, tokens: &[u32], program: usize, rope_variant: u32) {
         self.tokens.extend_from_slice(tokens);

@@ -79,6 +79,11 @@ impl Sequence {
         self.journal.len_of_variant(rope_variant)
     }
 
+    /// Tokens from the first on that steps of these programs appended.
+    pub fn len_of_steps(&self, is_one: impl Fn(usize) -> bool) -> u32 {
+        self.journal.len_of_steps(is_one)
+    }
+
     /// The engine that its tables are valid for.
     pub fn generation(&self) -> Option<u64> {
         self.cache.as_ref().map(|cache| cache.generation)

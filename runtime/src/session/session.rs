@@ -325,6 +325,20 @@ impl Session {
         self.len_tokens()
     }
 
+    /// Keeps the first tokens that were fed in whole parts of `part_tokens`, without a sample.
+    pub(crate) fn keep_reproducible_start(&mut self, part_tokens: u32) {
+        let fed = {
+            let mut slot = self.shared.lock_engine();
+            let shapes = slot.engine().map(|engine| engine.programs.shapes.as_slice()).unwrap_or_default();
+            self.sequence.len_of_steps(|program| shapes.get(program).is_some_and(|shape| !shape.samples))
+        };
+        let mut whole_parts = (0..=fed / part_tokens).rev().map(|parts| parts * part_tokens);
+        let kept = whole_parts.find(|&len| self.sequence.exclusive_start(len) == len).unwrap_or(0);
+        if self.truncate(kept).is_err() {
+            self.clear();
+        }
+    }
+
     /// Begins with the whole pages of `donor` whose tokens `prompt` begins with, if those are more tokens than it has: both hold them, and
     /// neither writes them again. Nothing changes where the device was lost since. Waits for steps of others.
     pub(crate) fn adopt_start(&mut self, donor: &Session, prompt: &[u32]) {

@@ -55,6 +55,9 @@ pub struct ServeArgs {
     /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub kv_tokens: Option<u32>,
+    /// Each text is that which its request would get alone: sequences take steps of their own, which costs throughput
+    #[arg(long, conflicts_with_all = ["kv_tokens", "kv_cache"], help_heading = SAMPLING, hide_short_help = true)]
+    pub deterministic: bool,
     /// Folder where conversations are kept when others need their memory, and for the next start; a prompt that begins with one of them is
     /// read from there instead of computed
     #[arg(long, value_name = "DIR", help_heading = MEMORY, hide_short_help = true)]

@@ -20,6 +20,7 @@
 //! the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed again later, and its text continues. The oldest request
 //! is never interrupted, so that each comes to its end.
 
+mod deterministic;
 mod kept;
 mod pages;
 
@@ -62,6 +63,8 @@ pub struct Scheduler<R> {
     /// `None`: sequences do not speculate.
     speculation: Option<Speculation>,
     times: StepTimes,
+    /// Each text is that of its request alone.
+    deterministic: bool,
     /// `None`: what sequences have computed is not written.
     kv_store: Option<KvStore>,
     kv_store_error: Option<io::Error>,
@@ -192,6 +195,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
+            deterministic: false,
             kv_store: None,
             kv_store_error: None,
         })
@@ -324,9 +328,15 @@ impl<R: TokenReceiver> Scheduler<R> {
             return receiver.begin(0);
         }
         session.keep_common_start(rest);
+        if self.deterministic {
+            session.keep_reproducible_start(self.max_prefill_tokens as u32);
+        }
         let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
         if let Some(donor) = donors.max_by_key(|donor| donor.common_start(rest)) {
             session.adopt_start(donor, rest);
+            if self.deterministic {
+                session.keep_reproducible_start(self.max_prefill_tokens as u32);
+            }
         }
         if let Some(store) = &mut self.kv_store {
             session.restore(store, rest);
@@ -417,7 +427,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the
     /// pause that they may wait.
     fn prefill_tokens(&self) -> usize {
-        match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty()) {
+        match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty() && !self.deterministic) {
             Some(tokens_per_s) => tokens_in_pause(tokens_per_s).min(self.max_prefill_tokens),
             None => self.max_prefill_tokens,
         }
@@ -426,6 +436,9 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// Steps of all decoding sequences, at most `max_steps`; those that have a draft get one before it that verifies the draft, and where all
     /// do, no other.
     fn decode(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
+        if self.deterministic {
+            return self.decode_in_turn(max_steps, after_step);
+        }
         let n_sequences = self.decoding.len();
         match self.verify_drafts(after_step) {
             0 => self.decode_together(max_steps, after_step),

@@ -109,6 +109,7 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     options.reasoning = args.reasoning != ReasoningOption::Off;
     options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
+    options.deterministic = args.deterministic;
     let max_bytes = args.kv_cache_size;
     options.kv_cache = args.kv_cache.clone().map(|folder| KvCacheOptions { folder, max_bytes });
     options.vertex = vertex::paths();
