@@ -82,7 +82,8 @@ fn run(scheduler: &mut Scheduler<Recorder>, arrivals: &[usize]) -> Vec<Vec<u32>>
     let mut numbers: Vec<Numbers> = Vec::new();
     let mut ticks = 0;
     while !waiting.is_empty() || !scheduler.is_idle() {
-        while let Some(((prompt, most), _)) = waiting.pop_front_if(|(_, at)| *at <= ticks) {
+        while waiting.front().is_some_and(|(_, at)| *at <= ticks) {
+            let ((prompt, most), _) = waiting.pop_front().expect("it is at the front");
             let receiver = Recorder { text: Text::default(), numbers: Numbers::default(), most };
             numbers.push(receiver.numbers.clone());
             scheduler.submit(Request { prompt, sampling: Sampling::default(), receiver });
