@@ -114,16 +114,14 @@ fn a_conversation_goes_on_with_the_same_numbers_in_another_process() {
         drop((scheduler, model));
 
         let model = load(&compiled.artifact_path(), 1);
-        let mut scheduler = with_store(&model, folder.path());
-        assert_eq!(ask(&mut scheduler, &question, 6), first, "{family}");
-        assert_eq!(ask(&mut scheduler, &text(3, 80), 3).cached_tokens, 0, "{family}: another one takes the session");
-        assert!(ask(&mut scheduler, &more(&first), 6) == expected, "{family}: after another one");
-        drop((scheduler, model));
+        assert_eq!(ask(&mut with_store(&model, folder.path()), &question, 6), first, "{family}");
+        drop(model);
 
         let model = load(&compiled.artifact_path(), 1);
         let mut scheduler = with_store(&model, folder.path());
-        assert!(ask(&mut scheduler, &more(&first), 6).tokens == expected.tokens, "{family}: after a restart");
+        assert!(ask(&mut scheduler, &more(&first), 6) == expected, "{family}: after a restart");
         let third = [&more(&first)[..], &expected.tokens, &text(4, 70)].concat();
+        assert_eq!(ask(&mut scheduler, &text(3, 440), 3).cached_tokens, 0, "{family}: another one takes its pages");
         let again = ask(&mut scheduler, &third, 2);
         assert!(again.cached_tokens >= 105, "{family}: {}", again.cached_tokens);
         assert!(scheduler.take_kv_store_error().is_none());
@@ -141,7 +139,7 @@ fn a_part_of_what_is_kept_is_enough() {
         let (system, questions) = (text(1, 90), [text(2, 40), text(3, 40)]);
         let [first, second] = questions.map(|question| [&system[..], &question].concat());
         ask(&mut scheduler, &first, 2);
-        ask(&mut scheduler, &text(5, 100), 2);
+        ask(&mut scheduler, &text(5, 440), 2);
         let answer = ask(&mut scheduler, &second, 4);
         assert_eq!(answer.cached_tokens, expected, "{family}");
         let mut alone = model.scheduler::<Recorder>();
@@ -151,6 +149,32 @@ fn a_part_of_what_is_kept_is_enough() {
         }
         assert_eq!(ask(&mut alone.expect("slots"), &second, 4).tokens, answer.tokens, "{family}");
     }
+}
+
+/// More conversations than sessions: each continues from the pages that it kept, and those used longest ago are given up first.
+#[test]
+fn conversations_without_a_session_keep_their_pages() {
+    let compiled = compiled("llama-tied");
+    let model = load(&compiled.artifact_path(), 1);
+    // Sixteen pages of 32 tokens, four for each.
+    assert_eq!(model.context_tokens(), 512);
+    let mut scheduler = model.scheduler().expect("slots");
+    let questions = [1, 2, 3].map(|seed| text(seed, 110));
+    let answers = questions.each_ref().map(|question| ask(&mut scheduler, question, 4));
+    let continued = |number: usize| [&questions[number][..], &answers[number].tokens, &text(9, 5)].concat();
+    for number in [0, 1, 2, 0] {
+        let cached = ask(&mut scheduler, &continued(number), 4).cached_tokens;
+        assert!(cached >= 96, "{cached} of conversation {number}");
+    }
+    assert_eq!(scheduler.running_pages(), 0);
+    // One that needs most of the cache.
+    assert_eq!(ask(&mut scheduler, &text(4, 400), 4).tokens.len(), 4);
+    let cached = [1, 0].map(|number| ask(&mut scheduler, &continued(number), 4).cached_tokens);
+    assert_eq!(cached[0], 0, "its pages were needed");
+    drop(scheduler);
+    // The numbers of an adopted start are those of its session.
+    let again = ask(&mut model.scheduler().expect("slots"), &questions[0], 4);
+    assert_eq!(again, answers[0]);
 }
 
 #[test]

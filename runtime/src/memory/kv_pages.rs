@@ -6,7 +6,8 @@
 //! physical       7    │    2    │   5         index in the group's pool, the same in all its layers
 //! ```
 //!
-//! Sequences that begin with the same tokens may hold the same pages, whole ones only: a page that several hold is never written.
+//! Sequences that begin with the same tokens may hold the same pages, whole ones only: a page that several hold is never written. A
+//! sequence that has ended may keep its pages for those that begin alike: they are not in use, and are given back when pages run out.
 //!
 //! A page of recurrent state is that of all tokens so far. Each step changes it, so that a sequence continues at the position behind its
 //! last step or starts from zero, and no page of it is shared.
@@ -21,8 +22,12 @@ use unicorn_artifact::KvGroupPlan;
 /// The pages of one KV group: which are free, and how many sequences hold each of the others.
 pub struct PagePool {
     free: Vec<u32>,
-    /// One a page; 0: it is free.
+    /// Sequences that hold each page; 0: it is free.
     holders: Vec<u32>,
+    /// How many of them have ended.
+    ended_holders: Vec<u32>,
+    /// Pages that ended sequences alone hold.
+    n_kept: u32,
     in_use: PagesInUse,
 }
 
@@ -41,7 +46,7 @@ impl PagePools {
     }
 }
 
-/// Number of pages in all pools that sequences hold, each counted once. Clones share the count; any thread may read it.
+/// Number of pages in all pools that sequences hold which have not ended, each counted once. Clones share the count; any thread may read it.
 #[derive(Clone, Default)]
 pub struct PagesInUse(Arc<AtomicU32>);
 
@@ -55,12 +60,19 @@ impl PagesInUse {
 impl PagePool {
     /// A pool of `pages` free pages; the lowest is allocated first.
     pub fn new(pages: u32, in_use: &PagesInUse) -> PagePool {
-        PagePool { free: (0..pages).rev().collect(), holders: vec![0; pages as usize], in_use: in_use.clone() }
+        let none = vec![0; pages as usize];
+        let free = (0..pages).rev().collect();
+        PagePool { free, holders: none.clone(), ended_holders: none, n_kept: 0, in_use: in_use.clone() }
     }
 
     /// Pages that no sequence holds.
     pub fn n_free(&self) -> u32 {
         self.free.len() as u32
+    }
+
+    /// Pages that sequences alone hold which have ended.
+    pub fn n_kept(&self) -> u32 {
+        self.n_kept
     }
 
     /// Allocates a page. One must be free.
@@ -74,16 +86,45 @@ impl PagePool {
     /// One more sequence holds a page that another one holds.
     fn share(&mut self, page: u32) {
         debug_assert_ne!(self.holders[page as usize], 0, "a free page is shared by nobody");
+        if self.is_kept(page) {
+            self.n_kept -= 1;
+            self.in_use.0.fetch_add(1, Ordering::Relaxed);
+        }
         self.holders[page as usize] += 1;
     }
 
-    /// Ends one sequence's use of the page; if it was the last one, the page is free.
-    fn release(&mut self, page: u32) {
-        self.holders[page as usize] -= 1;
-        if self.holders[page as usize] == 0 {
+    /// One of the sequences that hold the page has ended, and holds it still.
+    fn keep(&mut self, page: u32) {
+        self.ended_holders[page as usize] += 1;
+        if self.is_kept(page) {
+            self.n_kept += 1;
             self.in_use.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A sequence holds the page no more; if it was the last one, the page is free. `has_ended`: it was one that had ended.
+    fn release(&mut self, page: u32, has_ended: bool) {
+        let was_kept = self.is_kept(page);
+        self.ended_holders[page as usize] -= u32::from(has_ended);
+        self.holders[page as usize] -= 1;
+        let is_free = self.holders[page as usize] == 0;
+        match (was_kept, is_free || self.is_kept(page)) {
+            (true, _) => self.n_kept -= u32::from(is_free),
+            (false, true) => {
+                self.n_kept += u32::from(!is_free);
+                self.in_use.0.fetch_sub(1, Ordering::Relaxed);
+            }
+            (false, false) => {}
+        }
+        if is_free {
             self.free.push(page);
         }
+    }
+
+    /// Whether ended sequences alone hold a page.
+    fn is_kept(&self, page: u32) -> bool {
+        let holders = self.holders[page as usize];
+        holders > 0 && holders == self.ended_holders[page as usize]
     }
 
     fn is_shared(&self, page: u32) -> bool {
@@ -94,7 +135,8 @@ impl PagePool {
 impl Drop for PagePool {
     /// Pages of a lost device count as released with their pool.
     fn drop(&mut self) {
-        self.in_use.0.fetch_sub((self.holders.len() - self.free.len()) as u32, Ordering::Relaxed);
+        let in_use = (self.holders.len() - self.free.len()) as u32 - self.n_kept;
+        self.in_use.0.fetch_sub(in_use, Ordering::Relaxed);
     }
 }
 
@@ -107,6 +149,8 @@ pub struct BlockTable {
     /// Logical page of `pages[0]`.
     first_page: u32,
     pages: VecDeque<u32>,
+    /// The sequence has ended, and keeps its pages.
+    has_ended: bool,
     /// Number of tokens that the recurrent state includes, with those of steps in flight. `None`: these are pages of a KV cache.
     state_at: Option<u32>,
 }
@@ -123,6 +167,7 @@ impl BlockTable {
             kept_behind_window: 0,
             first_page: 0,
             pages: VecDeque::with_capacity(max_pages as usize),
+            has_ended: false,
             state_at: group.is_state().then_some(0),
         }
     }
@@ -142,9 +187,10 @@ impl BlockTable {
         self.pages.iter().copied()
     }
 
-    /// Number of pages that no other sequence holds.
+    /// Number of pages that no other sequence holds but ended ones.
     pub fn n_exclusive_pages(&self, pool: &PagePool) -> u32 {
-        self.pages.iter().filter(|&&page| !pool.is_shared(page)).count() as u32
+        let holders = |page: u32| pool.holders[page as usize] - pool.ended_holders[page as usize];
+        self.pages.iter().filter(|&&page| holders(page) == 1).count() as u32
     }
 
     /// Prepares a step that appends positions `rows`: first releases the pages that none of its rows attends to, then
@@ -160,7 +206,7 @@ impl BlockTable {
         }
         let oldest_kept = self.oldest_kept(&rows);
         while !self.pages.is_empty() && (self.first_page + 1) * self.page_tokens <= oldest_kept {
-            self.pages.pop_front().into_iter().for_each(|page| pool.release(page));
+            self.pages.pop_front().into_iter().for_each(|page| pool.release(page, self.has_ended));
             self.first_page += 1;
         }
         for logical in self.end_page()..rows.end.div_ceil(self.page_tokens) {
@@ -198,7 +244,7 @@ impl BlockTable {
     pub fn truncate(&mut self, pool: &mut PagePool, len_tokens: u32) {
         let end_page = len_tokens.div_ceil(self.page_tokens);
         while self.end_page() > end_page && !self.pages.is_empty() {
-            self.pages.pop_back().into_iter().for_each(|page| pool.release(page));
+            self.pages.pop_back().into_iter().for_each(|page| pool.release(page, self.has_ended));
         }
         if len_tokens == 0 {
             self.first_page = 0;
@@ -233,6 +279,12 @@ impl BlockTable {
             self.pages.push_back(physical);
             adopted(logical, physical);
         }
+    }
+
+    /// The sequence has ended, and keeps its pages until the table is truncated.
+    pub fn end(&mut self, pool: &mut PagePool) {
+        self.has_ended = true;
+        self.pages.iter().for_each(|&page| pool.keep(page));
     }
 
     /// The logical pages that the sequence holds.
@@ -471,7 +523,8 @@ mod tests {
         }
     }
 
-    /// Sequences begin, grow, share a beginning, are cut back and end in random order: no page is lost or written by two.
+    /// Sequences begin, grow, share a beginning, are cut back and end in random order, also those that have ended: no page is lost or written by
+    /// two.
     #[test]
     fn no_page_is_lost_or_written_by_two() {
         for window in [None, Some(6)] {
@@ -481,6 +534,7 @@ mod tests {
             // Too few pages for all sequences at their longest.
             let mut pool = PagePool::new(4 * limit, &in_use);
             let mut tables: Vec<(BlockTable, u32)> = (0..6).map(|_| (BlockTable::new(&group, limit), 0)).collect();
+            let mut ended: VecDeque<(BlockTable, u32)> = VecDeque::new();
             let mut state = 7_u32;
             let mut random = |below: u32| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -489,7 +543,27 @@ mod tests {
             for _ in 0..20_000 {
                 let (index, donor) = (random(6) as usize, random(6) as usize);
                 let (mut table, mut len) = std::mem::replace(&mut tables[index], (BlockTable::new(&group, limit), 0));
-                match random(3) {
+                match random(5) {
+                    3 if len > 0 => {
+                        let empty = BlockTable::new(&group, limit);
+                        let mut kept = std::mem::replace(&mut table, empty);
+                        kept.end(&mut pool);
+                        ended.push_back((kept, std::mem::take(&mut len)));
+                    }
+                    4 => {
+                        if random(2) == 0
+                            && let Some((mut kept, _)) = ended.pop_front()
+                        {
+                            kept.truncate(&mut pool, 0);
+                        } else if let Some((given, given_len)) = ended.back() {
+                            let to = given_len / 4 * 4;
+                            if to > 0 && given.can_continue_at(to) {
+                                table.truncate(&mut pool, 0);
+                                table.adopt(&mut pool, given, to, |_, _| ());
+                                len = to;
+                            }
+                        }
+                    }
                     0 => {
                         let to = random(len + 1);
                         let to = if table.is_inside_shared_page(&pool, to) { to / 4 * 4 } else { to };
@@ -514,12 +588,16 @@ mod tests {
                     }
                 }
                 tables[index] = (table, len);
-                let mut held = vec![0; pool.holders.len()];
-                let pages = tables.iter().flat_map(|(table, _)| &table.pages);
-                pages.for_each(|&page| held[page as usize] += 1);
-                assert_eq!(held, pool.holders);
-                assert_eq!(held.iter().filter(|&&holders| holders == 0).count(), pool.free.len());
-                assert_eq!(in_use.count() as usize, held.len() - pool.free.len());
+                let [mut running, mut all] = [(); 2].map(|()| vec![0; pool.holders.len()]);
+                for page in tables.iter().flat_map(|(table, _)| &table.pages) {
+                    running[*page as usize] += 1;
+                    all[*page as usize] += 1;
+                }
+                ended.iter().flat_map(|(table, _)| &table.pages).for_each(|&page| all[page as usize] += 1);
+                let held_by = |holders: &[u32]| holders.iter().filter(|&&holders| holders > 0).count();
+                assert_eq!(all, pool.holders);
+                assert_eq!((in_use.count() as usize, all.len() - held_by(&all)), (held_by(&running), pool.free.len()));
+                assert_eq!(pool.n_kept() as usize, held_by(&all) - held_by(&running));
             }
         }
     }

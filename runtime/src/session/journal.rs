@@ -41,6 +41,11 @@ impl Journal {
         Journal { tokens: Vec::with_capacity(capacity), steps: Vec::with_capacity(capacity) }
     }
 
+    /// Tokens that it has room for.
+    pub fn capacity(&self) -> u32 {
+        self.tokens.capacity() as u32
+    }
+
     /// All tokens, in order.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens

@@ -185,6 +185,13 @@ impl Shared {
         self.artifact.plan().kv_groups.iter().map(table).collect()
     }
 
+    /// How many of its tokens a sequence could keep to continue with `prompt`: see [`crate::Session::common_start`].
+    pub fn usable_start(&self, sequence: &Sequence, prompt: &[u32]) -> u32 {
+        let rope_variant = self.model().rope_variant(prompt.len() as u32);
+        let common = common_start(sequence.tokens(), prompt).min(sequence.len_of_variant(rope_variant));
+        if sequence.first_cached_position(common, self.generation()).is_none() { common } else { 0 }
+    }
+
     /// Whether sequences can need more pages than there are.
     pub fn pages_can_run_out(&self) -> bool {
         let request = &self.decided.request;
@@ -339,5 +346,25 @@ impl EngineSlot {
     /// The engine if it is there.
     pub fn engine(&mut self) -> Option<&mut Engine> {
         self.engine.as_mut()
+    }
+}
+
+/// Tokens that both begin with, but not the prompt's last one.
+fn common_start(cached: &[u32], prompt: &[u32]) -> u32 {
+    let common = cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    common.min(prompt.len().saturating_sub(1)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_start_is_kept_but_for_the_last_token() {
+        assert_eq!(common_start(&[], &[1, 2]), 0);
+        assert_eq!(common_start(&[1, 2, 3], &[1, 2, 4, 5]), 2);
+        assert_eq!(common_start(&[1, 2], &[1, 2, 3]), 2);
+        assert_eq!(common_start(&[1, 2, 3], &[1, 2]), 1);
+        assert_eq!(common_start(&[1, 2], &[]), 0);
     }
 }

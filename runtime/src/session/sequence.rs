@@ -1,6 +1,6 @@
 //! A sequence's tokens and its pages of the KV cache, without the model that it runs on.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use unicorn_artifact::kv_segment::{KvPages, KvStep, pages_of};
 use unicorn_artifact::{KvGroupPlan, KvSegment};
@@ -186,6 +186,21 @@ impl Sequence {
         Ok(())
     }
 
+    /// Its tokens and pages as a sequence that has ended, of which others can adopt the start; this one is empty then, with `tables`. `None`, and
+    /// nothing changes: its cache is not that of the engine of this generation.
+    pub fn end(&mut self, tables: Vec<BlockTable>, generation: u64) -> Option<EndedSequence> {
+        let cache = self.cache.take_if(|cache| cache.generation == generation && cache.replay.is_none())?;
+        let context_tokens = self.journal.capacity();
+        let mut ended = Sequence::new(self.slot, tables, context_tokens);
+        std::mem::swap(&mut ended.tables, &mut self.tables);
+        std::mem::swap(&mut ended.journal, &mut self.journal);
+        for (table, pool) in ended.tables.iter_mut().zip(cache.pools.lock().iter_mut()) {
+            table.end(pool);
+        }
+        ended.cache = Some(cache);
+        Some(EndedSequence(ended))
+    }
+
     /// The largest length, at most `len_tokens`, at which it may append: not in the middle of a page that another sequence holds.
     pub fn exclusive_start(&self, len_tokens: u32) -> u32 {
         let Some(Cache { pools, replay: None, .. }) = &self.cache else { return len_tokens };
@@ -330,6 +345,23 @@ impl Sequence {
         if let Some(cache) = self.cache.take() {
             truncate(&mut self.tables, &cache.pools, 0);
         }
+    }
+}
+
+/// A sequence that has ended and keeps its pages, which it gives back when it is dropped. It has no slot.
+pub struct EndedSequence(Sequence);
+
+impl Deref for EndedSequence {
+    type Target = Sequence;
+
+    fn deref(&self) -> &Sequence {
+        &self.0
+    }
+}
+
+impl Drop for EndedSequence {
+    fn drop(&mut self) {
+        self.0.truncate(0);
     }
 }
 

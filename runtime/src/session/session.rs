@@ -12,7 +12,7 @@ use crate::program::chunks::{Chunk, StepOutput, next_chunk};
 use crate::session::kv_store::KvStore;
 use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
-use crate::session::sequence::{Sequence, SequencePart};
+use crate::session::sequence::{EndedSequence, Sequence, SequencePart};
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{DraftCounts, Speculation};
 use crate::session::speculation::verify::{ChooseToken, Verified, verify};
@@ -21,6 +21,7 @@ use crate::session::tokens::{SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
 use crate::step::sampling::{Sampled, Sampling};
+use crate::step::stop::Stop;
 use crate::vk::Failure;
 
 /// One sequence: its tokens and its pages of the KV cache.
@@ -310,9 +311,23 @@ impl Session {
     /// recurrent state includes more tokens.
     /// The prompt's last token is always fed, because its logits are needed. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
-        let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
-        let common = common_start(self.tokens(), prompt).min(self.sequence.len_of_variant(rope_variant));
-        if self.first_cached_position(common).is_none() { common } else { 0 }
+        self.shared.usable_start(&self.sequence, prompt)
+    }
+
+    /// Its tokens and pages.
+    pub(crate) fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// Gives up all it has for a prompt that shares less than half of it, and returns that for later ones; `None`: it goes on from what it
+    /// has, or that is of no use to others.
+    pub(crate) fn end_for(&mut self, prompt: &[u32]) -> Option<EndedSequence> {
+        if self.shared.has_state() || 2 * self.common_start(prompt) >= self.len_tokens() {
+            return None;
+        }
+        let ended = self.sequence.end(self.shared.empty_tables(), self.shared.generation())?;
+        self.offered_tokens = 0;
+        Some(ended)
     }
 
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has given back what the
@@ -341,15 +356,15 @@ impl Session {
 
     /// Begins with the whole pages of `donor` whose tokens `prompt` begins with, if those are more tokens than it has: both hold them, and
     /// neither writes them again. Nothing changes where the device was lost since. Waits for steps of others.
-    pub(crate) fn adopt_start(&mut self, donor: &Session, prompt: &[u32]) {
-        let len_tokens = donor.common_start(prompt);
+    pub(crate) fn adopt_start(&mut self, donor: &Sequence, prompt: &[u32]) {
+        let len_tokens = self.shared.usable_start(donor, prompt);
         if len_tokens <= self.len_tokens() {
             return;
         }
         let mut slot = self.shared.lock_engine();
         // A device that cannot be made ready is an error of the next step.
         if let Ok((generation, engine)) = self.shared.ready(&mut slot) {
-            self.sequence.adopt(&donor.sequence, len_tokens, engine, generation);
+            self.sequence.adopt(donor, len_tokens, engine, generation);
             self.offered_tokens = 0;
         }
     }
@@ -385,17 +400,21 @@ impl Session {
         store.add(&found, tokens, steps, groups, &payload).map_err(KeepError::Store)
     }
 
-    /// Continues from what `store` has of `prompt`, if that is worth reading it: more tokens than the sequence has. Returns whether it
-    /// does; otherwise nothing changes, or the sequence is empty. Waits for steps of others.
-    pub(crate) fn restore(&mut self, store: &mut KvStore, prompt: &[u32]) -> bool {
+    /// Continues from what `store` has of `prompt`, if that is worth reading it: more tokens than the sequence has. What cannot be read is
+    /// not found again. Waits for steps of others.
+    ///
+    /// # Errors
+    /// [`RunError::NoPages`] where other sequences hold too many; the sequence is empty then.
+    pub(crate) fn restore(&mut self, store: &mut KvStore, prompt: &[u32]) -> Result<(), RunError> {
         let rope_variant = self.shared.model().rope_variant(prompt.len() as u32);
         let found = store.find(prompt, rope_variant);
         if found.len_tokens < self.len_tokens() + MIN_SEGMENT_TOKENS {
-            return false;
+            return Ok(());
         }
         let groups = &self.shared.artifact.plan().kv_groups;
         let mut slot = self.shared.lock_engine();
-        let Ok((generation, engine)) = self.shared.ready(&mut slot) else { return false };
+        // A device that cannot be made ready is an error of the next step.
+        let Ok((generation, engine)) = self.shared.ready(&mut slot) else { return Ok(()) };
         let segments = store.segments(&found);
         let (vocab_size, programs) = (self.shared.model().vocab_size, &engine.programs.shapes);
         let is_possible = |segment: &&KvSegment| {
@@ -409,8 +428,11 @@ impl Session {
                 is_damaged = payload.is_none();
                 payload
             };
-            if self.sequence.restore(&segments, groups, engine, generation, &mut payload).is_err() {
+            if let Err(stop) = self.sequence.restore(&segments, groups, engine, generation, &mut payload) {
                 self.sequence.truncate(0);
+                if let Stop::Caller(error) = stop {
+                    return Err(error);
+                }
             }
         }
         drop(slot);
@@ -420,7 +442,7 @@ impl Session {
         }
         self.sequence.truncate(found.len_tokens);
         self.offered_tokens = self.len_tokens();
-        self.len_tokens() == found.len_tokens
+        Ok(())
     }
 
     /// Seconds that the device spent in this sequence's steps since the last call (those of a batch count for each
@@ -504,27 +526,8 @@ impl Session {
     }
 }
 
-fn common_start(cached: &[u32], prompt: &[u32]) -> u32 {
-    let common = cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-    common.min(prompt.len().saturating_sub(1)) as u32
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
         self.shared.end_sequence(&mut self.sequence);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_common_start_is_kept_but_for_the_last_token() {
-        assert_eq!(common_start(&[], &[1, 2]), 0);
-        assert_eq!(common_start(&[1, 2, 3], &[1, 2, 4, 5]), 2);
-        assert_eq!(common_start(&[1, 2], &[1, 2, 3]), 2);
-        assert_eq!(common_start(&[1, 2, 3], &[1, 2]), 1);
-        assert_eq!(common_start(&[1, 2], &[]), 0);
     }
 }

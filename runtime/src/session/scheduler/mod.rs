@@ -8,15 +8,16 @@
 //!                             in a tick             in each step
 //! ```
 //!
-//! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching). A prompt that
-//! begins as another session's tokens do, also of one that decodes, holds the same pages of the cache: equal system prompts, and the
+//! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching). When another
+//! prompt takes the session, its sequence has ended and keeps its pages as long as no step needs them. A prompt that
+//! begins as another sequence's tokens do, also of one that decodes or has ended, holds the same pages of the cache: equal system prompts, and the
 //! choices of one request, are computed once.
 //!
 //! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
 //! computed, before the step that it shares with the others.
 //!
 //! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_tokens`), a request also waits for pages. When a step
-//! finds none, sessions without a request give theirs back, the one that has been idle longest first; then the newest request goes back to
+//! finds none, ended sequences and then sessions without a request give theirs back, the one that has been idle longest first; then the newest request goes back to
 //! the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed again later, and its text continues. The oldest request
 //! is never interrupted, so that each comes to its end.
 
@@ -34,6 +35,7 @@ use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
 use crate::session::kv_store::KvStore;
 use crate::session::model_state::Shared;
+use crate::session::sequence::EndedSequence;
 use crate::session::session::Session;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
@@ -54,6 +56,8 @@ pub struct Scheduler<R> {
     decoding: Vec<Active<R>>,
     /// Sessions without a request, the one that has been idle longest first.
     idle: VecDeque<Session>,
+    /// Sequences that gave their session to another prompt and keep their pages, the one that was used longest ago first.
+    ended: VecDeque<EndedSequence>,
     /// Rate of the last tick that fed at least [`MIN_PREFILL_TOKENS`].
     prefill_tokens_per_s: Option<f64>,
     /// Most tokens of a prompt that are fed in a tick.
@@ -181,7 +185,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             return Err(RunError::NoProgram { wanted: "a token of each sequence of the batch" });
         }
         let idle = (0..shared.slots()).map(|_| Session::new(shared.clone())).collect::<Result<_, _>>()?;
-        let (waiting, prefill, decoding) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let (waiting, prefill, decoding, ended) = (VecDeque::new(), VecDeque::new(), Vec::new(), VecDeque::new());
         Ok(Scheduler {
             shared: shared.clone(),
             waiting,
@@ -190,6 +194,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             prefill,
             decoding,
             idle,
+            ended,
             prefill_tokens_per_s: None,
             max_prefill_tokens: MAX_PREFILL_TOKENS,
             logits: Vec::new(),
@@ -274,6 +279,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     pub fn tick(&mut self, after_step: &mut AfterStep<'_>) {
         self.drop_closed();
         self.admit();
+        self.make_pages_free();
         if self.prefill.is_empty() {
             self.decode(u32::MAX, after_step);
         } else {
@@ -327,19 +333,26 @@ impl<R: TokenReceiver> Scheduler<R> {
             session.clear();
             return receiver.begin(0);
         }
+        if let Some(ended) = session.end_for(rest) {
+            // The shorter beginnings of what has ended now are of no more use.
+            self.ended.retain(|earlier| !ended.tokens().starts_with(earlier.tokens()));
+            self.ended.push_back(ended);
+        }
         session.keep_common_start(rest);
         if self.deterministic {
             session.keep_reproducible_start(self.max_prefill_tokens as u32);
         }
         let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
-        if let Some(donor) = donors.max_by_key(|donor| donor.common_start(rest)) {
+        let donors = donors.map(Session::sequence).chain(self.ended.iter().map(|ended| &**ended));
+        if let Some(donor) = donors.max_by_key(|donor| self.shared.usable_start(donor, rest)) {
             session.adopt_start(donor, rest);
             if self.deterministic {
                 session.keep_reproducible_start(self.max_prefill_tokens as u32);
             }
         }
+        used_last(&mut self.ended, session.tokens());
         if let Some(store) = &mut self.kv_store {
-            session.restore(store, rest);
+            while session.restore(store, rest).is_err() && self.ended.pop_front().is_some() {}
         }
         match *resumes {
             Some(n_samples) => session.resume_samples(n_samples),
@@ -626,6 +639,14 @@ impl<R: TokenReceiver> Scheduler<R> {
             true => self.decoding.push(active),
             false => self.idle.push_back(active.session),
         }
+    }
+}
+
+/// Moves the sequence of which a session has taken the start behind those that were used before.
+fn used_last(ended: &mut VecDeque<EndedSequence>, start: &[u32]) {
+    if let Some(at) = ended.iter().rposition(|one| !start.is_empty() && one.tokens().starts_with(start)) {
+        let one = ended.remove(at).expect("it was just found");
+        ended.push_back(one);
     }
 }
 

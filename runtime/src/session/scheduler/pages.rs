@@ -4,7 +4,37 @@ use super::{Active, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver, Waiting};
 use crate::session::session::Session;
 
 impl<R: TokenReceiver> Scheduler<R> {
-    /// Whether the pages that are free or of idle sessions are enough for a prompt and one more page of each running sequence.
+    /// Gives pages of ended sequences back until the next steps find some, and those that a lost device had.
+    pub(super) fn make_pages_free(&mut self) {
+        let generation = self.shared.generation();
+        self.ended.retain(|ended| ended.generation() == Some(generation));
+        while !self.ended.is_empty() && !self.has_free_pages() {
+            self.ended.pop_front();
+        }
+    }
+
+    /// Tokens of the first prompt that its next step feeds, after what it takes from an ended sequence.
+    fn next_fed_tokens(&self) -> u32 {
+        let Some(first) = self.prefill.front() else { return 0 };
+        let common = self.ended.iter().map(|ended| self.shared.usable_start(ended, &first.rest)).max();
+        let common = common.filter(|_| !first.has_begun).unwrap_or(0);
+        (first.rest.len() as u32 - common).min(MAX_PREFILL_TOKENS as u32)
+    }
+
+    /// Whether each running sequence finds a page, and the first prompt those of its next step.
+    fn has_free_pages(&self) -> bool {
+        let n_fed = self.next_fed_tokens();
+        let n_running = (self.prefill.len() + self.decoding.len()) as u32;
+        let mut slot = self.shared.lock_engine();
+        let Some(engine) = slot.engine() else { return false };
+        let (pools, groups) = (engine.pools.lock(), &self.shared.artifact.plan().kv_groups);
+        groups
+            .iter()
+            .zip(pools.iter())
+            .all(|(group, pool)| group.is_state() || pool.n_free() >= n_running + n_fed.div_ceil(group.page_tokens))
+    }
+
+    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt and one more page of each running sequence.
     /// Without running sequences they always are.
     pub(super) fn has_pages_for(&self, prompt: &[u32]) -> bool {
         let n_running = self.prefill.len() + self.decoding.len();
@@ -25,13 +55,16 @@ impl<R: TokenReceiver> Scheduler<R> {
             let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
             let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
             let needed = all.saturating_sub(common / group.page_tokens) + n_running as u32;
-            needed <= pool.n_free() + idle.sum::<u32>()
+            needed <= pool.n_free() + pool.n_kept() + idle.sum::<u32>()
         })
     }
 
     /// Makes pages free, after a step that found none. `false`: only one sequence has any.
     pub(super) fn reclaim(&mut self) -> bool {
         let has_pages = |session: &&mut Session| session.tables().iter().any(|table| table.pages().next().is_some());
+        if self.ended.pop_front().is_some() {
+            return true;
+        }
         if let Some(session) = self.idle.iter_mut().find(has_pages) {
             session.clear();
             return true;
