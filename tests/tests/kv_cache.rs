@@ -151,6 +151,28 @@ fn a_part_of_what_is_kept_is_enough() {
     }
 }
 
+/// A conversation that is longer than the context of another start: its beginning fits.
+#[test]
+fn a_shorter_context_takes_the_beginning_of_a_long_conversation() {
+    let compiled = compiled("llama-tied");
+    let folder = tempfile::tempdir().unwrap();
+    let question = text(1, 400);
+    let model = load(&compiled.artifact_path(), 1);
+    ask(&mut with_store(&model, folder.path()), &question, 2);
+    let other = [&question[..150], &text(2, 20)].concat();
+    drop(model);
+    let with_context = LoadOptions::default().with(|options| {
+        options.device = DeviceChoice::Name(std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+        (options.slots, options.context_tokens) = (2, Some(192));
+    });
+    let model = Model::load(&compiled.artifact_path(), &with_context).expect("it loads");
+    let mut scheduler = with_store(&model, folder.path());
+    let answer = ask(&mut scheduler, &other, 8);
+    assert_eq!(answer.cached_tokens, 150);
+    drop(scheduler);
+    assert_eq!(ask(&mut model.scheduler().expect("slots"), &other, 8).tokens, answer.tokens);
+}
+
 /// More conversations than sessions: each continues from the pages that it kept, and those used longest ago are given up first.
 #[test]
 fn conversations_without_a_session_keep_their_pages() {

@@ -335,13 +335,13 @@ impl BlockTable {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use unicorn_artifact::Tier;
     use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 
-    fn group(window_tokens: Option<u32>) -> KvGroupPlan {
+    pub fn group(window_tokens: Option<u32>) -> KvGroupPlan {
         KvGroupPlan {
             window_tokens,
             n_layers: 1,

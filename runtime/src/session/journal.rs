@@ -56,9 +56,16 @@ impl Journal {
         self.tokens.len() as u32
     }
 
-    /// Tokens from the first on that were fed with LongRoPE's frequencies of this variant.
-    pub fn len_of_variant(&self, rope_variant: u32) -> u32 {
-        self.steps.iter().take_while(|step| step.rope_variant == rope_variant).map(|step| step.n_tokens).sum()
+    /// Tokens from the first on, at most `most`, that were fed with LongRoPE's frequencies of this variant.
+    pub fn len_of_variant(&self, rope_variant: u32, most: u32) -> u32 {
+        let mut len = 0;
+        for step in self.steps.iter().take_while(|step| step.rope_variant == rope_variant) {
+            len += step.n_tokens;
+            if len >= most {
+                return most;
+            }
+        }
+        len
     }
 
     /// Tokens from the first on that steps of these programs appended.
@@ -144,7 +151,8 @@ mod tests {
         journal.append(&[4], 5, 0);
         journal.append(&[5], 5, 1);
         assert_eq!(entries(&journal), [(7, 0, vec![1, 2, 3]), (5, 3, vec![4]), (5, 4, vec![5])]);
-        assert_eq!((journal.len_of_variant(0), journal.len_of_variant(1)), (4, 0));
+        assert_eq!([2, 4, 9].map(|most| journal.len_of_variant(0, most)), [2, 4, 4]);
+        assert_eq!(journal.len_of_variant(1, 9), 0);
         journal.truncate(9);
         assert_eq!(journal.len_tokens(), 5);
         journal.truncate(2);

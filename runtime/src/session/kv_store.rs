@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use unicorn_artifact::kv_segment::{KvPages, KvStep};
 use unicorn_artifact::{KvGroupPlan, KvSegment};
@@ -47,9 +47,13 @@ pub struct Found {
 }
 
 const EXTENSION: &str = "kv";
+const PARTIAL: &str = "kv-partial";
+/// Longer than any segment takes to write.
+const MAX_WRITING: Duration = Duration::from_secs(600);
 
 impl KvStore {
-    /// The segments in `folder`, which is made if it is not there, of at most `max_bytes` together. Files that are no segments stay.
+    /// The segments in `folder`, which is made if it is not there, of at most `max_bytes` together. Other files stay, but for what programs
+    /// left that were ended while they wrote.
     ///
     /// # Errors
     /// When the folder cannot be made or read.
@@ -64,14 +68,11 @@ impl KvStore {
         let mut segments = HashMap::new();
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
-            let read = || -> Option<(Key, Stored)> {
-                let mut file = File::open(&path).ok().filter(|_| path.extension().is_some_and(|is| is == EXTENSION))?;
-                let metadata = file.metadata().ok()?;
-                let segment = KvSegment::read(&mut file).ok()?;
-                let stored = Stored { len_bytes: metadata.len(), used: metadata.modified().ok()?, segment };
-                Some((stored.segment.key(), stored))
-            };
-            segments.extend(read());
+            segments.extend(read(&path));
+            if is_left_over(&path) {
+                // Another program may have removed it.
+                let _ = fs::remove_file(&path);
+            }
         }
         let groups = groups.to_vec();
         Ok(KvStore { folder: folder.to_owned(), max_bytes, artifact, target: target.to_owned(), groups, segments })
@@ -150,9 +151,9 @@ impl KvStore {
         }
     }
 
-    /// What was found cannot be read: it is not found again.
-    pub fn forget(&mut self, found: &Found) {
-        found.keys.iter().for_each(|key| self.remove(key));
+    /// What was found cannot be read from this segment on: that is not found again.
+    pub fn forget(&mut self, found: &Found, number: usize) {
+        found.keys[number..].iter().for_each(|key| self.remove(key));
     }
 
     /// Writes the segment that follows `found`. One that is larger than all may be is not written.
@@ -184,7 +185,7 @@ impl KvStore {
         }
         self.make_room(len_bytes, found);
         let path = self.path(&key);
-        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let partial = path.with_extension(format!("{}.{PARTIAL}", std::process::id()));
         // What people say to a model is theirs alone.
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
@@ -239,25 +240,31 @@ impl KvStore {
     }
 }
 
+/// The segment in a file; `None`: it holds none.
+fn read(path: &Path) -> Option<(Key, Stored)> {
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    if path.extension()? != EXTENSION {
+        return None;
+    }
+    let segment = KvSegment::read(&mut File::open(path).ok()?).ok()?;
+    let stored = Stored { len_bytes: metadata.len(), used: metadata.modified().ok()?, segment };
+    Some((stored.segment.key(), stored))
+}
+
+/// Whether a file was being written long ago, by a program that was ended.
+fn is_left_over(path: &Path) -> bool {
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let age = modified.and_then(|modified| modified.elapsed().ok()).unwrap_or_default();
+    path.extension().is_some_and(|is| is == PARTIAL) && age > MAX_WRITING
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use unicorn_artifact::Tier;
     use unicorn_artifact::kv_segment::pages_of;
 
-    use super::*;
+    use crate::memory::kv_pages::tests::group;
 
-    fn group(window_tokens: Option<u32>) -> KvGroupPlan {
-        KvGroupPlan {
-            window_tokens,
-            n_layers: 1,
-            page_tokens: 4,
-            page_bytes: 16,
-            tier: Tier::Vram,
-            reason: String::new(),
-        }
-    }
+    use super::*;
 
     fn open(folder: &Path, max_bytes: u64, groups: &[KvGroupPlan]) -> KvStore {
         KvStore::open(folder, max_bytes, [1; 32], "generic", groups).unwrap()
@@ -296,7 +303,7 @@ mod tests {
             let found = store.find(&[1, 2, 3, 4, 5, 6, 7, 8, 100], 0);
             assert_eq!(
                 (store.payload(&found, 0).unwrap(), store.payload(&found, 1).unwrap()),
-                (vec![0; 64], vec![6; 32])
+                (vec![0; 1024], vec![6; 512])
             );
             assert_eq!(store.segments(&found)[1].tokens, [7, 8]);
             assert_eq!(store.find(&[1, 2, 3], 1), Found::default());
@@ -329,13 +336,19 @@ mod tests {
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, &bytes).unwrap();
         assert_eq!(store.payload(&found, 0), None);
-        store.forget(&found);
+        store.forget(&found, 0);
         assert!(!path.exists() && store.find(&[1, 2, 3], 0) == Found::default());
         bytes[60] ^= 1;
         fs::write(&path, &bytes).unwrap();
         fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+        let [old, new] = ["1.kv-partial", "2.kv-partial"].map(|name| folder.path().join(name));
+        for (path, age) in [(&old, 1000), (&new, 1)] {
+            let file = File::create(path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        }
         let again = open(folder.path(), 1 << 20, &[group(None)]);
         assert!(again.segments.is_empty() && path.exists() && folder.path().join("notes.txt").exists());
+        assert!(new.exists() && !old.exists());
     }
 
     #[test]

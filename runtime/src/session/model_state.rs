@@ -188,7 +188,7 @@ impl Shared {
     /// How many of its tokens a sequence could keep to continue with `prompt`: see [`crate::Session::common_start`].
     pub fn usable_start(&self, sequence: &Sequence, prompt: &[u32]) -> u32 {
         let rope_variant = self.model().rope_variant(prompt.len() as u32);
-        let common = common_start(sequence.tokens(), prompt).min(sequence.len_of_variant(rope_variant));
+        let common = sequence.len_of_variant(rope_variant, common_start(sequence.tokens(), prompt));
         if sequence.first_cached_position(common, self.generation()).is_none() { common } else { 0 }
     }
 

@@ -1,5 +1,6 @@
 //! A sequence's tokens and its pages of the KV cache, without the model that it runs on.
 
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use unicorn_artifact::kv_segment::{KvPages, KvStep, pages_of};
@@ -74,9 +75,9 @@ impl Sequence {
         self.journal.len_tokens()
     }
 
-    /// Tokens from the first on that were fed with LongRoPE's frequencies of this variant.
-    pub fn len_of_variant(&self, rope_variant: u32) -> u32 {
-        self.journal.len_of_variant(rope_variant)
+    /// Tokens from the first on, at most `most`, that were fed with LongRoPE's frequencies of this variant.
+    pub fn len_of_variant(&self, rope_variant: u32, most: u32) -> u32 {
+        self.journal.len_of_variant(rope_variant, most)
     }
 
     /// Tokens from the first on that steps of these programs appended.
@@ -145,11 +146,12 @@ impl Sequence {
         Some(part)
     }
 
-    /// Becomes the sequence of these segments, whose payloads `payload` reads. The last one's pages of sliding windows and recurrent state
-    /// are those that the next token depends on. If it fails, the sequence is empty.
+    /// Becomes the first `len_tokens` of the sequence of these segments, whose payloads `payload` reads. The last one's pages of sliding
+    /// windows and recurrent state are those that the token behind it depends on. If it fails, the sequence is empty.
     pub fn restore(
         &mut self,
         segments: &[&KvSegment],
+        len_tokens: u32,
         groups: &[KvGroupPlan],
         engine: &mut Engine,
         generation: u64,
@@ -157,38 +159,45 @@ impl Sequence {
     ) -> Result<(), Stop> {
         self.truncate(0);
         let Some(last) = segments.last() else { return Ok(()) };
-        let whole = |pages: &KvPages| pages.first_page..pages.first_page + pages.n_pages;
         let held = |(group, pages): (&KvGroupPlan, &KvPages)| match is_kept_whole(group) {
-            true => 0..whole(pages).end,
-            false => whole(pages),
+            true => 0..len_tokens.div_ceil(group.page_tokens),
+            false => pages.first_page..pages.first_page + pages.n_pages,
         };
         let held: Vec<Range<u32>> = groups.iter().zip(&last.groups).map(held).collect();
         self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
-        engine.restore(self.slot, &mut self.tables, &held, last.end())?;
+        engine.restore(self.slot, &mut self.tables, &held, len_tokens)?;
         for (number, segment) in segments.iter().enumerate() {
             let Some(payload) = payload(number) else {
                 self.truncate(0);
                 return Ok(());
             };
-            let mut at = 0;
+            let mut rest = &payload[..];
             for (index, (group, pages)) in groups.iter().zip(&segment.groups).enumerate() {
-                let len_bytes = group.bytes(pages.n_pages) as usize;
+                let of_group;
+                (of_group, rest) = rest.split_at(group.bytes(pages.n_pages) as usize);
                 if is_kept_whole(group) || number + 1 == segments.len() {
                     let first = (pages.first_page - held[index].start) as usize;
                     let physical: Vec<u32> =
                         self.tables[index].pages().skip(first).take(pages.n_pages as usize).collect();
-                    engine.write_pages(index, &physical, &payload[at..at + len_bytes])?;
+                    engine.write_pages(
+                        index,
+                        &physical,
+                        &first_pages(of_group, group, pages.n_pages, physical.len()),
+                    )?;
                 }
-                at += len_bytes;
             }
             self.journal.extend(segment);
         }
+        self.truncate(len_tokens);
         Ok(())
     }
 
     /// Its tokens and pages as a sequence that has ended, of which others can adopt the start; this one is empty then, with `tables`. `None`, and
-    /// nothing changes: its cache is not that of the engine of this generation.
+    /// nothing changes: it has no whole page, or its cache is not that of the engine of this generation.
     pub fn end(&mut self, tables: Vec<BlockTable>, generation: u64) -> Option<EndedSequence> {
+        if tables.iter().any(|table| table.page_tokens() > self.len_tokens()) {
+            return None;
+        }
         let cache = self.cache.take_if(|cache| cache.generation == generation && cache.replay.is_none())?;
         let context_tokens = self.journal.capacity();
         let mut ended = Sequence::new(self.slot, tables, context_tokens);
@@ -368,6 +377,15 @@ impl Drop for EndedSequence {
 /// Whether a sequence keeps the pages of all its tokens.
 fn is_kept_whole(group: &KvGroupPlan) -> bool {
     group.window_tokens.is_none() && !group.is_state()
+}
+
+/// Of a group's part of a payload with `n_pages` pages, the bytes of the first `n_first`: the same where these are all.
+fn first_pages<'p>(payload: &'p [u8], group: &KvGroupPlan, n_pages: u32, n_first: usize) -> Cow<'p, [u8]> {
+    if n_first == n_pages as usize {
+        return Cow::Borrowed(payload);
+    }
+    let (all, first) = (group.page_bytes as usize * n_pages as usize, group.page_bytes as usize * n_first);
+    Cow::Owned(payload.chunks_exact(all).flat_map(|of_layer| &of_layer[..first]).copied().collect())
 }
 
 fn truncate(tables: &mut [BlockTable], pools: &PagePools, len_tokens: u32) {

@@ -384,7 +384,8 @@ impl Session {
         let rope_variant = self.shared.model().rope_variant(len_tokens);
         let found = store.find_whole(self.tokens(), rope_variant);
         let from = found.len_tokens;
-        if len_tokens < from + MIN_SEGMENT_TOKENS || self.sequence.len_of_variant(rope_variant) < len_tokens {
+        if len_tokens < from + MIN_SEGMENT_TOKENS || self.sequence.len_of_variant(rope_variant, len_tokens) < len_tokens
+        {
             return Ok(());
         }
         let groups = &self.shared.artifact.plan().kv_groups;
@@ -421,14 +422,16 @@ impl Session {
             let fits = |step: &KvStep| programs.get(step.program as usize).is_some_and(|one| step.n_tokens <= one.rows);
             segment.steps.iter().all(fits) && segment.tokens.iter().all(|&token| token < vocab_size)
         };
-        let mut is_damaged = !segments.iter().all(is_possible);
-        if !is_damaged {
+        let mut damaged = segments.iter().position(|segment| !is_possible(segment));
+        if damaged.is_none() {
             let mut payload = |number| {
                 let payload = store.payload(&found, number);
-                is_damaged = payload.is_none();
+                damaged = payload.is_none().then_some(number);
                 payload
             };
-            if let Err(stop) = self.sequence.restore(&segments, groups, engine, generation, &mut payload) {
+            if let Err(stop) =
+                self.sequence.restore(&segments, found.len_tokens, groups, engine, generation, &mut payload)
+            {
                 self.sequence.truncate(0);
                 if let Stop::Caller(error) = stop {
                     return Err(error);
@@ -436,11 +439,10 @@ impl Session {
             }
         }
         drop(slot);
-        match is_damaged {
-            true => store.forget(&found),
-            false => store.touch(&found),
+        match damaged {
+            Some(number) => store.forget(&found, number),
+            None => store.touch(&found),
         }
-        self.sequence.truncate(found.len_tokens);
         self.offered_tokens = self.len_tokens();
         Ok(())
     }

@@ -42,14 +42,8 @@ pub fn idle_connections(server: &Server, count: usize, timeout: Duration) -> Row
         let connect = || TcpStream::connect(&server.address).expect("the system queues it");
         let idle: Vec<TcpStream> = (0..count).map(|_| connect()).collect();
         let mut dripping = connect();
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE && dripping.write_all(b"G").is_ok() {
-            std::thread::sleep(timeout / 10);
-        }
         row.inputs = count as u64 + 1;
-        if begun.elapsed() >= PATIENCE {
-            row.findings.push(format!("a head that grows by a byte at a time is read for {PATIENCE:?}"));
-        }
+        drip(row, "head", &mut dripping, b"G", timeout);
         check_answers(row, server);
         drop(idle);
         let settled = settles(|| server.descriptors() <= before);
@@ -57,6 +51,17 @@ pub fn idle_connections(server: &Server, count: usize, timeout: Duration) -> Row
             row.findings.push(format!("{} descriptors after {before}", server.descriptors()));
         }
     })
+}
+
+/// Sends a byte now and then of a `part` that never ends, until the server, whose timeout is `timeout`, closes the connection.
+pub(super) fn drip(row: &mut Row, part: &str, stream: &mut TcpStream, byte: &[u8; 1], timeout: Duration) {
+    let begun = Instant::now();
+    while stream.write_all(byte).is_ok() {
+        if begun.elapsed() >= PATIENCE {
+            return row.findings.push(format!("a {part} that grows by a byte at a time is read for {PATIENCE:?}"));
+        }
+        std::thread::sleep(timeout / 10);
+    }
 }
 
 /// Clients that disconnect at any point of a request and of its answer.

@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
 use super::Row;
-use super::http::{PATIENCE, TEXT, check_answers, check_status, exchange, settles};
+use super::http::{PATIENCE, TEXT, check_answers, check_status, drip, exchange, settles};
 use crate::http::post;
 use crate::server::Server;
 
@@ -58,14 +58,8 @@ pub fn slow_bodies(server: &Server, count: usize, timeout: Duration) -> Row {
         };
         let stopped: Vec<TcpStream> = (0..count).map(|_| begin()).collect();
         let mut dripping = begin();
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE && dripping.write_all(b" ").is_ok() {
-            std::thread::sleep(timeout / 10);
-        }
         row.inputs = count as u64 + 1;
-        if begun.elapsed() >= PATIENCE {
-            row.findings.push(format!("a body that grows by a byte at a time is read for {PATIENCE:?}"));
-        }
+        drip(row, "body", &mut dripping, b" ", timeout);
         for mut stream in stopped {
             let mut answer = Vec::new();
             let _ = stream.set_read_timeout(Some(PATIENCE));
