@@ -8,7 +8,7 @@ use clap::value_parser;
 use super::sampling::template_arguments;
 use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
 use unicorn_artifact::amount;
-use unicorn_serve::Pooling;
+use unicorn_serve::{HttpLimits, Pooling};
 use unicorn_text::TemplateArguments;
 
 #[derive(Debug, clap::Args)]
@@ -130,10 +130,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 512, help_heading = ACCESS, hide_short_help = true)]
     pub max_queue: u32,
     /// Open connections; further ones wait
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = value_parser!(u32).range(1..), help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = HttpLimits::default().max_connections, value_parser = value_parser!(u32).range(1..), help_heading = ACCESS, hide_short_help = true)]
     pub max_connections: u32,
     /// Seconds that a client may take to send the head of a request, then its body, or to read a part of the answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..), help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = HttpLimits::default().timeout.as_secs(), value_parser = value_parser!(u64).range(1..), help_heading = ACCESS, hide_short_help = true)]
     pub timeout: u64,
     /// Seconds that answers may take to end after SIGTERM, during which new connections are refused
     #[arg(long, value_name = "SECONDS", default_value_t = 25, help_heading = ACCESS, hide_short_help = true)]

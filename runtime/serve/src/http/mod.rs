@@ -276,6 +276,13 @@ mod tests {
         }
     }
 
+    /// What the manual promises of slow clients.
+    #[test]
+    fn heads_have_half_a_minute_by_default() {
+        let HttpLimits { max_connections, timeout } = HttpLimits::default();
+        assert_eq!((max_connections, timeout), (512, Duration::from_secs(30)));
+    }
+
     #[test]
     fn connections_without_a_whole_head_are_closed_in_time() {
         let address = serve(8);
