@@ -314,7 +314,7 @@ impl Shared {
     }
 }
 
-/// The slot, until it is dropped.
+/// The engine's slot, locked. When it is unlocked and no step is in flight, other programs may write the artifact's file.
 pub struct EngineGuard<'s> {
     slot: FairGuard<'s, EngineSlot>,
     artifact: &'s ArtifactFile,
