@@ -32,6 +32,7 @@ pub mod server;
 pub mod terminal;
 
 pub mod launch;
+pub mod recorder;
 
 pub use skip::skip;
 

@@ -2,52 +2,13 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
 
 use tests::compiled::{Compiled, options};
+use tests::recorder::{Recorder, ask, text};
 use tests::tiny_model::{Family, TinyModel};
-use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Sampling, Speculation};
+use unicorn_runtime::scheduler::Scheduler;
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Speculation};
 use unicorn_spirv::target;
-
-/// Tokens that a request got.
-type Text = Arc<Mutex<Vec<u32>>>;
-
-/// Bits of every logit that decided a token, so that a text of the same tokens by other numbers shows.
-type Numbers = Arc<Mutex<Vec<u32>>>;
-
-struct Recorder {
-    text: Text,
-    numbers: Numbers,
-    most: usize,
-}
-
-impl TokenReceiver for Recorder {
-    fn begin(&mut self, _cached_tokens: u32) {}
-
-    fn token(&mut self, token: u32) -> ControlFlow<()> {
-        let mut text = self.text.lock().unwrap();
-        text.push(token);
-        if text.len() == self.most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn samples_on_host(&self) -> bool {
-        true
-    }
-
-    fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
-        self.numbers.lock().unwrap().extend(logits.iter().map(|logit| logit.to_bits()));
-        (0..logits.len()).max_by(|&one, &other| logits[one].total_cmp(&logits[other])).expect("a vocabulary") as u32
-    }
-
-    fn is_closed(&self) -> bool {
-        false
-    }
-
-    fn end(&mut self, why: End<'_>) {
-        panic!("{why:?}");
-    }
-}
 
 fn load(slots: u32) -> Model {
     let generic = target::by_name("generic").expect("a preset");
@@ -62,8 +23,7 @@ fn load(slots: u32) -> Model {
 
 /// Prompts of one part and of several, some of which begin alike, and conversations that go on with what was sampled.
 fn prompts() -> Vec<(Vec<u32>, usize)> {
-    let text = |seed: u32, len: u32| (0..len).map(move |at| 3 + (seed * 31 + at * 7 + at * at * seed) % 90);
-    let begun = |len: u32, seed: u32, more: u32| text(1, len).chain(text(seed, more)).collect::<Vec<_>>();
+    let begun = |len: usize, seed: u32, more: usize| [text(1, len), text(seed, more)].concat();
     let mut prompts = vec![(begun(10, 2, 3), 9), (begun(200, 3, 40), 5), (begun(150, 4, 80), 6), (begun(64, 5, 1), 12)];
     prompts.extend([(begun(200, 6, 100), 4), (begun(130, 7, 0), 8), (begun(1, 8, 190), 3), (begun(200, 3, 47), 7)]);
     prompts
@@ -79,19 +39,19 @@ fn scheduler(model: &Model, deterministic: bool) -> Scheduler<Recorder> {
 /// Runs the prompts, of which number `at` arrives after as many ticks as `arrivals` says, and returns the numbers of each.
 fn run(scheduler: &mut Scheduler<Recorder>, arrivals: &[usize]) -> Vec<Vec<u32>> {
     let mut waiting: VecDeque<_> = prompts().into_iter().zip(arrivals.iter().copied()).collect();
-    let mut numbers: Vec<Numbers> = Vec::new();
+    let mut answers = Vec::new();
     let mut ticks = 0;
     while !waiting.is_empty() || !scheduler.is_idle() {
         while waiting.front().is_some_and(|(_, at)| *at <= ticks) {
             let ((prompt, most), _) = waiting.pop_front().expect("it is at the front");
-            let receiver = Recorder { text: Text::default(), numbers: Numbers::default(), most };
-            numbers.push(receiver.numbers.clone());
-            scheduler.submit(Request { prompt, sampling: Sampling::default(), receiver });
+            let (request, answer) = Recorder::request(prompt, most);
+            answers.push(answer);
+            scheduler.submit(request);
         }
         scheduler.tick(&mut |_| ControlFlow::Break(()));
         ticks += 1;
     }
-    numbers.into_iter().map(|numbers| std::mem::take(&mut *numbers.lock().unwrap())).collect()
+    answers.into_iter().map(|answer| std::mem::take(&mut answer.lock().unwrap().logits)).collect()
 }
 
 #[test]
@@ -99,20 +59,8 @@ fn a_text_is_that_of_its_request_alone() {
     let n_prompts = prompts().len();
     // Each by a scheduler of its own, one after the other.
     let model = load(1);
-    let alone: Vec<Vec<u32>> = (0..n_prompts)
-        .map(|number| {
-            let mut scheduler = scheduler(&model, true);
-            let (prompt, most) = prompts().swap_remove(number);
-            let receiver = Recorder { text: Text::default(), numbers: Numbers::default(), most };
-            let numbers = receiver.numbers.clone();
-            scheduler.submit(Request { prompt, sampling: Sampling::default(), receiver });
-            while !scheduler.is_idle() {
-                scheduler.tick(&mut |_| ControlFlow::Continue(()));
-            }
-            let numbers = numbers.lock().unwrap();
-            numbers.clone()
-        })
-        .collect();
+    let alone: Vec<Vec<u32>> =
+        prompts().iter().map(|(prompt, most)| ask(&mut scheduler(&model, true), prompt, *most).logits).collect();
     drop(model);
     let model = load(3);
     let mut schedules =

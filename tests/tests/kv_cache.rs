@@ -1,17 +1,16 @@
 //! KV caches in a folder: a conversation goes on where it ended, in another session and in another process, with the same numbers.
 
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, options, with};
 use tests::models::models;
 use tests::programs::program;
+use tests::recorder::{Answer, Recorder, ask, text};
 use tests::server::Server;
 use unicorn_compiler::WeightsOption;
-use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, LoadOptions, Model, Sampling};
+use unicorn_runtime::scheduler::Scheduler;
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 use unicorn_spirv::target;
 
 /// Pages of all tokens; of a sliding window; recurrent state beside others.
@@ -32,69 +31,10 @@ fn load(artifact: &Path, slots: u32) -> Model {
     Model::load(artifact, &options).expect("it loads")
 }
 
-/// What a request found and gave.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Answer {
-    cached_tokens: u32,
-    tokens: Vec<u32>,
-    /// Bits of the logits that each token was the largest of.
-    logits: Vec<Vec<u32>>,
-}
-
-struct Recorder {
-    answer: Arc<Mutex<Answer>>,
-    most: usize,
-}
-
-impl TokenReceiver for Recorder {
-    fn begin(&mut self, cached_tokens: u32) {
-        self.answer.lock().unwrap().cached_tokens = cached_tokens;
-    }
-
-    fn token(&mut self, token: u32) -> ControlFlow<()> {
-        let mut answer = self.answer.lock().unwrap();
-        answer.tokens.push(token);
-        if answer.tokens.len() == self.most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn samples_on_host(&self) -> bool {
-        true
-    }
-
-    fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
-        self.answer.lock().unwrap().logits.push(logits.iter().map(|logit| logit.to_bits()).collect());
-        (0..logits.len()).max_by(|&one, &other| logits[one].total_cmp(&logits[other])).expect("a vocabulary") as u32
-    }
-
-    fn is_closed(&self) -> bool {
-        false
-    }
-
-    fn end(&mut self, why: End<'_>) {
-        panic!("{why:?}");
-    }
-}
-
-fn ask(scheduler: &mut Scheduler<Recorder>, prompt: &[u32], most: usize) -> Answer {
-    let answer = Arc::new(Mutex::new(Answer::default()));
-    let receiver = Recorder { answer: answer.clone(), most };
-    scheduler.submit(Request { prompt: prompt.to_vec(), sampling: Sampling::default(), receiver });
-    while !scheduler.is_idle() {
-        scheduler.tick(&mut |_| ControlFlow::Continue(()));
-    }
-    let answer = answer.lock().unwrap();
-    answer.clone()
-}
-
 fn with_store(model: &Model, folder: &Path) -> Scheduler<Recorder> {
     let mut scheduler = model.scheduler().expect("slots");
     scheduler.set_kv_store(Some(model.kv_store(folder, MAX_BYTES).expect("a temporary folder")));
     scheduler
-}
-
-/// Tokens that no other call gives in this order.
-fn text(seed: u32, len: usize) -> Vec<u32> {
-    (0..len as u32).map(|at| 3 + (seed * 31 + at * 7 + at * at * seed) % 90).collect()
 }
 
 #[test]
