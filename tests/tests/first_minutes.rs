@@ -416,6 +416,8 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("m.unicorn Hello --device GeForce", &["a name that contains \"GeForce\"", "device 0: "]),
     ("m.unicorn Hello --target rdna3", &["not rdna3, which was requested"]),
     ("empty Hello --target nonsense", &["no target is called nonsense", "\n  generic: "]),
+    ("serve m.unicorn --port 0 --kv-cache notes.txt/kv", &["notes.txt/kv: ", "expected a folder", "--kv-cache DIR"]),
+    ("serve m.unicorn --port 0 --deterministic --spec-type ngram-simple", &["leave out --spec-type and --model-draft"]),
     ("serv m.unicorn", &["serv: no such file or folder", "did you mean the command serve?"]),
     ("m.unicorn Hello --device 0x1002", &["expected a name that contains \"0x1002\"", "not by a PCI id"]),
     ("m.unicorn Hello --ctx 999999", &["context must be 1 to ", "found 999999"]),

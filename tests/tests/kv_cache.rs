@@ -198,7 +198,7 @@ fn a_server_continues_conversations_after_a_restart() {
     let longer = format!("{long}{}", text.as_str().expect("text"));
     let (expected, in_memory, _) = ask(&server, &longer);
     assert!(cached == 0 && in_memory > 200, "{cached}, {in_memory}");
-    // Its caches are kept when nobody waits, and before it ends.
+    // The file appears once no request waits.
     let kept = |n| move |folder: &Path| std::fs::read_dir(folder).is_ok_and(|files| files.count() == n);
     let begun = std::time::Instant::now();
     while !kept(1)(&cache) {

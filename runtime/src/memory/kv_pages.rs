@@ -523,8 +523,7 @@ pub mod tests {
         }
     }
 
-    /// Sequences begin, grow, share a beginning, are cut back and end in random order, also those that have ended: no page is lost or written by
-    /// two.
+    /// Sequences begin, grow, share a beginning, are cut back, end and are given up in random order: no page is lost or written by two.
     #[test]
     fn no_page_is_lost_or_written_by_two() {
         for window in [None, Some(6)] {

@@ -94,6 +94,9 @@ impl KvStore {
                 }
                 let both = segment.tokens.iter().zip(&prompt[begun..max_tokens]);
                 let common = both.take_while(|(one, other)| one == other).count();
+                if common == 0 {
+                    continue;
+                }
                 let is_whole = common == segment.tokens.len();
                 let mut next = found.clone();
                 next.keys.push(*key);

@@ -1,5 +1,6 @@
 //! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
-//! → `kv_store` → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `shared` → `sequence` → `journal`, and below them `step`.
+//! → `kv_store` → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `model_state` → `sequence` → `journal`, and
+//! below them `step`.
 
 pub mod batch;
 pub mod fair_lock;

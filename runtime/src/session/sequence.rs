@@ -192,8 +192,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Its tokens and pages as a sequence that has ended, of which others can adopt the start; this one is empty then, with `tables`. `None`, and
-    /// nothing changes: it has no whole page, or its cache is not that of the engine of this generation.
+    /// Its tokens and pages as a sequence that has ended, of which others can adopt the start; this one is empty then, with `tables`.
+    /// `None`, and nothing changes: it has no whole page, or its cache is not that of the engine of this generation.
     pub fn end(&mut self, tables: Vec<BlockTable>, generation: u64) -> Option<EndedSequence> {
         if tables.iter().any(|table| table.page_tokens() > self.len_tokens()) {
             return None;

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use tests::abuse::{
-    Row, SoakOptions, compiler_kills, cut_artifacts, deep_models, disconnects, foreign_pages, huge_prompts,
+    Row, SoakOptions, compiler_kills, cut_artifacts, deep_models, disconnects, foreign_pages, has_leases, huge_prompts,
     idle_connections, kills, malformed_requests, mutated_ggufs, mutated_modules, mutated_plans, slow_bodies, soak,
 };
 use tests::server::Server;
@@ -36,7 +36,9 @@ fn main() -> ExitCode {
         table.add(mutated_ggufs(compiler, 1000));
         table.add(compiler_kills(compiler, model, 20));
         table.add(deep_models(compiler));
-        table.add(cut_artifacts(command(), &artifact, 50));
+        if has_leases(&artifact) {
+            table.add(cut_artifacts(command(), &artifact, 50));
+        }
         table.add(mutated_plans(300));
         table.add(mutated_modules(1000));
     }

@@ -1,7 +1,7 @@
 //! Texts that do not depend on which requests run beside them, or ran before: programs for other numbers of rows add in another order.
 //!
 //! - A sequence decodes in steps of its own, so that its program is that for one row.
-//! - A prompt is fed in parts of the same length, whoever waits.
+//! - A prompt is fed in parts of the same length, however many sequences wait for it.
 //! - Of what a session or another one has computed, whole parts that were fed like this are used again, and nothing that was sampled.
 
 use super::{AfterStep, Scheduler, TokenReceiver};

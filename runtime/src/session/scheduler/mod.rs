@@ -9,17 +9,17 @@
 //! ```
 //!
 //! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching). When another
-//! prompt takes the session, its sequence has ended and keeps its pages as long as no step needs them. A prompt that
-//! begins as another sequence's tokens do, also of one that decodes or has ended, holds the same pages of the cache: equal system prompts, and the
-//! choices of one request, are computed once.
+//! prompt takes the session, the sequence has ended and keeps its pages until a step needs them. A prompt that begins as another sequence's
+//! tokens do, also of one that decodes or has ended, holds the same pages of the cache: equal system prompts, and the choices of one
+//! request, are computed once.
 //!
 //! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
 //! computed, before the step that it shares with the others.
 //!
 //! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_tokens`), a request also waits for pages. When a step
-//! finds none, ended sequences and then sessions without a request give theirs back, the one that has been idle longest first; then the newest request goes back to
-//! the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed again later, and its text continues. The oldest request
-//! is never interrupted, so that each comes to its end.
+//! finds none, ended sequences and then sessions without a request give theirs back, the one that has been idle longest first; then the
+//! newest request goes back to the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed again later, and its
+//! text continues. The oldest request is never interrupted, so that each comes to its end.
 
 mod deterministic;
 mod kept;

@@ -6,9 +6,13 @@ use crate::session::session::Session;
 impl<R: TokenReceiver> Scheduler<R> {
     /// Gives pages of ended sequences back until the next steps find some, and those that a lost device had.
     pub(super) fn make_pages_free(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
         let generation = self.shared.generation();
         self.ended.retain(|ended| ended.generation() == Some(generation));
-        while !self.ended.is_empty() && !self.has_free_pages() {
+        let n_fed = self.next_fed_tokens();
+        while !self.ended.is_empty() && !self.has_free_pages(n_fed) {
             self.ended.pop_front();
         }
     }
@@ -16,14 +20,13 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// Tokens of the first prompt that its next step feeds, after what it takes from an ended sequence.
     fn next_fed_tokens(&self) -> u32 {
         let Some(first) = self.prefill.front() else { return 0 };
-        let common = self.ended.iter().map(|ended| self.shared.usable_start(ended, &first.rest)).max();
-        let common = common.filter(|_| !first.has_begun).unwrap_or(0);
+        let donors = self.ended.iter().filter(|_| !first.has_begun);
+        let common = donors.map(|ended| self.shared.usable_start(ended, &first.rest)).max().unwrap_or(0);
         (first.rest.len() as u32 - common).min(MAX_PREFILL_TOKENS as u32)
     }
 
-    /// Whether each running sequence finds a page, and the first prompt those of its next step.
-    fn has_free_pages(&self) -> bool {
-        let n_fed = self.next_fed_tokens();
+    /// Whether each running sequence finds a page, and the first prompt those for `n_fed` tokens.
+    fn has_free_pages(&self, n_fed: u32) -> bool {
         let n_running = (self.prefill.len() + self.decoding.len()) as u32;
         let mut slot = self.shared.lock_engine();
         let Some(engine) = slot.engine() else { return false };
@@ -34,8 +37,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             .all(|(group, pool)| group.is_state() || pool.n_free() >= n_running + n_fed.div_ceil(group.page_tokens))
     }
 
-    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt and one more page of each running sequence.
-    /// Without running sequences they always are.
+    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt and one more page of each running
+    /// sequence. Without running sequences they always are.
     pub(super) fn has_pages_for(&self, prompt: &[u32]) -> bool {
         let n_running = self.prefill.len() + self.decoding.len();
         if n_running == 0 || !self.shared.pages_can_run_out() {

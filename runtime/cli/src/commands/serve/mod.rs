@@ -110,6 +110,16 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
     options.deterministic = args.deterministic;
+    if args.deterministic && (options.speculation.is_some() || args.speculation.model_draft.is_some()) {
+        return Err(CliError::new(
+            "--deterministic cannot be used with speculation: leave out --spec-type and --model-draft",
+        ));
+    }
+    if let Some(folder) = &args.kv_cache {
+        std::fs::create_dir_all(folder).map_err(|error| {
+            CliError::at(folder, format_args!("{error}; expected a folder that can be made: --kv-cache DIR"))
+        })?;
+    }
     let max_bytes = args.kv_cache_size;
     options.kv_cache = args.kv_cache.clone().map(|folder| KvCacheOptions { folder, max_bytes });
     options.vertex = vertex::paths();
@@ -200,10 +210,6 @@ fn api_keys(args: &ServeArgs) -> Result<Vec<String>, CliError> {
 fn enter_sandbox(args: &ServeArgs, artifacts: &[&Path]) -> Result<(), CliError> {
     let refused =
         |error| CliError::new(format!("--sandbox: kernel refuses {error}; without the option, nothing is restricted"));
-    if let Some(folder) = &args.kv_cache {
-        // A model that is loaded later would make it.
-        std::fs::create_dir_all(folder).map_err(|error| CliError::at(folder, error))?;
-    }
     let status = status::location().folder;
     let written: Vec<&Path> = [status.as_path()].into_iter().chain(args.kv_cache.as_deref()).collect();
     match sandbox::enter(artifacts, &written).map_err(refused)? {
