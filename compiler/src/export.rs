@@ -19,7 +19,7 @@ use unicorn_kernels::npu::tile::GemmShape;
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
 use crate::graph;
-use crate::import::{self, Checkpoint, ExpertNames, ModelConfig, RowOrder};
+use crate::import::{self, Checkpoint, ModelConfig, RowOrder};
 use crate::progress::{self, Progress, Stage};
 use crate::retarget::recorded;
 use crate::weights::{PackedSource, PackedWeights};
@@ -303,20 +303,23 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
 fn exported<'a>(checkpoint: &'a Checkpoint, packed: &'a Packed<'a>) -> BTreeMap<String, Exported<'a>> {
     let config = &checkpoint.config;
     // Projections in the order in which they are stacked, which is not that of their names.
-    let rank =
-        |name: &str| ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"].iter().position(|p| name.contains(p));
+    let rank = |name: &str| {
+        ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "kv_a_proj", "k_rope_proj"]
+            .iter()
+            .position(|p| name.contains(p))
+    };
     let mut names: Vec<&String> = checkpoint.tensors.keys().collect();
     names.sort_by_key(|name| rank(name));
     let mut out: BTreeMap<String, Exported> = BTreeMap::new();
     for name in names {
         let holder = config.folder.holder(name);
         let mut target = if name.starts_with("lm_head") { holder } else { format!("model.{holder}") };
-        if config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::Mixtral) {
-            target = import::mixtral_name(&target);
+        if let Some(experts) = &config.experts {
+            target = import::expert_source_name(experts.names, &target);
         }
         let shape = &packed.shapes[name];
         let stack_shape = || import::in_stack(config, name).map(|place| place.shape);
-        let own_shape = import::transposed_shape(config, name).or_else(stack_shape);
+        let own_shape = import::strided_shape(config, name).or_else(stack_shape);
         let entry = out.entry(target).or_insert_with(|| Exported {
             packed,
             config,

@@ -25,9 +25,9 @@ impl WeightsOption {
     }
 }
 
-/// Formats of matrices. Routers of experts are f16. Embeddings, the output head and the gates of recurrent state are one step finer
-/// than the rest, INT8 with INT4 and f16 with INT8: a table row is a token's only description, no later layer compensates the
-/// head's errors, and errors of state add up.
+/// Formats of matrices. Routers of experts are f16. Embeddings, the output head, the gates of recurrent state and the matrices around
+/// latent vectors are one step finer than the rest, INT8 with INT4 and f16 with INT8: a table row is a token's only description, no later
+/// layer compensates the head's errors, errors of state add up, and a latent vector stands for the keys and values of all heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {
     /// Format of the matrices inside layers.

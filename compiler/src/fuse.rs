@@ -157,6 +157,7 @@ impl<'a> Fuser<'a> {
                 self.gate_up(index, input) || self.qkv(index, input) || self.matmul_with_tail(index)
             }
             Op::ExpertMatMul { input, .. } => self.expert_gate_up(input),
+            Op::HeadColumns { .. } => self.latent_heads(index),
             Op::Add { .. } => self.add_norm(index),
             // A post norm becomes part of the sum that reads it.
             Op::Norm { out, .. } => self.is_post_norm(out),
@@ -275,6 +276,45 @@ impl<'a> Fuser<'a> {
         true
     }
 
+    /// The queries and the latent vector of a layer, and all work on them: one rearrangement and one heads step.
+    fn latent_heads(&mut self, index: usize) -> bool {
+        let blocks_of = |node: Option<&'a Node>| match node.map(|node| &node.op) {
+            Some(Op::HeadColumns { blocks, out }) => Some((blocks, *out)),
+            _ => None,
+        };
+        let nodes = &self.graph.nodes;
+        let Some(((query_blocks, query), (key_blocks, key))) =
+            blocks_of(nodes.get(index)).zip(blocks_of(nodes.get(index + 1)))
+        else {
+            return false;
+        };
+        let chain_of = |value: ValueId| self.head_chain(value, self.sole_consumer(value)?.0);
+        let Some((of_query, of_key)) = chain_of(query).zip(chain_of(key)) else { return false };
+        if of_query.part.to != Destination::Output || of_key.part.to != Destination::Latent {
+            return false;
+        }
+        let layer = nodes[index].layer;
+        let width = self.graph.values[query.0].width + self.graph.values[key.0].width;
+        let joined = self.value(format!("qk.{}", layer.unwrap_or_default()), width);
+        let blocks = [&query_blocks[..], key_blocks].concat();
+        self.emit(layer, FusedOp::HeadColumns { blocks, out: joined });
+        self.emit(
+            layer,
+            FusedOp::Heads(HeadsStep {
+                input: joined,
+                parts: vec![of_query.part, of_key.part],
+                values_are_keys: false,
+                query_norm: None,
+                key_norm: None,
+                rope: of_query.rope,
+                out: of_query.out,
+            }),
+        );
+        self.scaled.extend(of_query.out);
+        self.mark(&[&[index, index + 1], &of_query.nodes[..], &of_key.nodes].concat());
+        true
+    }
+
     /// A matmul with the bias and soft cap that follow it.
     fn matmul_with_tail(&mut self, index: usize) -> bool {
         let Op::MatMul { input, .. } = self.graph.nodes[index].op else { return false };
@@ -374,15 +414,15 @@ impl<'a> Fuser<'a> {
 
     /// The results of one projection; where keys are also the values, keys and then values.
     fn head_chains(&self, tail: &LinearTail) -> Option<Vec<HeadChain>> {
-        self.consumers[tail.value.0].iter().map(|&first| self.head_chain(tail, first)).collect()
+        self.consumers[tail.value.0].iter().map(|&first| self.head_chain(tail.value, first)).collect()
     }
 
-    /// Norm, RoPE and the destination (cache or attention) of one projection, beginning at node `first`.
-    fn head_chain(&self, tail: &LinearTail, first: usize) -> Option<HeadChain> {
+    /// Norm, RoPE and the destination (cache or attention) of the heads of `value`, beginning at its consumer `first`.
+    fn head_chain(&self, value: ValueId, first: usize) -> Option<HeadChain> {
         let layer = self.graph.nodes[first].layer?;
         let mut chain = HeadChain {
             part: HeadsPart {
-                n_heads: tail.matrix.rows / self.graph.head_dims[layer],
+                n_heads: self.graph.values[value.0].width / self.graph.head_dims[layer],
                 norm: None,
                 rope: false,
                 scale: Number::new(1.0),
@@ -394,7 +434,7 @@ impl<'a> Fuser<'a> {
             out: None,
             nodes: Vec::new(),
         };
-        let (mut value, mut next) = (tail.value, Some((first, &self.graph.nodes[first].op)));
+        let (mut value, mut next) = (value, Some((first, &self.graph.nodes[first].op)));
         loop {
             let (node, op) = next?;
             match op {
@@ -512,12 +552,15 @@ impl<'a> Fuser<'a> {
                 FusedOp::Elementwise { op: ElementwiseOp::Scale, input, second: None, bias, out }
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
-            Op::Route { input, chosen, normalized, scale, out } => {
+            Op::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out } => {
                 let matrix = self.matrix_that_made(input);
                 self.out.matrices[matrix.0].is_router = true;
-                let scale = scale.map(|scale| self.vector(vec![scale], layer));
-                FusedOp::Route { input, chosen, normalized, scale, out }
+                let mut of_experts = |vector: Option<VectorRef>| vector.map(|vector| self.vector(vec![vector], layer));
+                let (scale, choice_bias) = (of_experts(scale), of_experts(choice_bias));
+                FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out }
             }
+            Op::EveryMatrix { matrices, out } => FusedOp::EveryMatrix { matrices, out },
+            Op::HeadColumns { blocks, out } => FusedOp::HeadColumns { blocks, out },
             Op::ExpertMatMul { input, routes, matrix, bias, out } => {
                 let matrix = self.matrix(vec![matrix], false, layer);
                 let bias = self.stacked_bias(bias.into_iter().collect(), matrix, layer);
@@ -650,5 +693,6 @@ fn destination(part: CachePart) -> Destination {
     match part {
         CachePart::Keys => Destination::Keys,
         CachePart::Values => Destination::Values,
+        CachePart::Latent => Destination::Latent,
     }
 }

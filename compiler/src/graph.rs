@@ -3,6 +3,7 @@
 //! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
 //! weights by canonical tensor name. No format, tile or address is known here.
 
+mod latent;
 mod text;
 
 use std::borrow::Cow;
@@ -10,9 +11,11 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Growth, NormOf};
-use unicorn_kernels::route::routes_width;
+use unicorn_kernels::route::{Scores, routes_width};
 use unicorn_kernels::short_conv::ConvForm;
 use unicorn_kernels::{Activation, Number};
+
+pub(crate) use text::{columns, routing};
 
 use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, PerLayerInputs, QkNorm};
 
@@ -25,7 +28,7 @@ pub struct ValueId(pub usize);
 pub(crate) struct Value {
     pub(crate) name: String,
     pub(crate) width: usize,
-    /// Rows for each row of the step: 1, or one for each expert that a row is given to.
+    /// Rows for each row of the step: 1, or one for each expert that a row is given to, or for each head.
     pub(crate) rows_per_token: usize,
 }
 
@@ -60,6 +63,23 @@ pub(crate) struct VectorRef {
 pub(crate) enum CachePart {
     Keys,
     Values,
+    /// Both, as one latent vector.
+    Latent,
+}
+
+/// Consecutive heads of [`Op::HeadColumns`], made of the same columns of each value's heads.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ColumnsBlock {
+    pub(crate) n_heads: usize,
+    pub(crate) parts: Vec<ColumnsPart>,
+}
+
+/// Columns of each head of a value: of its rows, if it has several for a row of the step, else of `n_heads` equal parts of its row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ColumnsPart {
+    pub(crate) value: ValueId,
+    pub(crate) first: usize,
+    pub(crate) width: usize,
 }
 
 /// One operation and the layer it belongs to (`None`: embedding and head).
@@ -147,13 +167,26 @@ pub(crate) enum Op {
         cap: f32,
         out: ValueId,
     },
-    /// For each row, the `chosen` experts of the highest logits and their weights: shares of a softmax over all logits, or over
-    /// theirs; multiplied by the experts' elements of `scale`.
+    /// For each row, the `chosen` experts of the highest scores, or scores plus the experts' elements of `choice_bias`, and their
+    /// weights: their scores, or their shares of these, times `factor` and the experts' elements of `scale`.
     Route {
         input: ValueId,
         chosen: usize,
+        scores: Scores,
         normalized: bool,
+        factor: f32,
         scale: Option<VectorRef>,
+        choice_bias: Option<VectorRef>,
+        out: ValueId,
+    },
+    /// Routes of rows that are given to every matrix of a stack of this many, in order.
+    EveryMatrix {
+        matrices: usize,
+        out: ValueId,
+    },
+    /// Heads that are made of columns of several values' heads, one after the other.
+    HeadColumns {
+        blocks: Vec<ColumnsBlock>,
         out: ValueId,
     },
     /// Each row times the matrices of its experts, plus their biases, a row each.
@@ -223,13 +256,17 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     let scale = config.embedding_scale;
     let mut stream =
         builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
+    let every_head = config.latent.map(|_| builder.every_head());
     let layer_inputs = config.per_layer_inputs.map(|inputs| builder.per_layer_inputs(stream, inputs));
     for layer in 0..config.layers.len() {
         builder.layer = Some(layer);
         stream = match config.layers[layer].is_recurrent {
             true if config.short_conv_taps.is_some() => builder.conv_block(stream),
             true => builder.delta_block(stream),
-            false => builder.attention_block(stream),
+            false => match (config.latent, every_head) {
+                (Some(latent), Some(every_head)) => builder.latent_block(stream, latent, every_head),
+                _ => builder.attention_block(stream),
+            },
         };
         stream = builder.mlp_block(stream);
         if let (Some(inputs), Some(PerLayerInputs { width, .. })) = (layer_inputs, config.per_layer_inputs) {
@@ -427,7 +464,18 @@ impl Builder<'_> {
     fn routes(&mut self, input: ValueId, experts: &ExpertsConfig, scale: Option<VectorRef>) -> ValueId {
         let ExpertsConfig { count, chosen, normalized, .. } = *experts;
         let logits = self.linear(input, "mlp.gate", self.config.hidden_size, count, self.config.expert_bias);
-        self.push("routes", routes_width(chosen), |out| Op::Route { input: logits, chosen, normalized, scale, out })
+        let routing = self.config.routing.unwrap_or_default();
+        let choice_bias = routing.choice_bias.then(|| self.plain_vector("mlp.gate.choice_bias"));
+        self.push("routes", routes_width(chosen), |out| Op::Route {
+            input: logits,
+            chosen,
+            scores: if routing.sigmoid { Scores::Sigmoid } else { Scores::Softmax },
+            normalized,
+            factor: routing.factor,
+            scale,
+            choice_bias,
+            out,
+        })
     }
 
     /// A mixture of experts and, if there is one, the shared expert that every row is given to.
@@ -448,8 +496,12 @@ impl Builder<'_> {
         let mixed = self.push("experts", hidden, |out| Op::ExpertSum { input: down, routes, out });
         let Some(inner) = experts.shared_intermediate_size else { return mixed };
         let shared = self.feed_forward(input, "mlp.shared_expert", hidden, inner, false);
-        let gate = self.linear(input, "mlp.shared_expert_gate", hidden, 1, false);
-        let gated = self.push("gated", hidden, |out| Op::Gate { input: shared, gate, out });
+        let gated = if self.config.shared_expert_ungated {
+            shared
+        } else {
+            let gate = self.linear(input, "mlp.shared_expert_gate", hidden, 1, false);
+            self.push("gated", hidden, |out| Op::Gate { input: shared, gate, out })
+        };
         self.push("mixed", hidden, |out| Op::Add { left: mixed, right: gated, out })
     }
 
@@ -552,6 +604,17 @@ impl Builder<'_> {
     }
 }
 
+/// The values that heads are made of, in order, each once.
+pub(crate) fn column_sources(blocks: &[ColumnsBlock]) -> Vec<ValueId> {
+    let mut sources = Vec::new();
+    for part in blocks.iter().flat_map(|block| &block.parts) {
+        if !sources.contains(&part.value) {
+            sources.push(part.value);
+        }
+    }
+    sources
+}
+
 impl MatrixRef {
     /// The tensor of one expert; the matrix's own if it is not a stack.
     pub(crate) fn tensor_of(&self, expert: usize) -> Cow<'_, str> {
@@ -588,6 +651,8 @@ impl Op {
             | Op::Add { out, .. }
             | Op::ActMul { out, .. }
             | Op::Route { out, .. }
+            | Op::EveryMatrix { out, .. }
+            | Op::HeadColumns { out, .. }
             | Op::ExpertMatMul { out, .. }
             | Op::ExpertSum { out, .. }
             | Op::Gate { out, .. }
@@ -603,7 +668,8 @@ impl Op {
     /// The values that it reads.
     pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match *self {
-            Op::Embed { .. } => vec![],
+            Op::Embed { .. } | Op::EveryMatrix { .. } => vec![],
+            Op::HeadColumns { ref blocks, .. } => column_sources(blocks),
             Op::Norm { input, .. }
             | Op::MatMul { input, .. }
             | Op::Bias { input, .. }

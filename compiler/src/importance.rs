@@ -27,7 +27,7 @@ use unicorn_kernels::heads::NormOf;
 use unicorn_kernels::short_conv::ConvForm;
 
 use crate::error::Result;
-use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, ValueId, VectorRef};
+use crate::graph::{CachePart, ColumnsBlock, MatrixRef, ModelGraph, Node, Op, ValueId, VectorRef};
 use crate::import::{Checkpoint, Tensor};
 
 /// Importance of each column's squared error by canonical tensor name, in no unit. A matrix without one has columns of equal
@@ -142,7 +142,7 @@ impl Walk<'_> {
                 biased.map(|(moment, bias)| Moment { mean: moment.mean + bias, ..*moment }).collect()
             }
             Op::CacheWrite { input, part } => {
-                if *part == CachePart::Values {
+                if matches!(part, CachePart::Values | CachePart::Latent) {
                     self.values.insert(layer(), *input);
                 }
                 return;
@@ -170,6 +170,10 @@ impl Walk<'_> {
                 };
                 self.moments[input].iter().map(scaled).collect()
             }
+            // A latent vector's rotated elements are behind its value.
+            Op::Rope { input, .. } if self.checkpoint.config.latent.is_some() => self.moments[input].clone(),
+            Op::HeadColumns { blocks, .. } => self.head_columns(blocks),
+            Op::EveryMatrix { .. } => return,
             // Queries and keys only choose among values; soft caps come after the last matrix.
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
             Op::ExpertMatMul { input, matrix, bias, .. } => self.expert_matmul(*input, matrix, bias.as_ref()),
@@ -305,10 +309,34 @@ impl Walk<'_> {
         (0..width).map(channel).collect()
     }
 
+    /// Of heads with a row each, either all have the same moments or each has its own.
+    fn head_columns(&self, blocks: &[ColumnsBlock]) -> Moments {
+        let mut columns = Vec::new();
+        for block in blocks {
+            for head in 0..block.n_heads {
+                for part in &block.parts {
+                    let (all, source) = (&self.moments[&part.value], &self.graph.values[part.value.0]);
+                    let of_head = match source.rows_per_token {
+                        1 => source.width / block.n_heads,
+                        _ if all.len() == source.width => 0,
+                        _ => source.width,
+                    };
+                    columns.extend_from_slice(&all[head * of_head + part.first..][..part.width]);
+                }
+            }
+        }
+        columns
+    }
+
     /// For each query head, a mean over the values of its KV head, which are independent and have one distribution.
     fn attention(&self, layer: usize, head_dim: usize) -> Moments {
         let config = &self.checkpoint.config;
         let (n_heads, values) = (config.n_heads, &self.moments[&self.values[&config.cache_owner(layer)]]);
+        if let Some(latent) = &config.latent {
+            // The same for all heads.
+            let mean = |value: &Moment| Moment { variance: value.variance / ATTENDED_TOKENS, ..*value };
+            return values[..latent.rank].iter().map(mean).collect();
+        }
         let n_kv_heads = values.len() / head_dim;
         let heads = (0..n_heads).flat_map(|head| {
             let first = head / (n_heads / n_kv_heads) * head_dim;

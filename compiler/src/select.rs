@@ -227,7 +227,7 @@ pub(crate) fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
 }
 
 impl KvGroup {
-    /// Bytes of K in one page, which V takes as well; of recurrent state, bytes of each half of a page.
+    /// Bytes of K in one page, which V takes as well; of latent vectors and recurrent state, bytes of each half of a page.
     pub(crate) fn page_bytes(&self, config: &ModelConfig, format: KvFormat) -> u64 {
         // Layers of a group have the same heads.
         let bytes = match self.is_recurrent {
@@ -257,7 +257,8 @@ fn caches(groups: &[KvGroup], config: &ModelConfig) -> Vec<(usize, usize)> {
 /// A layer's cache.
 pub(crate) fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat) -> CacheLayout {
     let FullHeads { n_kv_heads, head_dim, .. } = config.heads_of(layer);
-    CacheLayout { format, n_kv_heads, head_dim, page_tokens: PAGE_TOKENS }
+    let latent_value = config.latent.map(|latent| latent.rank);
+    CacheLayout { format, n_kv_heads, head_dim, page_tokens: PAGE_TOKENS, latent_value }
 }
 
 /// A recurrent layer's state.
@@ -410,6 +411,8 @@ impl Selector<'_> {
             }
             FusedOp::MatMul { .. } => self.matmul(node),
             FusedOp::Route { .. } => self.route(node),
+            FusedOp::EveryMatrix { matrices, out } => self.every_matrix(node, *matrices, *out),
+            FusedOp::HeadColumns { blocks, out } => self.head_columns(node, blocks, *out),
             FusedOp::ExpertMatMul { .. } => self.expert_matmul(node),
             FusedOp::ExpertSum { .. } => self.expert_sum(node),
             FusedOp::Heads(step) => {
@@ -552,10 +555,12 @@ impl Selector<'_> {
                     |tensor: &str| tensor.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
                 let parts: Vec<String> =
                     self.graph.matrices[matrix.0].parts.iter().map(|part| short(&part.tensor)).collect();
-                let experts = if self.graph.matrices[matrix.0].experts.is_some() { "experts " } else { "" };
+                let experts = if self.graph.matrices[matrix.0].is_of_experts() { "experts " } else { "" };
                 format!("{experts}{}", parts.join("+"))
             }
             FusedOp::Route { .. } => "route".into(),
+            FusedOp::EveryMatrix { .. } => "every matrix".into(),
+            FusedOp::HeadColumns { .. } => "head columns".into(),
             FusedOp::ExpertSum { .. } => "expert sum".into(),
             FusedOp::Embed { .. } => "embed".into(),
             FusedOp::Norm(_) => "norm".into(),

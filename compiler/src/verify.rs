@@ -7,11 +7,11 @@
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
-use unicorn_kernels::route::routes_width;
+use unicorn_kernels::route::{Scores, routes_width};
 use unicorn_kernels::short_conv::ConvForm;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
-use crate::graph::ValueId;
+use crate::graph::{ColumnsBlock, ValueId};
 use crate::import::{FullHeads, ModelConfig};
 
 /// A checked graph; the only input of `select`.
@@ -128,7 +128,14 @@ impl FusedGraph {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
                 })
             }
-            FusedOp::Route { input, chosen, scale, out, .. } => {
+            FusedOp::Route { input, chosen, scores, factor, scale, choice_bias, out, .. } => {
+                let routing = config.routing.unwrap_or_default();
+                ensure((*scores == Scores::Sigmoid, *factor) == (routing.sigmoid, routing.factor), || {
+                    format!("experts' weights are {factor} times their {scores:?}, expected the config's {routing:?}")
+                })?;
+                ensure(choice_bias.is_some() == routing.choice_bias, || {
+                    "experts are chosen by a bias where the config has one".into()
+                })?;
                 ensure(scale.is_some() == config.experts_beside_mlp, || {
                     "experts have a scale where the config has one".into()
                 })?;
@@ -136,8 +143,15 @@ impl FusedGraph {
                 self.check_width("experts", experts, *input)?;
                 self.check_width("routes", routes_width(*chosen), *out)
             }
+            FusedOp::EveryMatrix { matrices, out } => self.check_width("routes", routes_width(*matrices), *out),
+            FusedOp::HeadColumns { blocks, out } => self.check_columns(blocks, *out),
             FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } => {
-                ensure(bias.is_some() == config.expert_bias, || {
+                let routed = edges.producer[routes.0].map(|node| &self.nodes[node].op);
+                let every = routed.and_then(|op| match op {
+                    FusedOp::EveryMatrix { matrices, .. } => Some(*matrices),
+                    _ => None,
+                });
+                ensure(bias.is_some() == (config.expert_bias && every.is_none()), || {
                     "experts have biases where the config has them".into()
                 })?;
                 ensure(bias.is_none_or(|bias| self.vectors[bias.0].stack == Some(*matrix)), || {
@@ -148,7 +162,7 @@ impl FusedGraph {
                 self.check_width("columns", matrix.cols(), *input)?;
                 self.check_width("rows of one expert", matrix.rows() / halves, *out)?;
                 self.check_width("routes", routes_width(out_value.rows_per_token), *routes)?;
-                let experts = config.experts.as_ref().map(|experts| experts.count);
+                let experts = every.or(config.experts.as_ref().map(|experts| experts.count));
                 ensure(matrix.experts == experts, || "the stack has a matrix of every expert".into())?;
                 ensure(matrix.interleaved == act_mul.is_some(), || {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
@@ -186,7 +200,7 @@ impl FusedGraph {
                 })?;
                 let width = config.n_heads * heads_of(node, config).head_dim;
                 self.check_width("heads", width, *query)?;
-                self.check_width("heads", width, *out)?;
+                self.check_width("heads", config.latent.map_or(width, |latent| latent.rank), *out)?;
                 self.check_scale(*query, *scale, edges, config)?;
                 self.check_growth(*query, *growth, edges, config)
             }
@@ -215,6 +229,23 @@ impl FusedGraph {
         ensure(found == expected, || {
             format!("value {} is {found} wide, expected {expected} ({what})", self.values[value.0].name)
         })
+    }
+
+    /// Columns are inside their values' heads, and the heads fill the result.
+    fn check_columns(&self, blocks: &[ColumnsBlock], out: ValueId) -> Result<(), String> {
+        let out = &self.values[out.0];
+        let mut found = 0;
+        for block in blocks {
+            for part in &block.parts {
+                let source = &self.values[part.value.0];
+                let heads = if source.rows_per_token > 1 { 1 } else { block.n_heads };
+                ensure(part.first + part.width <= source.width / heads, || {
+                    format!("columns {} to {} of heads of {}", part.first, part.first + part.width, source.name)
+                })?;
+            }
+            found += block.n_heads * block.parts.iter().map(|part| part.width).sum::<usize>();
+        }
+        ensure(found == out.width * out.rows_per_token, || format!("{found} columns of heads for {}", out.name))
     }
 
     fn check_heads(&self, node: &FusedNode, step: &HeadsStep, config: &ModelConfig) -> Result<(), String> {

@@ -19,7 +19,7 @@ impl FormatPolicy {
         let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
         // MXFP4 loses nothing, although it is smaller than the requested format.
         let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
-        let is_finer = matrix.is_table || matrix.is_head || matrix.is_state_gate;
+        let is_finer = matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
         match (self.weights, kept) {
             // Small, and nothing after it compensates for a wrong choice.
             _ if matrix.is_router => WeightFormat::F16,
@@ -264,6 +264,17 @@ impl Matrix {
         self.rows().next_multiple_of(TILE_ROWS)
     }
 
+    /// Whether a token is given to some of its matrices; those of attention's heads are a stack, too.
+    pub(crate) fn is_of_experts(&self) -> bool {
+        self.experts.is_some() && !self.parts[0].tensor.contains("_attn.")
+    }
+
+    /// Whether it makes what latent attention keeps of a token, or reads it for a head.
+    fn is_of_latent(&self) -> bool {
+        const NAMES: [&str; 4] = [".kv_a_proj.", ".k_rope_proj.", ".k_b_proj.", ".v_b_proj."];
+        self.parts.iter().any(|part| NAMES.iter().any(|name| part.tensor.contains(name)))
+    }
+
     /// Packed rows of the whole.
     pub(crate) fn packed_rows(&self) -> usize {
         self.experts.map_or(self.rows(), |experts| experts * self.expert_rows())
@@ -334,7 +345,7 @@ fn cut_rows(matrix: &Matrix, format: WeightFormat) -> Vec<(usize, usize)> {
 }
 
 fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &ModelConfig) -> u64 {
-    if let (Some(_), Some(experts)) = (matrix.experts, &config.experts) {
+    if let (true, Some(experts)) = (matrix.is_of_experts(), &config.experts) {
         // Each part has its share of the experts that a token is given to.
         return layout.bytes() as u64 * experts.chosen as u64 / experts.count as u64;
     }
@@ -348,7 +359,7 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &Model
 
 fn precedence(matrix: &Matrix) -> Precedence {
     match (matrix.is_table, matrix.is_head) {
-        _ if matrix.experts.is_some() => Precedence::Experts,
+        _ if matrix.is_of_experts() => Precedence::Experts,
         (_, true) => Precedence::Head,
         (true, false) => Precedence::Rows,
         _ if matrix.parts.iter().all(|part| part.tensor.contains("_attn.")) => Precedence::Attention,
@@ -359,7 +370,7 @@ fn precedence(matrix: &Matrix) -> Precedence {
 fn reason(matrix: &Matrix) -> &'static str {
     match (matrix.is_table, matrix.is_head) {
         (true, false) => "one row read per token: slow memory costs little",
-        _ if matrix.experts.is_some() => "the experts that a token is given to are read",
+        _ if matrix.is_of_experts() => "the experts that a token is given to are read",
         (true, true) => "output head: read whole for each token (and one row as embedding)",
         _ => "read whole for each token",
     }

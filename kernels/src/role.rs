@@ -26,12 +26,18 @@ pub enum Role {
     QuantizedInput,
     /// The second operand.
     Second,
+    /// The third operand.
+    Third,
+    /// The fourth operand.
+    Fourth,
     /// The experts of each row, see `route`; read by the kernel.
     Routes,
     /// The experts of each row; written by the kernel.
     MadeRoutes,
     /// Factor of each expert's weight.
     ExpertScale,
+    /// What is added to each expert's score where experts are chosen.
+    ChoiceBias,
     /// The step's rows by expert, see `expert_rows`; read by the kernel.
     ExpertRows,
     /// The step's rows by expert; written by the kernel.
@@ -193,8 +199,11 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::InputQuads => ("input", "array<vec4<f32>>"),
             Role::QuantizedInput => ("codes", "array<vec4<u32>>"),
             Role::Second => ("second", "array<f32>"),
+            Role::Third => ("third", "array<f32>"),
+            Role::Fourth => ("fourth", "array<f32>"),
             Role::Routes | Role::MadeRoutes => ("routes", "array<u32>"),
             Role::ExpertScale => ("expert_scale", "array<f32>"),
+            Role::ChoiceBias => ("choice_bias", "array<f32>"),
             Role::ExpertRows | Role::MadeExpertRows => ("expert_rows", "array<u32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),

@@ -71,6 +71,10 @@ kernels! {
     Elementwise(crate::elementwise::ElementwiseSpec) "elementwise"
     /// The experts of each row.
     Route(crate::route::RouteSpec) "route"
+    /// Routes of rows that are given to every matrix of a stack.
+    EveryMatrix(crate::every_matrix::EveryMatrixSpec) "every matrix"
+    /// Rearranges the columns of heads.
+    HeadColumns(crate::head_columns::HeadColumnsSpec) "head columns"
     /// Table of the rows of each expert.
     ExpertRows(crate::expert_rows::ExpertRowsSpec) "expert rows"
     /// Weighted sum of the results of a row's experts.

@@ -30,6 +30,10 @@ ARCHITECTURES = {
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "lfm2": gguf.MODEL_ARCH.LFM2,
+    "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
+    "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
+    "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
     "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
     "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
     "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
@@ -55,14 +59,18 @@ def write(name):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    is_lfm2 = config["model_type"] == "lfm2"
-    writer.add_feed_forward_length(lfm2_feed_forward(config) if is_lfm2 else config["intermediate_size"])
+    is_lfm2 = config["model_type"] in ("lfm2", "lfm2_moe")
+    writer.add_feed_forward_length(lfm2_feed_forward(config) if config["model_type"] == "lfm2" else config["intermediate_size"])
     writer.add_head_count(heads)
     if is_lfm2:
         # A layer without heads of keys has a convolution.
-        attention = config["full_attn_idxs"]
+        attention = config.get("full_attn_idxs") or [
+            layer for layer, kind in enumerate(config["layer_types"]) if kind != "conv"
+        ]
         writer.add_head_count_kv([config["num_key_value_heads"] * (layer in attention) for layer in range(config["num_hidden_layers"])])
         writer.add_shortconv_l_cache(config["conv_L_cache"])
+    elif "kv_lora_rank" in config:
+        add_latent(writer, config)
     else:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "head_dim" in config:
@@ -71,7 +79,7 @@ def write(name):
     writer.add_layer_norm_rms_eps(config.get("norm_eps") or config["rms_norm_eps"])
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     writer.add_rope_freq_base(config.get("rope_theta") or rope["rope_theta"])
-    add_scaling(writer, rope)
+    add_scaling(writer, rope, of_deepseek="kv_lora_rank" in config)
     if config["model_type"] == "glm4":
         writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
     if "linear_num_key_heads" in config:
@@ -97,19 +105,35 @@ def write(name):
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
     if "num_experts_per_tok" in config:
-        writer.add_expert_count(config.get("num_local_experts") or config["num_experts"])
+        writer.add_expert_count(config.get("num_local_experts") or config.get("num_experts") or config["n_routed_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if "n_shared_experts" in config:
+        writer.add_expert_shared_count(config["n_shared_experts"])
+    if config["model_type"] == "glm4_moe":
+        writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
+    if "routed_scaling_factor" in config:
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        is_softmax = config["model_type"] == "deepseek_v2"
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if is_softmax else gguf.ExpertGatingFuncType.SIGMOID)
+        dense = config.get("num_dense_layers", config.get("first_k_dense_replace"))
+        writer.add_leading_dense_block_count(config["mlp_layer_types"].count("dense") if dense is None else dense)
     tensors = load_file(folder / "model.safetensors")
     tensors = upright(tensors) if config["model_type"] == "gpt_oss" else canonical(tensors)
     if "linear_num_key_heads" in config:
         tensors = delta_net(tensors, config)
+    if "kv_lora_rank" in config:
+        tensors = latent(tensors, config)
     for source, tensor in sorted(tensors.items()):
         if architecture in LIKE_LLAMA and re.search(r"\.(q|k)_proj\.", source):
             tensor = interleaved(tensor, heads if ".q_proj." in source else config["num_key_value_heads"])
+        # By what experts are chosen.
+        source = source.replace("expert_bias.weight", "expert_bias.bias")
+        source = source.replace("e_score_correction_bias.weight", "e_score_correction.bias")
         target = names.get_name(source, try_suffixes=(".weight", ".bias"))
         norm = source.split(".")[-2]
         if config["model_type"] == "glm4" and norm in GLM4_NORMS:
@@ -138,8 +162,35 @@ def lfm2_feed_forward(config):
     return -(-size // config["block_multiple_of"]) * config["block_multiple_of"]
 
 
-def add_scaling(writer, rope):
-    if rope.get("rope_type") != "yarn":
+def add_latent(writer, config):
+    """The attention that llama.cpp computes, over one head of keys, and the sizes of the model's heads beside it."""
+    writer.add_head_count_kv(1)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    writer.add_key_length(config["kv_lora_rank"] + config["qk_rope_head_dim"])
+    writer.add_value_length(config["kv_lora_rank"])
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_rope_dimension_count(config["qk_rope_head_dim"])
+
+
+def latent(tensors, config):
+    """Each head's matrices of keys, transposed, and of values, apart."""
+    found = {}
+    for name, tensor in tensors.items():
+        if ".kv_b_proj." not in name:
+            found[name] = tensor
+            continue
+        heads = tensor.unflatten(0, (config["num_attention_heads"], -1))
+        keys, values = heads.split([config["qk_nope_head_dim"], config["v_head_dim"]], dim=1)
+        found[name.replace("kv_b_proj", "k_b_proj")] = keys.transpose(1, 2)
+        found[name.replace("kv_b_proj", "v_b_proj")] = values
+    return found
+
+
+def add_scaling(writer, rope, of_deepseek=False):
+    if (rope.get("rope_type") or rope.get("type")) != "yarn":
         return
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
     writer.add_rope_scaling_factor(rope["factor"])
@@ -147,7 +198,7 @@ def add_scaling(writer, rope):
     if "attention_factor" in rope:
         writer.add_rope_scaling_attn_factors(rope["attention_factor"])
     if "mscale_all_dim" in rope:
-        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"] * (0.1 if of_deepseek else 1.0))
     if "llama_4_scaling_beta" in rope:
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
@@ -165,7 +216,10 @@ def canonical(tensors):
             found |= {f"{block}.gate_proj.weight": gate, f"{block}.up_proj.weight": up}
         else:
             found[name + ("" if "." in name[-7:] else ".weight")] = tensor
+    numbered = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
     for (block, part), of_expert in experts.items():
+        # The map has numbers in Mixtral's blocks alone.
+        part = part if "block_sparse_moe" in block else numbered.get(part, part)
         found[f"{block}.experts.{part}.weight"] = torch.stack([of_expert[expert] for expert in sorted(of_expert)])
     return found
 

@@ -420,6 +420,66 @@ CASES = {
             norm_eps=1e-5, full_attn_idxs=[1, 3], tie_embedding=True, rope_theta=1000000.0, torch_dtype="bfloat16",
         ),
     ),
+    # A dense layer before those with experts, which are chosen by sigmoids plus a bias.
+    "lfm2-moe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.02,
+        config=family(
+            "Lfm2MoeForCausalLM", "lfm2_moe", 72, 200, 4, 4, 2,
+            conv_L_cache=3, conv_bias=False, norm_eps=1e-5, moe_intermediate_size=52, num_dense_layers=1, num_experts=6,
+            num_experts_per_tok=2, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.5,
+            layer_types=["conv", "full_attention", "conv", "full_attention"], tie_embedding=True, rope_theta=1000000.0,
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # Latent attention as in the Lite model: queries from the stream, and YaRN's factors in the scale of scores.
+    "deepseek-v2": dict(
+        tokens=48,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "DeepseekV2ForCausalLM", "deepseek_v2", 64, 96, 3, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=None, kv_lora_rank=40,
+            qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=20, first_k_dense_replace=1, n_routed_experts=6,
+            n_shared_experts=2, num_experts_per_tok=2, moe_intermediate_size=44, norm_topk_prob=False,
+            routed_scaling_factor=1.3, topk_method="greedy", n_group=1, topk_group=1, rope_theta=10000.0,
+            rope_scaling={
+                "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32, "beta_slow": 1,
+                "mscale": 0.707, "mscale_all_dim": 0.707,
+            },
+            torch_dtype="bfloat16",
+        ),
+    ),
+    # GLM-4.5: the experts alone, with heads that are normed and half rotated.
+    "glm4-moe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.02,
+        config=family(
+            "Glm4MoeForCausalLM", "glm4_moe", 64, 96, 3, 4, 2,
+            head_dim=24, hidden_act="silu", tie_word_embeddings=False, attention_bias=True, use_qk_norm=True,
+            n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True,
+            routed_scaling_factor=1.5, n_group=1, topk_group=1, first_k_dense_replace=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            dtype="bfloat16",
+        ),
+    ),
+    # GLM-4.7-Flash: queries from a vector of low rank, and values that are wider than keys.
+    "glm4-moe-lite": dict(
+        tokens=48,
+        greedy=12,
+        margin=0.02,
+        config=family(
+            "Glm4MoeLiteForCausalLM", "glm4_moe_lite", 64, 96, 3, 5, 5,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=32,
+            qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=40, n_routed_experts=6, n_shared_experts=1,
+            num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True, routed_scaling_factor=1.8, n_group=1,
+            topk_group=1, rope_interleave=True, mlp_layer_types=["dense", "sparse", "sparse"],
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+            dtype="bfloat16",
+        ),
+    ),
     "qwen3-next": dict(
         tokens=40,
         greedy=12,
@@ -598,7 +658,7 @@ def keep_apart(folder, ids, margin, generator):
     model = load_float32(folder)
     for position in range(1, len(ids)):
         while True:
-            last = torch.stack(router_logits(model, ids[None, : position + 1])).sort(descending=True).values
+            last = ranks(model, router_logits(model, ids[None, : position + 1])).sort(descending=True).values
             chosen = getattr(model.config, "num_experts_per_tok", None) or model.config.top_k_experts
             if (last[:, chosen - 1] - last[:, chosen]).min() >= margin:
                 break
@@ -622,6 +682,15 @@ def router_logits(model, ids):
     for hook in hooks:
         hook.remove()
     return found
+
+
+def ranks(model, logits):
+    """By what each layer's experts are chosen: the logits, or their sigmoids plus a bias."""
+    biases = [buffer for name, buffer in model.named_buffers() if name.endswith(CHOICE_BIASES)]
+    return torch.stack(logits).sigmoid() + torch.stack(biases) if biases else torch.stack(logits)
+
+
+CHOICE_BIASES = ("e_score_correction_bias", "expert_bias")
 
 
 def write_weights(folder, seed, dtype, stacked=False):
@@ -652,6 +721,9 @@ def write_weights(folder, seed, dtype, stacked=False):
             elif gemma4 and name.endswith("q_norm.weight"):
                 # Nothing else keeps scores small.
                 parameter.copy_(0.3 + 0.1 * noise)
+            elif hasattr(config, "kv_lora_rank") and name.endswith(("q_proj.weight", "q_b_proj.weight")):
+                # Keys are products of two matrices, and their scores would be large.
+                parameter.copy_(0.5 * noise * parameter.shape[-1] ** -0.5)
             elif name.endswith("router.scale"):
                 # As large as makes one expert likelier than another: what it multiplies is divided by this root.
                 parameter.copy_(parameter.shape[-1] ** 0.5 * (1.0 + 0.3 * noise))
@@ -679,6 +751,8 @@ def write_weights(folder, seed, dtype, stacked=False):
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 buffer.copy_(0.4 + torch.rand(buffer.shape, generator=generator))
+            elif name.endswith(CHOICE_BIASES):
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     with tempfile.TemporaryDirectory() as temporary:
         # As transformers 4 did, a tensor for each expert; or as the modules of transformers 5 hold them.
         model.to(dtype).save_pretrained(temporary, save_original_format=not stacked)

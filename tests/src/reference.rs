@@ -8,7 +8,8 @@
 //!
 //! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, gemma4, olmo2, olmo3, glm, glm4, gpt_oss, granite, granitemoehybrid without
 //! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; with gated delta nets qwen3_next, qwen3_5 and
-//! qwen3_5_moe; lfm2; of a multimodal model its text part.
+//! qwen3_5_moe; lfm2 and lfm2_moe; with latent attention deepseek_v2, deepseek_v3 and glm4_moe_lite; of a multimodal model its text
+//! part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.
 
 mod compare;
@@ -16,6 +17,7 @@ mod config;
 mod delta;
 mod gemma4;
 mod golden;
+mod latent;
 mod mxfp4;
 mod rope;
 mod short_conv;
@@ -88,6 +90,7 @@ impl Reference {
             let attended = match &self.config.delta {
                 Some(delta) if self.config.recurrent[layer] => self.delta_net(layer, delta, &normed),
                 None if self.config.recurrent[layer] => self.short_conv(layer, &normed),
+                None if self.config.latent.is_some() => self.latent_attention(layer, &normed),
                 _ => self.attention(layer, &normed, &mut caches),
             };
             add(&mut residual, &norm(norms.after_attention, attended), multiplier);
@@ -263,9 +266,15 @@ impl Reference {
         let mut output = Vec::with_capacity(input.len());
         for (token, logits) in input.chunks_exact(hidden).zip(router.chunks_exact(experts.count)) {
             let mut probabilities = logits.to_vec();
-            softmax(&mut probabilities);
+            if experts.sigmoid {
+                probabilities.iter_mut().for_each(|value| *value = sigmoid(*value));
+            } else {
+                softmax(&mut probabilities);
+            }
+            let bias = self.weights.find(&format!("{block}.gate.choice_bias"));
+            let rank = |expert: usize| probabilities[expert] + bias.map_or(0.0, |bias| bias.values[expert]);
             let mut likeliest: Vec<usize> = (0..experts.count).collect();
-            likeliest.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
+            likeliest.sort_by(|&a, &b| rank(b).total_cmp(&rank(a)));
             likeliest.truncate(experts.chosen);
             let total: f32 = likeliest.iter().map(|&expert| probabilities[expert]).sum();
             let divisor = if experts.normalized { total } else { 1.0 };
@@ -273,7 +282,8 @@ impl Reference {
             for expert in likeliest {
                 let [gate, up, down] = self.weights.expert(block, expert);
                 let [gate_bias, up_bias, down_bias] = self.weights.expert_bias(block, expert);
-                let weight = probabilities[expert] / divisor * scale.map_or(1.0, |scale| scale.values[expert]);
+                let weight =
+                    probabilities[expert] / divisor * experts.factor * scale.map_or(1.0, |scale| scale.values[expert]);
                 let product: Vec<f32> = plus(times(&gate, token), &gate_bias)
                     .into_iter()
                     .zip(plus(times(&up, token), &up_bias))
@@ -288,11 +298,13 @@ impl Reference {
             }
             output.extend(sum);
         }
-        if self.weights.find(&format!("{block}.shared_expert_gate.weight")).is_some() {
-            let gates = self.multiply(&format!("{block}.shared_expert_gate.weight"), input);
+        if self.weights.find(&format!("{block}.shared_expert.up_proj.weight")).is_some() {
+            let gate = format!("{block}.shared_expert_gate.weight");
+            // DeepSeek's has no gate.
+            let gates = self.weights.find(&gate).map(|_| self.multiply(&gate, input));
             let shared = self.gated_feed_forward(&format!("{block}.shared_expert"), input);
             for (index, (sum, value)) in output.iter_mut().zip(shared).enumerate() {
-                *sum += value * sigmoid(gates[index / hidden]);
+                *sum += value * gates.as_ref().map_or(1.0, |gates| sigmoid(gates[index / hidden]));
             }
         }
         output

@@ -69,6 +69,9 @@ pub enum Family {
     Qwen35,
     Qwen3Next,
     Lfm2,
+    Lfm2Moe,
+    DeepSeekV2,
+    DeepSeekV3,
 }
 
 /// A tensor in row order, as it will be stored.
@@ -78,6 +81,17 @@ pub struct NamedTensor {
     pub shape: Vec<usize>,
     pub values: Vec<bf16>,
 }
+
+/// Sizes of latent attention, whose keys have `head_dim` elements that are not rotated.
+struct LatentSizes {
+    query_rank: usize,
+    rank: usize,
+    rope_dim: usize,
+    value_dim: usize,
+}
+
+/// Experts that every token has, where they are stored as one without a gate.
+const SHARED_EXPERTS: usize = 2;
 
 impl Default for TinyModel {
     fn default() -> Self {
@@ -172,6 +186,22 @@ impl TinyModel {
             config["moe_intermediate_size"] = json!(self.intermediate);
             config["norm_topk_prob"] = json!(experts.normalized);
             config["shared_expert_intermediate_size"] = json!(self.shared_intermediate());
+            if experts.routing.is_some() {
+                config["routed_scaling_factor"] = json!(1.3);
+                config["n_shared_experts"] = json!(SHARED_EXPERTS);
+                config["num_dense_layers"] = json!(1);
+                config["first_k_dense_replace"] = json!(1);
+            }
+        }
+        if let Some(has_query_rank) = facts.latent {
+            let sizes = self.latent_sizes();
+            config["q_lora_rank"] = json!(has_query_rank.then_some(sizes.query_rank));
+            config["kv_lora_rank"] = json!(sizes.rank);
+            config["qk_nope_head_dim"] = json!(self.head_dim);
+            config["qk_rope_head_dim"] = json!(sizes.rope_dim);
+            config["v_head_dim"] = json!(sizes.value_dim);
+            config["n_group"] = json!(1);
+            config["topk_group"] = json!(1);
         }
         if let Some(delta) = &facts.delta {
             config["linear_num_key_heads"] = json!(delta.key_heads);
@@ -259,6 +289,11 @@ impl TinyModel {
                 self.lfm2_shapes(layer, taps, &mut add);
                 continue;
             }
+            if let Some(has_query_rank) = facts.latent {
+                self.latent_shapes(has_query_rank, &mut add);
+                self.expert_shapes(layer, &mut add);
+                continue;
+            }
             if let Some(delta) = delta {
                 self.delta_shapes(delta, &mut add);
             } else if facts.normed_heads || facts.normed_projections {
@@ -304,17 +339,7 @@ impl TinyModel {
                 add("mlp.experts.down_proj_bias", vec![experts.count, hidden]);
                 continue;
             }
-            let names = experts.names;
-            add(&format!("{}.gate.weight", names.block), vec![experts.count, hidden]);
-            for expert in 0..experts.count {
-                for (name, rows, cols) in [
-                    (names.gate, intermediate, hidden),
-                    (names.up, intermediate, hidden),
-                    (names.down, hidden, intermediate),
-                ] {
-                    add(&format!("{}.experts.{expert}.{name}.weight", names.block), vec![rows, cols]);
-                }
-            }
+            self.expert_shapes(layer, &mut add);
             if experts.shared {
                 let shared = self.shared_intermediate();
                 add("mlp.shared_expert.gate_proj.weight", vec![shared, hidden]);
@@ -384,9 +409,64 @@ impl TinyModel {
             }
             add("self_attn.out_proj.weight", vec![hidden, query]);
         }
+        if self.family.facts().experts.is_some() {
+            return self.expert_shapes(layer, add);
+        }
         add("feed_forward.w1.weight", vec![self.intermediate, hidden]);
         add("feed_forward.w3.weight", vec![self.intermediate, hidden]);
         add("feed_forward.w2.weight", vec![hidden, self.intermediate]);
+    }
+
+    /// Experts of a layer and their router; the MLP of a first layer that has none.
+    fn expert_shapes(&self, layer: usize, add: &mut impl FnMut(&str, Vec<usize>)) {
+        let (hidden, inner) = (self.hidden, self.intermediate);
+        let experts = self.family.facts().experts.as_ref().expect("a family with experts");
+        let names = experts.names;
+        let mut block = |block: &str, inner: usize| {
+            for (name, rows, cols) in
+                [(names.gate, inner, hidden), (names.up, inner, hidden), (names.down, hidden, inner)]
+            {
+                add(&format!("{block}.{name}.weight"), vec![rows, cols]);
+            }
+        };
+        if layer == 0 && experts.routing.is_some() {
+            return block(names.block, inner);
+        }
+        (0..experts.count).for_each(|expert| block(&format!("{}.experts.{expert}", names.block), inner));
+        if self.family.facts().latent.is_some() {
+            block(&format!("{}.shared_experts", names.block), SHARED_EXPERTS * inner);
+        }
+        add(&format!("{}.gate.weight", names.block), vec![experts.count, hidden]);
+        if let Some(bias) = experts.routing.as_ref().and_then(|routing| routing.choice_bias) {
+            add(bias, vec![experts.count]);
+        }
+    }
+
+    fn latent_sizes(&self) -> LatentSizes {
+        let rope_dim = (self.head_dim / 4 * 2).max(2);
+        LatentSizes {
+            query_rank: self.hidden / 2 + 4,
+            rank: (2 * self.head_dim + 5).min(512),
+            rope_dim,
+            value_dim: self.head_dim + 3,
+        }
+    }
+
+    /// Latent attention's tensors.
+    fn latent_shapes(&self, has_query_rank: bool, add: &mut impl FnMut(&str, Vec<usize>)) {
+        let LatentSizes { query_rank, rank, rope_dim, value_dim } = self.latent_sizes();
+        let (hidden, queries) = (self.hidden, self.heads * (self.head_dim + rope_dim));
+        if has_query_rank {
+            add("self_attn.q_a_proj.weight", vec![query_rank, hidden]);
+            add("self_attn.q_a_layernorm.weight", vec![query_rank]);
+            add("self_attn.q_b_proj.weight", vec![queries, query_rank]);
+        } else {
+            add("self_attn.q_proj.weight", vec![queries, hidden]);
+        }
+        add("self_attn.kv_a_proj_with_mqa.weight", vec![rank + rope_dim, hidden]);
+        add("self_attn.kv_a_layernorm.weight", vec![rank]);
+        add("self_attn.kv_b_proj.weight", vec![self.heads * (self.head_dim + value_dim), rank]);
+        add("self_attn.o_proj.weight", vec![hidden, self.heads * value_dim]);
     }
 
     /// Whether the layer has a delta net or a short convolution: all but the last have, in families with either.

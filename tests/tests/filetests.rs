@@ -145,7 +145,13 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
         for ((head_dim, window), output) in [(64, None), (80, Some(100)), (256, None)].into_iter().zip(formats) {
             let spec = FlashSpec {
                 gqa: 4,
-                cache: CacheLayout { format: KvFormat::F16, n_kv_heads: 2, head_dim, page_tokens: 32 },
+                cache: CacheLayout {
+                    format: KvFormat::F16,
+                    n_kv_heads: 2,
+                    head_dim,
+                    page_tokens: 32,
+                    latent_value: None,
+                },
                 kv_group: 0,
                 window,
                 heads_per_group: 4,

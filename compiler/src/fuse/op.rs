@@ -4,10 +4,11 @@ use unicorn_kernels::Activation;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
+use unicorn_kernels::route::Scores;
 use unicorn_kernels::short_conv::ConvForm;
 
 use super::{MatrixId, VectorId};
-use crate::graph::ValueId;
+use crate::graph::{ColumnsBlock, ValueId, column_sources};
 
 /// An operation that one kernel computes.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,8 +31,21 @@ pub(crate) enum FusedOp {
     Route {
         input: ValueId,
         chosen: usize,
+        scores: Scores,
         normalized: bool,
+        factor: f32,
         scale: Option<VectorId>,
+        choice_bias: Option<VectorId>,
+        out: ValueId,
+    },
+    /// See [`Op::EveryMatrix`](crate::graph::Op::EveryMatrix).
+    EveryMatrix {
+        matrices: usize,
+        out: ValueId,
+    },
+    /// See [`Op::HeadColumns`](crate::graph::Op::HeadColumns).
+    HeadColumns {
+        blocks: Vec<ColumnsBlock>,
         out: ValueId,
     },
     ExpertMatMul {
@@ -128,6 +142,8 @@ impl FusedOp {
             FusedOp::Embed { out, .. }
             | FusedOp::MatMul { out, .. }
             | FusedOp::Route { out, .. }
+            | FusedOp::EveryMatrix { out, .. }
+            | FusedOp::HeadColumns { out, .. }
             | FusedOp::ExpertMatMul { out, .. }
             | FusedOp::ExpertSum { out, .. }
             | FusedOp::Attention { out, .. }
@@ -142,7 +158,8 @@ impl FusedOp {
 
     pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match self {
-            FusedOp::Embed { .. } => vec![],
+            FusedOp::Embed { .. } | FusedOp::EveryMatrix { .. } => vec![],
+            FusedOp::HeadColumns { blocks, .. } => column_sources(blocks),
             FusedOp::Norm(step) => [Some(step.input), step.residual].into_iter().flatten().collect(),
             FusedOp::MatMul { input, .. } | FusedOp::Route { input, .. } => vec![*input],
             FusedOp::ExpertMatMul { input, routes, .. } | FusedOp::ExpertSum { input, routes, .. } => {

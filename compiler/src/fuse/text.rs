@@ -6,7 +6,7 @@ use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::HeadsPart;
 
 use super::{FusedGraph, FusedOp, VectorId};
-use crate::graph::VectorRef;
+use crate::graph::{VectorRef, columns, routing};
 
 /// One line an operation, as the plain graph's.
 impl Display for FusedGraph {
@@ -55,9 +55,12 @@ impl FusedGraph {
                 let values = if step.values_are_keys { " values=keys" } else { "" };
                 format!("heads {}{norms}{values}", parts.join(" "))
             }
-            FusedOp::Route { chosen, normalized, scale, .. } => {
-                format!("route chosen={chosen} normalized={normalized}{}", optional("scale", scale))
+            FusedOp::Route { chosen, scores, normalized, factor, scale, choice_bias, .. } => {
+                let (scale, bias) = (optional("scale", scale), optional("bias", choice_bias));
+                format!("route chosen={chosen} normalized={normalized}{}{scale}{bias}", routing(*scores, *factor))
             }
+            FusedOp::EveryMatrix { matrices, .. } => format!("every_matrix {matrices}"),
+            FusedOp::HeadColumns { blocks, .. } => format!("head_columns {}", columns(blocks)),
             FusedOp::ExpertMatMul { matrix, act_mul, .. } => {
                 let act_mul = act_mul.map_or(String::new(), |activation| format!(" act_mul={activation:?}"));
                 format!("expert_matmul {}{act_mul}", self.matrices[matrix.0].name)

@@ -3,8 +3,9 @@
 use std::fmt::{self, Display};
 
 use unicorn_kernels::gated_norm::GatedForm;
+use unicorn_kernels::route::Scores;
 
-use super::{CachePart, MatrixRef, ModelGraph, Op, VectorRef};
+use super::{CachePart, ColumnsBlock, ColumnsPart, MatrixRef, ModelGraph, Op, VectorRef};
 
 /// One line an operation: `%out name[width] = op %inputs weights`.
 impl Display for ModelGraph {
@@ -35,12 +36,15 @@ impl Op {
             Op::Rope { .. } => "rope",
             Op::CacheWrite { part: CachePart::Keys, .. } => "write_keys",
             Op::CacheWrite { part: CachePart::Values, .. } => "write_values",
+            Op::CacheWrite { part: CachePart::Latent, .. } => "write_latent",
             Op::Attention { .. } => "attention",
             Op::Add { .. } => "add",
             Op::ActMul { .. } => "act_mul",
             Op::Scale { .. } => "scale",
             Op::SoftCap { .. } => "soft_cap",
             Op::Route { .. } => "route",
+            Op::EveryMatrix { .. } => "every_matrix",
+            Op::HeadColumns { .. } => "head_columns",
             Op::ExpertMatMul { .. } => "expert_matmul",
             Op::ExpertSum { .. } => "expert_sum",
             Op::Gate { .. } => "gate",
@@ -61,10 +65,14 @@ impl Op {
             Op::Scale { factor, .. } => format!(" {factor}"),
             Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
             Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
-            Op::Route { chosen, normalized, scale, .. } => {
-                let scale = scale.as_ref().map_or(String::new(), |scale| format!(" {scale}"));
-                format!(" chosen={chosen} normalized={normalized}{scale}")
+            Op::Route { chosen, scores, normalized, factor, scale, choice_bias, .. } => {
+                let vector =
+                    |vector: &Option<VectorRef>| vector.as_ref().map_or(String::new(), |one| format!(" {one}"));
+                let routing = routing(*scores, *factor);
+                format!(" chosen={chosen} normalized={normalized}{routing}{}{}", vector(scale), vector(choice_bias))
             }
+            Op::EveryMatrix { matrices, .. } => format!(" {matrices}"),
+            Op::HeadColumns { blocks, .. } => format!(" {}", columns(blocks)),
             Op::Bias { bias, .. } => format!(" {bias}"),
             Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),
             Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
@@ -81,6 +89,22 @@ impl Op {
             Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => String::new(),
         }
     }
+}
+
+/// How experts are weighted where it is not by shares of a softmax.
+pub(crate) fn routing(scores: Scores, factor: f32) -> String {
+    let scores = if scores == Scores::Sigmoid { " scores=Sigmoid" } else { "" };
+    let factor = if factor == 1.0 { String::new() } else { format!(" factor={factor}") };
+    format!("{scores}{factor}")
+}
+
+/// Heads and what they are made of: `16×(%5[0..512] %3[128..192])`.
+pub(crate) fn columns(blocks: &[ColumnsBlock]) -> String {
+    let part = |part: &ColumnsPart| format!("%{}[{}..{}]", part.value.0, part.first, part.first + part.width);
+    let block = |block: &ColumnsBlock| {
+        format!("{}×({})", block.n_heads, block.parts.iter().map(part).collect::<Vec<_>>().join(" "))
+    };
+    blocks.iter().map(block).collect::<Vec<_>>().join(" ")
 }
 
 impl Display for MatrixRef {

@@ -355,14 +355,14 @@ mod tests {
     fn interleaved_heads_become_two_halves() {
         // Two heads of four; the source holds each head's dimensions as 0 2 1 3 of ours.
         let mut q = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 6., 5., 7.]);
-        q.row_order = RowOrder::InterleavedHeads { head_dim: 4, rotary_dim: 4 };
+        q.row_order = RowOrder::InterleavedHeads { head_dim: 4, plain: 0, rotary_dim: 4 };
         assert_eq!(all(&q), [0., 1., 2., 3., 4., 5., 6., 7.]);
         let mut bias = f32_tensor(&[8], &[0., 2., 1., 3., 4., 6., 5., 7.]);
-        bias.row_order = RowOrder::InterleavedHeads { head_dim: 4, rotary_dim: 4 };
+        bias.row_order = RowOrder::InterleavedHeads { head_dim: 4, plain: 0, rotary_dim: 4 };
         assert_eq!(all(&bias), [0., 1., 2., 3., 4., 5., 6., 7.]);
         // One head of eight, of which four are rotated.
         let mut partly = f32_tensor(&[8, 1], &[0., 2., 1., 3., 4., 5., 6., 7.]);
-        partly.row_order = RowOrder::InterleavedHeads { head_dim: 8, rotary_dim: 4 };
+        partly.row_order = RowOrder::InterleavedHeads { head_dim: 8, plain: 0, rotary_dim: 4 };
         assert_eq!(all(&partly), [0., 1., 2., 3., 4., 5., 6., 7.]);
     }
 

@@ -6,6 +6,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::fp4::FP4_GROUP;
 
+use super::experts_config::{ExpertsConfig, Routing};
+use super::latent_config::LatentConfig;
+use super::limits;
+
 /// How a folder names, joins and orders a layer's tensors, where this differs from the canonical names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FolderLayout {
@@ -29,6 +33,9 @@ pub(crate) enum FolderLayout {
     Gemma4,
     /// Gate and up are one matrix; the two elements of a rotary pair are adjacent (GLM-4).
     Glm,
+    /// Latent attention's matrices are `kv_a_proj_with_mqa` and `kv_b_proj`, and the shared expert is `shared_experts` (DeepSeek, GLM-4.5
+    /// to 4.7).
+    DeepSeek,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,34 +110,6 @@ pub(crate) struct QueryGrowth {
     pub(crate) beta: f32,
     /// In tokens.
     pub(crate) interval: usize,
-}
-
-/// A mixture of experts in place of an MLP: each row is given to a few of many experts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ExpertsConfig {
-    pub(crate) count: usize,
-    /// Experts that a row is given to.
-    pub(crate) chosen: usize,
-    /// The weights of a row's experts are divided by their sum.
-    pub(crate) normalized: bool,
-    /// Width of one expert.
-    pub(crate) intermediate_size: usize,
-    /// Width of the shared expert, which every row is given to in addition.
-    pub(crate) shared_intermediate_size: Option<usize>,
-    /// How the source's folder names the tensors; an exported folder uses the same names.
-    pub(crate) names: ExpertNames,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ExpertNames {
-    /// `mlp.gate`, `mlp.experts.0.gate_proj`
-    Qwen,
-    /// `block_sparse_moe.gate`, `block_sparse_moe.experts.0.w1`
-    Mixtral,
-    /// `mlp.router`, `mlp.experts.gate_up_proj`, see `import::transposed`
-    GptOss,
-    /// `router.proj`, `experts.gate_up_proj`, see `import::stacked`
-    Gemma4,
 }
 
 /// RMS norm of queries and keys before RoPE.
@@ -220,6 +199,12 @@ pub struct ModelConfig {
     pub(crate) double_wide_mlp: bool,
     /// An input of each layer beside the stream.
     pub(crate) per_layer_inputs: Option<PerLayerInputs>,
+    /// How experts are chosen and weighted, where it is not by a softmax alone.
+    pub(crate) routing: Option<Routing>,
+    /// The shared expert's result is added as it is, without a gate.
+    pub(crate) shared_expert_ungated: bool,
+    /// Attention over one latent vector of each token (DeepSeek, GLM-4.7-Flash), instead of keys and values of heads.
+    pub(crate) latent: Option<LatentConfig>,
 }
 
 /// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 4 E2B and E4B): the sum of a row of a second
@@ -277,22 +262,6 @@ impl TryFrom<u8> for Codes {
     }
 }
 
-/// The largest sizes that a file may have, inclusive: above any published model, and small enough that no product of
-/// two of them overflows.
-pub(super) mod limits {
-    pub(crate) const HIDDEN_SIZE: usize = 1 << 20;
-    pub(crate) const INTERMEDIATE_SIZE: usize = 1 << 22;
-    pub(crate) const HEADS: usize = 1 << 12;
-    pub(crate) const HEAD_DIM: usize = 1 << 12;
-    pub(crate) const VOCAB_SIZE: usize = 1 << 24;
-    pub(crate) const LAYERS: usize = unicorn_artifact::plan::MAX_LAYERS as usize;
-    pub(crate) const POSITIONS: usize = 1 << 30;
-    pub(crate) const EXPERTS: usize = 1 << 12;
-    /// A lane of the delta rule has this many numbers in registers.
-    pub(crate) const DELTA_KEY_DIM: usize = 256;
-    pub(crate) const TAPS: usize = 32;
-}
-
 impl ModelConfig {
     /// Checks relations between fields. Sizes are already within [`limits`], because layers and ropes have been allocated
     /// from them. The message begins with the field.
@@ -337,6 +306,11 @@ impl ModelConfig {
                 self.layers.len()
             ));
         }
+        if let Some(Routing { factor, .. }) = self.routing
+            && !(factor.is_finite() && factor > 0.0)
+        {
+            return Err(format!("routed_scaling_factor is {factor}, expected a finite number above 0"));
+        }
         if let Some(inputs) = self.per_layer_inputs {
             if !(1..=limits::HEAD_DIM).contains(&inputs.width) {
                 return Err(format!("input of a layer is {} wide, expected 1 to {}", inputs.width, limits::HEAD_DIM));
@@ -368,6 +342,9 @@ impl ModelConfig {
         }
         if let Some(taps) = self.short_conv_taps.filter(|taps| !(2..=limits::TAPS).contains(taps)) {
             return Err(format!("conv_L_cache is {taps}, expected 2 to {}", limits::TAPS));
+        }
+        if let Some(latent) = &self.latent {
+            latent.check()?;
         }
         match &self.experts {
             Some(experts) => experts.check(),
@@ -408,6 +385,12 @@ impl ModelConfig {
         let is_shared = |layer: usize| layer < self.layers.len() && !self.has_own_cache(layer);
         ["k_proj.", "v_proj.", "k_norm.", "v_norm."].iter().any(|part| name.starts_with(part))
             && layer.parse().is_ok_and(is_shared)
+    }
+
+    /// Whether a tensor belongs to a layer behind the last: DeepSeek and GLM have one there that predicts a further token.
+    pub(crate) fn is_behind_the_layers(&self, canonical: &str) -> bool {
+        let layer = canonical.strip_prefix("layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        self.folder == FolderLayout::DeepSeek && layer.is_some_and(|layer| layer >= self.layers.len())
     }
 
     /// Channels of the convolution in a recurrent layer.
@@ -475,6 +458,12 @@ impl ModelConfig {
             let has_mlp = experts.is_none() || self.experts_beside_mlp;
             if let Some(experts) = experts {
                 experts.add_shapes(layer, hidden, self.expert_bias, &mut shapes);
+                if experts.shared_intermediate_size.is_some() && !self.shared_expert_ungated {
+                    shapes.insert(format!("layers.{layer}.mlp.shared_expert_gate.weight"), vec![1, hidden]);
+                }
+                if self.routing.is_some_and(|routing| routing.choice_bias) {
+                    shapes.insert(format!("layers.{layer}.mlp.gate.choice_bias"), vec![experts.count]);
+                }
                 if self.experts_beside_mlp {
                     for norm in
                         ["post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"]
@@ -498,7 +487,11 @@ impl ModelConfig {
                 shapes.insert(format!("layers.{layer}.self_attn.sinks"), vec![self.n_heads]);
             }
             let mlp = mlp.iter().filter(|_| has_mlp);
-            let attention = attention.iter().filter(|(_, rows, ..)| !config.is_recurrent && *rows > 0);
+            if let Some(latent) = &self.latent {
+                latent.add_shapes(layer, hidden, self.n_heads, &mut shapes);
+            }
+            let has_heads = !config.is_recurrent && self.latent.is_none();
+            let attention = attention.iter().filter(|(_, rows, ..)| has_heads && *rows > 0);
             for &(name, rows, cols, has_bias) in attention.chain(mlp) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![rows, cols]);
                 if has_bias {
@@ -511,47 +504,6 @@ impl ModelConfig {
             }
         }
         shapes
-    }
-}
-
-impl ExpertsConfig {
-    fn check(&self) -> Result<(), String> {
-        for (name, value, most) in [
-            ("number of experts", self.count, limits::EXPERTS),
-            ("number of experts of a token", self.chosen, self.count),
-            ("intermediate size of an expert", self.intermediate_size, limits::INTERMEDIATE_SIZE),
-            (
-                "intermediate size of the shared expert",
-                self.shared_intermediate_size.unwrap_or(1),
-                limits::INTERMEDIATE_SIZE,
-            ),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(format!("{name} is {value}, expected 1 to {most}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The tensors of layer `layer` in [`ModelConfig::tensor_shapes`].
-    fn add_shapes(&self, layer: usize, hidden: usize, bias: bool, shapes: &mut BTreeMap<String, Vec<usize>>) {
-        let mut block = |name: &str, inner: usize| {
-            for (part, rows, cols) in [("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)] {
-                shapes.insert(format!("layers.{layer}.mlp.{name}.{part}_proj.weight"), vec![rows, cols]);
-                if bias {
-                    shapes.insert(format!("layers.{layer}.mlp.{name}.{part}_proj.bias"), vec![rows]);
-                }
-            }
-        };
-        (0..self.count).for_each(|expert| block(&format!("experts.{expert}"), self.intermediate_size));
-        if let Some(inner) = self.shared_intermediate_size {
-            block("shared_expert", inner);
-            shapes.insert(format!("layers.{layer}.mlp.shared_expert_gate.weight"), vec![1, hidden]);
-        }
-        shapes.insert(format!("layers.{layer}.mlp.gate.weight"), vec![self.count, hidden]);
-        if bias {
-            shapes.insert(format!("layers.{layer}.mlp.gate.bias"), vec![self.count]);
-        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! From a Hugging Face config.json to a [`ModelConfig`], in either dialect: what transformers 4 writes and what
 //! transformers 5 does. Fields that are missing take the family's defaults.
 
+mod experts;
 mod gemma4;
+mod latent;
 mod lfm2;
 #[cfg(test)]
 mod tests;
@@ -12,10 +14,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use unicorn_kernels::activation::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 
-use super::config::{Activation, DeltaConfig, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig, limits};
-use super::families::{Bias, FamilyDefaults, Normalized, Rotated, Windows, family_of};
+use super::config::{Activation, DeltaConfig, LayerConfig, ModelConfig, QkNorm, RopeConfig};
+use super::families::{Bias, FamilyDefaults, Rotated, Windows, family_of};
 use super::full_heads;
 use super::json::Fields;
+use super::limits;
 use super::packed_int4::Scheme;
 use super::rope_json::{
     CONVOLUTION, FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth,
@@ -41,26 +44,33 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let size = |name: &str, max: usize, default: usize| Ok(text.size(name, max)?.unwrap_or(default));
     let hidden_size = size("hidden_size", limits::HIDDEN_SIZE, defaults.hidden_size)?;
     let n_heads = size("num_attention_heads", limits::HEADS, defaults.heads)?;
+    let latent = latent::latent(&text, defaults)?;
     let n_kv_heads = match text.size("num_key_value_heads", limits::HEADS)? {
+        // All heads share a token's latent vector.
+        _ if latent.is_some() => 1,
         Some(n_kv_heads) => n_kv_heads,
         None if text.is_written("num_key_value_heads") => n_heads,
         None => defaults.kv_heads.unwrap_or(n_heads),
     };
-    let head_dim = head_dim(&text, defaults, hidden_size, n_heads)?;
+    let head_dim = match &latent {
+        Some(latent) => latent.cached_dim(),
+        None => head_dim(&text, defaults, hidden_size, n_heads)?,
+    };
     let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
     let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
 
     let mut intermediate_size =
         size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
-    if defaults.short_conv_taps.is_some() {
+    if defaults.short_conv_taps.is_some() && defaults.experts.is_none() {
         intermediate_size = lfm2::intermediate_size(&text, intermediate_size)?;
     }
     let full_heads = full_heads::full_heads(&text, defaults, n_kv_heads)?;
     let experts = match full_heads {
         Some(_) => gemma4::experts(&text)?,
-        None => experts(&text, defaults, intermediate_size)?,
+        None => experts::experts(&text, defaults, intermediate_size)?,
     };
-    let head_dims = HeadDims { windowed: head_dim, full: full_heads.map_or(head_dim, |heads| heads.head_dim) };
+    let rotated_dim = latent.map_or(head_dim, |latent| latent.rope_dim);
+    let head_dims = HeadDims { windowed: rotated_dim, full: full_heads.map_or(rotated_dim, |heads| heads.head_dim) };
     let Layers { mut layers, ropes, max_positions } = read_layers(&text, defaults, n_layers, head_dims, max_positions)?;
     let (mut kv_shared_layers, mut double_wide_mlp, mut per_layer_inputs) = (0, false, None);
     if full_heads.is_some() {
@@ -78,7 +88,10 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let query_scale = match (gemma, &multipliers) {
         (Some(gemma), _) => 1.0 / text.number("query_pre_attn_scalar")?.unwrap_or(gemma.query_pre_attn_scalar).sqrt(),
         (None, Some(multipliers)) => multipliers.attention,
-        (None, None) => 1.0 / (head_dim as f64).sqrt(),
+        (None, None) => match &latent {
+            Some(latent) => latent::query_scale(&text, latent)?,
+            None => 1.0 / (head_dim as f64).sqrt(),
+        },
     };
     let embedding_scale = match (gemma, &multipliers) {
         (Some(_), _) => (hidden_size as f32).sqrt(),
@@ -136,7 +149,10 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         logits_scale: multipliers.as_ref().map_or(1.0, |multipliers| 1.0 / multipliers.logits) as f32,
         pre_norms: defaults.pre_norms,
         post_norms: defaults.post_norms,
-        qk_norm: defaults.qk_norm,
+        qk_norm: match defaults.qk_norm_as_configured && text.flag("use_qk_norm")?.unwrap_or(false) {
+            true => QkNorm::Heads,
+            false => defaults.qk_norm,
+        },
         qkv_bias,
         o_bias,
         mlp_bias,
@@ -155,6 +171,9 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         kv_shared_layers,
         double_wide_mlp,
         per_layer_inputs,
+        routing: experts::routing(&text, defaults)?,
+        shared_expert_ungated: experts::shared_is_ungated(defaults),
+        latent,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)
@@ -313,30 +332,6 @@ fn clamped_swiglu(text: &Fields) -> Result<Activation> {
     }
 }
 
-/// The experts of the layers that have them.
-fn experts(text: &Fields, defaults: &FamilyDefaults, intermediate_size: usize) -> Result<Option<ExpertsConfig>> {
-    let Some(defaults) = &defaults.experts else { return Ok(None) };
-    let size = |name: &str, default: usize| Ok(text.size(name, limits::INTERMEDIATE_SIZE)?.unwrap_or(default));
-    Ok(Some(ExpertsConfig {
-        count: text.size(defaults.count_field, limits::EXPERTS)?.unwrap_or(defaults.count),
-        chosen: text.size("num_experts_per_tok", limits::EXPERTS)?.unwrap_or(defaults.chosen),
-        normalized: match defaults.normalized {
-            Normalized::Always => true,
-            Normalized::WhenAsked => text.flag("norm_topk_prob")?.unwrap_or(false),
-            Normalized::UnlessForbidden => text.flag("norm_topk_prob")?.unwrap_or(true),
-        },
-        intermediate_size: match defaults.intermediate_size {
-            Some(default) => size("moe_intermediate_size", default)?,
-            None => intermediate_size,
-        },
-        shared_intermediate_size: match defaults.shared_intermediate_size {
-            Some(default) => Some(size("shared_expert_intermediate_size", default)?),
-            None => None,
-        },
-        names: defaults.names,
-    }))
-}
-
 /// The gated delta net of the layers that have one.
 fn delta(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<DeltaConfig>> {
     let Some(defaults) = &defaults.delta else { return Ok(None) };
@@ -348,17 +343,6 @@ fn delta(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<DeltaConfig>
         value_dim: size("linear_value_head_dim", defaults.head_dim)?,
         taps: size("linear_conv_kernel_dim", defaults.taps)?,
     }))
-}
-
-/// Whether each layer has experts: with `some_layers`, each `decoder_sparse_step`-th but those of `mlp_only_layers`.
-fn layers_with_experts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Result<Vec<bool>> {
-    let Some(experts) = &defaults.experts else { return Ok(vec![false; n_layers]) };
-    if !experts.some_layers {
-        return Ok(vec![true; n_layers]);
-    }
-    let step = text.size("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
-    let without = text.numbers("mlp_only_layers")?.unwrap_or_default();
-    Ok((0..n_layers).map(|layer| (layer + 1).is_multiple_of(step) && !without.contains(&(layer as f64))).collect())
 }
 
 /// The layers, the rotary embeddings that they share, and the longest context, in tokens, that those were made for.
@@ -426,7 +410,7 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
     };
     let types = written_types.as_deref();
     let rotated = rotated_layers(text, defaults, n_layers)?;
-    let has_experts = layers_with_experts(text, defaults, n_layers)?;
+    let has_experts = experts::layers(text, defaults, n_layers)?;
     // The window of sliding layers; which layers those are without `layer_types`; and `layer_types`, where the family reads it.
     type Slides = Box<dyn Fn(usize) -> bool>;
     let (window, slides, types): (Option<usize>, Slides, _) = match defaults.windows {

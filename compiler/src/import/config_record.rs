@@ -2,8 +2,9 @@
 
 use unicorn_artifact::codec;
 
-use super::config::{ModelConfig, limits};
+use super::config::ModelConfig;
 use super::earlier_config;
+use super::limits;
 
 impl ModelConfig {
     /// The config's record in an artifact.

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use unicorn_artifact::codec;
 
-use super::config::{Activation, ExpertsConfig, FolderLayout, LayerConfig, ModelConfig, QkNorm, RopeConfig};
+use super::config::{Activation, FolderLayout, LayerConfig, ModelConfig, QkNorm, RopeConfig};
+use super::experts_config::ExpertsConfig;
 
 /// Fields in their order, each as [`ModelConfig`] explains it.
 #[derive(Deserialize)]
@@ -60,9 +61,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before Gemma 4's inputs of layers, its shared
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before latent attention, Gemma 4's inputs of layers, its shared
 /// caches, its experts, LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
-const LATER_FIELDS: [usize; 6] = [1, 3, 4, 5, 8, 10];
+const LATER_FIELDS: [usize; 7] = [3, 4, 6, 7, 8, 11, 13];
 
 /// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
@@ -131,6 +132,9 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             kv_shared_layers: 0,
             double_wide_mlp: false,
             per_layer_inputs: None,
+            routing: None,
+            shared_expert_ungated: false,
+            latent: None,
         }
     }
 }
@@ -159,7 +163,7 @@ mod tests {
             assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
         }
         // Bytes of another length are not a record of any version.
-        for fields in (1..11).filter(|fields| !LATER_FIELDS.contains(fields)) {
+        for fields in (1..14).filter(|fields| !LATER_FIELDS.contains(fields)) {
             assert!(decode(&today[..today.len() - fields]).is_none(), "{fields} fields less");
         }
     }

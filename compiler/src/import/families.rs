@@ -1,12 +1,15 @@
 //! transformers' defaults for fields that config.json does not have: one [`FamilyDefaults`] per architecture.
 
+mod deepseek;
 mod gemma;
 mod qwen;
 
+use deepseek::{DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, GLM4_MOE_LITE};
 use gemma::{GEMMA2, GEMMA3_MULTIMODAL, GEMMA3_TEXT, GEMMA4_MULTIMODAL, GEMMA4_TEXT};
 use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN3_5_TEXT, QWEN3_MOE, QWEN3_NEXT};
 
-use super::config::{Activation, ExpertNames, FolderLayout, QkNorm};
+use super::config::{Activation, FolderLayout, QkNorm};
+use super::experts_config::ExpertNames;
 use super::json::Fields;
 use crate::error::{CompileError, Result};
 
@@ -45,6 +48,8 @@ pub(super) struct FamilyDefaults {
     pub activation: Activation,
     pub rotated: Rotated,
     pub qk_norm: QkNorm,
+    /// Heads have a norm if `use_qk_norm` is true.
+    pub qk_norm_as_configured: bool,
     pub bias: Bias,
     /// Norms before attention and MLP.
     pub pre_norms: bool,
@@ -67,6 +72,8 @@ pub(super) struct FamilyDefaults {
     pub sinks_and_expert_bias: bool,
     /// Layers that attend to all tokens have heads of their own, and the last layer is one of them (Gemma 4).
     pub full_heads: Option<FullHeadDefaults>,
+    /// Attention is over a latent vector of each token.
+    pub latent: Option<LatentDefaults>,
     /// The default rotary embedding is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
     pub yarn: Option<f64>,
     /// The text model is config.json's `text_config`, and of one of these families if it is a model of its own: the first, if it
@@ -109,15 +116,55 @@ pub(super) enum Windows {
 pub(super) struct ExpertDefaults {
     pub count_field: &'static str,
     pub count: usize,
-    pub chosen: usize,
+    /// `num_experts_per_tok`; `None`: it must be given.
+    pub chosen: Option<usize>,
     pub normalized: Normalized,
     /// `moe_intermediate_size`; `None`: it is `intermediate_size`.
     pub intermediate_size: Option<usize>,
-    /// `shared_expert_intermediate_size`.
-    pub shared_intermediate_size: Option<usize>,
-    /// `decoder_sparse_step` and `mlp_only_layers` select the layers with experts; otherwise all have them.
-    pub some_layers: bool,
+    pub shared: SharedExpert,
+    pub layers: ExpertLayers,
+    pub routing: RoutingDefaults,
     pub names: ExpertNames,
+}
+
+/// The expert that every row is given to.
+pub(super) enum SharedExpert {
+    Absent,
+    /// With a gate; `shared_expert_intermediate_size`.
+    Gated(usize),
+    /// Without a gate; `n_shared_experts` times the width of an expert.
+    Several(usize),
+}
+
+/// Which layers have experts.
+pub(super) enum ExpertLayers {
+    All,
+    /// Those that `decoder_sparse_step` and `mlp_only_layers` select.
+    Selected,
+    /// Those that `mlp_layer_types` calls sparse, else all but the first ones, whose number is this field's.
+    AfterDense {
+        field: &'static str,
+        default: usize,
+    },
+}
+
+/// How experts are chosen and weighted.
+pub(super) enum RoutingDefaults {
+    /// By a softmax.
+    Softmax,
+    /// The same; weights are multiplied by `routed_scaling_factor`, which is this by default.
+    ScaledSoftmax(f64),
+    /// By sigmoids plus a bias, unless `use_expert_bias` is false; with the same factor.
+    Sigmoid(f64),
+}
+
+/// The config class's fields of latent attention.
+pub(super) struct LatentDefaults {
+    pub query_rank: Option<usize>,
+    pub rank: usize,
+    pub nope_dim: usize,
+    pub rope_dim: usize,
+    pub value_dim: usize,
 }
 
 /// The config class's fields of a gated delta net.
@@ -132,6 +179,7 @@ pub(super) struct DeltaDefaults {
 
 /// Whether the weights of a row's experts are divided by their sum.
 pub(super) enum Normalized {
+    Never,
     Always,
     /// If `norm_topk_prob` is true.
     WhenAsked,
@@ -206,7 +254,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 31] = [
+const FAMILIES: [FamilyDefaults; 36] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -231,6 +279,7 @@ const FAMILIES: [FamilyDefaults; 31] = [
     GRANITE,
     GRANITE4,
     LFM2,
+    LFM2_MOE,
     PHI3,
     SMOLLM3,
     QWEN3_NEXT,
@@ -238,6 +287,10 @@ const FAMILIES: [FamilyDefaults; 31] = [
     QWEN3_5,
     QWEN3_5_MOE_TEXT,
     QWEN3_5_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE,
+    GLM4_MOE_LITE,
 ];
 
 const LLAMA: FamilyDefaults = FamilyDefaults {
@@ -266,6 +319,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     activation: Activation::Silu,
     rotated: Rotated::All,
     qk_norm: QkNorm::None,
+    qk_norm_as_configured: false,
     bias: Bias::AsConfigured,
     pre_norms: true,
     post_norms: false,
@@ -278,6 +332,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     short_conv_taps: None,
     sinks_and_expert_bias: false,
     full_heads: None,
+    latent: None,
     yarn: None,
     text_models: &[],
 };
@@ -299,6 +354,26 @@ const LFM2: FamilyDefaults = FamilyDefaults {
     folder: FolderLayout::Lfm2,
     short_conv_taps: Some(3),
     ..LLAMA
+};
+
+const LFM2_MOE: FamilyDefaults = FamilyDefaults {
+    architecture: "Lfm2MoeForCausalLM",
+    model_type: "lfm2_moe",
+    hidden_size: 2048,
+    intermediate_size: 7168,
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 32,
+        chosen: Some(4),
+        normalized: Normalized::UnlessForbidden,
+        intermediate_size: Some(1792),
+        shared: SharedExpert::Absent,
+        layers: ExpertLayers::AfterDense { field: "num_dense_layers", default: 2 },
+        routing: RoutingDefaults::Sigmoid(1.0),
+        names: ExpertNames::Lfm2,
+    }),
+    short_conv_taps: Some(3),
+    ..LFM2
 };
 
 const MISTRAL: FamilyDefaults = FamilyDefaults {
@@ -348,11 +423,12 @@ const MIXTRAL: FamilyDefaults = FamilyDefaults {
     experts: Some(ExpertDefaults {
         count_field: "num_local_experts",
         count: 8,
-        chosen: 2,
+        chosen: Some(2),
         normalized: Normalized::Always,
         intermediate_size: None,
-        shared_intermediate_size: None,
-        some_layers: false,
+        shared: SharedExpert::Absent,
+        layers: ExpertLayers::All,
+        routing: RoutingDefaults::Softmax,
         names: ExpertNames::Mixtral,
     }),
     ..MISTRAL
@@ -372,11 +448,12 @@ const OLMOE: FamilyDefaults = FamilyDefaults {
     experts: Some(ExpertDefaults {
         count_field: "num_experts",
         count: 64,
-        chosen: 8,
+        chosen: Some(8),
         normalized: Normalized::WhenAsked,
         intermediate_size: None,
-        shared_intermediate_size: None,
-        some_layers: false,
+        shared: SharedExpert::Absent,
+        layers: ExpertLayers::All,
+        routing: RoutingDefaults::Softmax,
         names: ExpertNames::Qwen,
     }),
     ..LLAMA
@@ -447,11 +524,12 @@ const GPT_OSS: FamilyDefaults = FamilyDefaults {
     experts: Some(ExpertDefaults {
         count_field: "num_local_experts",
         count: 128,
-        chosen: 4,
+        chosen: Some(4),
         normalized: Normalized::Always,
         intermediate_size: None,
-        shared_intermediate_size: None,
-        some_layers: false,
+        shared: SharedExpert::Absent,
+        layers: ExpertLayers::All,
+        routing: RoutingDefaults::Softmax,
         names: ExpertNames::GptOss,
     }),
     sinks_and_expert_bias: true,

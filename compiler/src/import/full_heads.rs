@@ -1,9 +1,10 @@
 //! Heads of Gemma 4's layers that attend to all tokens, from config.json: as files on the Hub have them (`global_head_dim`,
 //! `num_global_key_value_heads`), or as transformers 5.24 writes them (`per_layer_config`); and their rotary embedding.
 
-use super::config::{FullHeads, LayerConfig, RopeConfig, limits};
+use super::config::{FullHeads, LayerConfig, RopeConfig};
 use super::families::FamilyDefaults;
 use super::json::Fields;
+use super::limits;
 use super::rope::RopeScaling;
 use crate::error::{CompileError, Result};
 

@@ -20,6 +20,7 @@ use super::source_bytes::{SourceBytes, SourcePart};
 use super::source_files::SourceFiles;
 use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs};
 use super::source_names::{Role, parts_of, role_of, stacked_experts};
+use super::strided;
 use super::tokenizer;
 use super::transposed;
 use crate::error::{CompileError, Result};
@@ -174,7 +175,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         if canonical == "lm_head.weight" && config.tied_embeddings {
             continue;
         }
-        if config.is_of_shared_cache(&canonical) {
+        if config.is_of_shared_cache(&canonical) || config.is_behind_the_layers(&canonical) {
             found.skipped.tensors += 1;
             found.skipped.bytes += stored.bytes as u64;
             continue;
@@ -204,7 +205,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             }
             continue;
         }
-        if let Some(stack) = transposed::stack(config, &canonical) {
+        if let Some(stack) = strided::stack(config, &canonical) {
             if !stack.parts.iter().all(|(part, _)| is_expected(part)) {
                 return Err(unknown());
             }
@@ -600,6 +601,20 @@ mod tests {
         assert_eq!(checkpoint.skipped, Skipped { tensors: 2, bytes: 528 });
         assert_eq!(checkpoint.tensors["layers.3.self_attn.gate_proj.weight"].rows, 16);
         assert_eq!(checkpoint.tensors["layers.0.linear_attn.conv1d.weight"].cols, 4);
+    }
+
+    #[test]
+    fn a_layer_behind_the_last_is_skipped() {
+        let config = json!({
+            "architectures": ["Glm4MoeForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "vocab_size": 10,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4,
+        });
+        let mut folder = Folder::new(config, |name| format!("model.{name}"));
+        folder.add("model.layers.1.eh_proj.weight", Dtype::F32, &[8, 16]);
+        folder.add("model.layers.1.self_attn.q_proj.weight", Dtype::F32, &[8, 8]);
+        assert_eq!(folder.open().unwrap().skipped, Skipped { tensors: 2, bytes: 768 });
+        folder.config["architectures"] = json!(["LlamaForCausalLM"]);
+        assert!(folder.refusal().contains("tensor model.layers.1.eh_proj.weight"));
     }
 
     #[test]

@@ -7,12 +7,17 @@ mod checkpoint;
 mod config;
 mod config_record;
 mod earlier_config;
+mod experts_config;
+mod latent_config;
+mod limits;
 mod open;
 mod source_bytes;
 mod source_layout;
 
 mod huggingface;
 mod interleaved;
+mod latent;
+mod strided;
 
 mod config_json;
 mod families;
@@ -46,13 +51,14 @@ pub use tokenizer_trial::{TRIAL_THREAD, tried};
 
 pub(crate) use checkpoint::{Skipped, Tensor};
 pub(crate) use config::{
-    Activation, Codes, DeltaConfig, ExpertNames, ExpertsConfig, FullHeads, KeptCodes, PerLayerInputs, QkNorm,
-    QueryGrowth, RopeConfig,
+    Activation, Codes, DeltaConfig, FullHeads, KeptCodes, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig,
 };
+pub(crate) use experts_config::ExpertsConfig;
 pub(crate) use gguf::part_of;
+pub(crate) use latent_config::LatentConfig;
 pub(crate) use license::is_license_file;
 pub(crate) use open::open;
 pub(crate) use source_layout::{RowOrder, SourceDType};
-pub(crate) use source_names::mixtral_name;
+pub(crate) use source_names::expert_source_name;
 pub(crate) use stacked::in_stack;
-pub(crate) use transposed::transposed_shape;
+pub(crate) use strided::strided_shape;

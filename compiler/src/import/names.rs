@@ -3,7 +3,9 @@
 
 use super::config::{FolderLayout, ModelConfig};
 use super::interleaved;
+use super::latent;
 use super::source_layout::RowOrder;
+use super::strided;
 use super::transposed;
 
 impl FolderLayout {
@@ -27,6 +29,7 @@ impl FolderLayout {
         let whole = match self {
             FolderLayout::Separate | FolderLayout::Lfm2 => None,
             FolderLayout::GptOss | FolderLayout::Gemma4 => transposed::holder(ours),
+            FolderLayout::DeepSeek => latent::holder(ours),
             FolderLayout::Joined => gate_up().or_else(qkv),
             FolderLayout::Glm | FolderLayout::Glm4 | FolderLayout::Granite4 => gate_up(),
             FolderLayout::Qwen3_5 => gated(),
@@ -39,17 +42,20 @@ impl FolderLayout {
 
     /// Order in the folder of the rows of a canonical tensor of the model.
     pub fn row_order(self, config: &ModelConfig, canonical: &str) -> RowOrder {
-        if let Some(elements) = transposed::elements(config, canonical) {
+        if let Some(elements) = strided::elements(config, canonical) {
             return RowOrder::Strided(elements);
         }
         let mixed = interleaved::parts(config, &self.holder(canonical)).unwrap_or_default();
         if let Some(part) = mixed.into_iter().find(|part| part.name == canonical) {
             return RowOrder::Blocks(part.blocks);
         }
+        if let Some(order) = latent::row_order(config, canonical) {
+            return order;
+        }
         let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
         match config.ropes.first() {
             Some(rope) if matches!(self, FolderLayout::Glm | FolderLayout::Glm4) && is_rotated => {
-                RowOrder::InterleavedHeads { head_dim: config.head_dim, rotary_dim: rope.rotary_dim() }
+                RowOrder::InterleavedHeads { head_dim: config.head_dim, plain: 0, rotary_dim: rope.rotary_dim() }
             }
             _ => RowOrder::Plain,
         }
@@ -70,7 +76,14 @@ impl FolderLayout {
             ],
             FolderLayout::GptOss => &[(".mlp.router.", ".mlp.gate.")],
             FolderLayout::Gemma4 => &[(".router.proj.", ".mlp.gate."), (".experts.", ".mlp.experts.")],
+            FolderLayout::DeepSeek => &[
+                (".mlp.gate.e_score_correction_bias", ".mlp.gate.choice_bias"),
+                (".mlp.shared_experts.", ".mlp.shared_expert."),
+            ],
             FolderLayout::Lfm2 => &[
+                (".feed_forward.expert_bias", ".mlp.gate.choice_bias"),
+                (".feed_forward.gate.", ".mlp.gate."),
+                (".feed_forward.experts.", ".mlp.experts."),
                 (".operator_norm.", ".input_layernorm."),
                 (".ffn_norm.", ".post_attention_layernorm."),
                 (".feed_forward.w1.", ".mlp.gate_proj."),
@@ -116,6 +129,14 @@ mod tests {
             (FolderLayout::Lfm2, "layers.0.feed_forward.w3.weight", "layers.0.mlp.up_proj.weight"),
             (FolderLayout::Lfm2, "layers.0.self_attn.k_layernorm.weight", "layers.0.self_attn.k_norm.weight"),
             (FolderLayout::Lfm2, "layers.0.conv.out_proj.weight", "layers.0.conv.out_proj.weight"),
+            (FolderLayout::Lfm2, "layers.2.feed_forward.gate.weight", "layers.2.mlp.gate.weight"),
+            (FolderLayout::Lfm2, "layers.2.feed_forward.expert_bias", "layers.2.mlp.gate.choice_bias"),
+            (FolderLayout::DeepSeek, "layers.1.mlp.gate.weight", "layers.1.mlp.gate.weight"),
+            (
+                FolderLayout::DeepSeek,
+                "layers.1.mlp.shared_experts.up_proj.weight",
+                "layers.1.mlp.shared_expert.up_proj.weight",
+            ),
             (FolderLayout::Gemma4, "layers.0.router.proj.weight", "layers.0.mlp.gate.weight"),
             (FolderLayout::Gemma4, "layers.0.router.scale", "layers.0.router.scale"),
             (FolderLayout::Gemma4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_proj.weight"),
@@ -126,6 +147,12 @@ mod tests {
         for (layout, ours, theirs) in [
             (FolderLayout::Gemma4, "layers.0.mlp.experts.3.up_proj.weight", "layers.0.experts.gate_up_proj"),
             (FolderLayout::Gemma4, "layers.0.mlp.experts.3.down_proj.weight", "layers.0.experts.down_proj"),
+            (
+                FolderLayout::DeepSeek,
+                "layers.0.self_attn.k_rope_proj.weight",
+                "layers.0.self_attn.kv_a_proj_with_mqa.weight",
+            ),
+            (FolderLayout::DeepSeek, "layers.0.self_attn.v_b_proj.3.weight", "layers.0.self_attn.kv_b_proj.weight"),
             (FolderLayout::Joined, "layers.0.self_attn.v_proj.weight", "layers.0.self_attn.qkv_proj.weight"),
             (FolderLayout::Joined, "layers.0.mlp.up_proj.weight", "layers.0.mlp.gate_up_proj.weight"),
             (FolderLayout::Glm4, "layers.0.mlp.gate_proj.weight", "layers.0.mlp.gate_up_proj.weight"),

@@ -1,10 +1,11 @@
 //! Which rotary embedding each layer has, from config.json: transformers 4 writes `rope_theta` and `rope_scaling`,
 //! transformers 5 `rope_parameters`, flat or one object per layer type.
 
-use super::config::{QueryGrowth, RopeConfig, limits};
+use super::config::{QueryGrowth, RopeConfig};
 use super::families::FamilyDefaults;
 use super::full_heads::proportional_rope;
 use super::json::Fields;
+use super::limits;
 use super::rope::RopeScaling;
 use crate::error::{CompileError, Result};
 

@@ -84,11 +84,12 @@ impl Display for SourceDType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowOrder {
     Plain,
-    /// The first `rotary_dim` rows of each head of q and k are adjacent rotary pairs: of a head's `r` such rows, our row `i` is
-    /// the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter writes Llama's in this order; GLM-4's
+    /// `rotary_dim` rows of each head of q and k, those behind its first `plain`, are adjacent rotary pairs: of a head's `r` such rows,
+    /// our row `i` is the source's `2i` for `i < r/2`, else `2(i - r/2) + 1`. llama.cpp's converter writes Llama's in this order; GLM-4's
     /// checkpoints have it as well.
     InterleavedHeads {
         head_dim: usize,
+        plain: usize,
         rotary_dim: usize,
     },
     /// After `plain` rows, a delta net's heads of values, `width` rows each, are stored in tiles: the first of every key head, then
@@ -162,7 +163,7 @@ impl RowBlocks {
 impl RowOrder {
     /// The source's row that is our row `row`, if our rows begin at its row `first_row`; blocks give their own rows.
     pub(crate) fn source_row(self, first_row: usize, row: usize) -> usize {
-        let (head_dim, rotary_dim) = match self {
+        let (head_dim, plain, rotary_dim) = match self {
             RowOrder::Plain | RowOrder::TiledColumns { .. } => return first_row + row,
             RowOrder::TiledHeads { plain, .. } if row < plain => return first_row + row,
             RowOrder::TiledHeads { plain, key_heads, shared, width } => {
@@ -170,15 +171,15 @@ impl RowOrder {
             }
             RowOrder::Blocks(blocks) => return RowBlocks::source_row(&blocks, row),
             RowOrder::Strided(_) => panic!("a row of ours is no row of the source"),
-            RowOrder::InterleavedHeads { head_dim, rotary_dim } => (head_dim, rotary_dim),
+            RowOrder::InterleavedHeads { head_dim, plain, rotary_dim } => (head_dim, plain, rotary_dim),
         };
         let (head_start, in_head, half) = (row - row % head_dim, row % head_dim, rotary_dim / 2);
         first_row
             + head_start
-            + match in_head {
-                first if first < half => 2 * first,
-                second if second < rotary_dim => 2 * (second - half) + 1,
-                unrotated => unrotated,
+            + match in_head.checked_sub(plain) {
+                Some(first) if first < half => plain + 2 * first,
+                Some(second) if second < rotary_dim => plain + 2 * (second - half) + 1,
+                _ => in_head,
             }
     }
 }

@@ -1,8 +1,9 @@
 //! Which canonical tensors a tensor of a folder holds, by its name.
 
 use super::config::ModelConfig;
+use super::experts_config::ExpertNames;
 use super::interleaved;
-use super::transposed;
+use super::strided;
 
 /// The role of a source tensor in text generation.
 #[derive(Debug, PartialEq)]
@@ -29,26 +30,30 @@ pub(super) fn role_of(source_name: &str) -> Role {
         return Role::Buffer;
     }
     let canonical = TEXT.iter().find_map(|prefix| source_name.strip_prefix(prefix)).unwrap_or(source_name);
-    let is_mixtral = canonical.contains(MIXTRAL[0].0);
-    let names = MIXTRAL.iter().filter(|_| is_mixtral);
-    Role::Text(names.fold(canonical.to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)))
+    let numbered = [MIXTRAL, LFM2].into_iter().find(|(theirs, _)| canonical.contains(theirs));
+    let Some((theirs, ours)) = numbered else { return Role::Text(canonical.to_owned()) };
+    let in_block = canonical.replace(theirs, ours);
+    Role::Text(NUMBERED.iter().fold(in_block, |name, (theirs, ours)| name.replace(theirs, ours)))
 }
 
-/// Names of Mixtral's tensors as transformers 4 has them, and ours; the first is in all of them.
-const MIXTRAL: [(&str, &str); 4] = [
-    ("block_sparse_moe.", "mlp."),
-    (".w1.weight", ".gate_proj.weight"),
-    (".w2.weight", ".down_proj.weight"),
-    (".w3.weight", ".up_proj.weight"),
-];
+/// Blocks whose matrices of experts have numbers for names, and ours: Mixtral's as transformers 4 has it, and LFM2's.
+const MIXTRAL: (&str, &str) = ("block_sparse_moe.", "mlp.");
+const LFM2: (&str, &str) = ("feed_forward.experts.", "mlp.experts.");
+const NUMBERED: [(&str, &str); 3] =
+    [(".w1.weight", ".gate_proj.weight"), (".w2.weight", ".down_proj.weight"), (".w3.weight", ".up_proj.weight")];
 
-/// A canonical name with its terms for experts replaced by Mixtral's.
-pub(crate) fn mixtral_name(name: &str) -> String {
-    if name.contains(".mlp.") {
-        MIXTRAL.iter().fold(name.to_owned(), |name, (theirs, ours)| name.replace(ours, theirs))
-    } else {
-        name.to_owned()
+/// A folder's name with its terms for experts, where those are ours, replaced by the ones that such a folder has.
+pub(crate) fn expert_source_name(names: ExpertNames, name: &str) -> String {
+    let (theirs, ours) = match names {
+        ExpertNames::Mixtral => MIXTRAL,
+        // `FolderLayout` gives back the block.
+        ExpertNames::Lfm2 => (LFM2.0, LFM2.0),
+        _ => return name.to_owned(),
+    };
+    if !name.contains(ours) {
+        return name.to_owned();
     }
+    NUMBERED.iter().fold(name.replace(ours, theirs), |name, (theirs, ours)| name.replace(ours, theirs))
 }
 
 /// The canonical tensors that a source tensor of this name holds, whether or not the model has them.
@@ -67,7 +72,7 @@ pub(super) fn stacked_experts(config: &ModelConfig, canonical: &str) -> Option<u
 
 /// The tensors that a source tensor holds: several for fused projections and for stacked experts.
 pub(super) fn parts_of(config: &ModelConfig, canonical: &str) -> Vec<String> {
-    if let Some(stack) = transposed::stack(config, canonical) {
+    if let Some(stack) = strided::stack(config, canonical) {
         return stack.parts.into_iter().map(|(part, _)| part).collect();
     }
     if let Some(experts) = stacked_experts(config, canonical) {
@@ -79,8 +84,11 @@ pub(super) fn parts_of(config: &ModelConfig, canonical: &str) -> Vec<String> {
     if let Some(parts) = interleaved::parts(config, canonical) {
         return parts.into_iter().map(|part| part.name).collect();
     }
-    const FUSED: [(&str, &[&str]); 2] =
-        [("qkv_proj.weight", &["q_proj", "k_proj", "v_proj"]), ("gate_up_proj.weight", &["gate_proj", "up_proj"])];
+    const FUSED: [(&str, &[&str]); 3] = [
+        ("qkv_proj.weight", &["q_proj", "k_proj", "v_proj"]),
+        ("gate_up_proj.weight", &["gate_proj", "up_proj"]),
+        ("kv_a_proj_with_mqa.weight", &["kv_a_proj", "k_rope_proj"]),
+    ];
     for (fused, parts) in FUSED {
         if let Some(block) = canonical.strip_suffix(fused) {
             return parts.iter().map(|part| format!("{block}{part}.weight")).collect();

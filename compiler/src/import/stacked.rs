@@ -1,6 +1,7 @@
 //! Experts as Gemma 4's folders stack them: (experts, outputs, inputs), each one's gate above its up.
 
-use super::config::{ExpertNames, ModelConfig};
+use super::config::ModelConfig;
+use super::experts_config::ExpertNames;
 use super::transposed::expert_tensor;
 
 /// Where a canonical tensor is stored in a stack of the folder.

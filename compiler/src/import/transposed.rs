@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::config::{ExpertNames, ExpertsConfig, KeptCodes, ModelConfig};
+use super::config::{KeptCodes, ModelConfig};
+use super::experts_config::{ExpertNames, ExpertsConfig};
 use super::packed_fp4::BLOCKS;
 use super::source_layout::{Elements, RowBlocks};
 
@@ -85,7 +86,7 @@ fn widths(config: &ModelConfig, experts: &ExpertsConfig, matrix: &str) -> (usize
 }
 
 /// The folder's shape of the stack that holds our tensor; `None`: no stack holds it.
-pub(crate) fn transposed_shape(config: &ModelConfig, ours: &str) -> Option<Vec<usize>> {
+pub(super) fn shape(config: &ModelConfig, ours: &str) -> Option<Vec<usize>> {
     config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
     Some(stack(config, &holder(ours)?)?.shape)
 }
@@ -189,7 +190,7 @@ mod tests {
             let stack = stack(&config, &theirs).expect("a stack");
             for (ours, of_stack) in stack.parts {
                 assert_eq!(holder(&ours).as_deref(), Some(&*theirs), "{ours}");
-                assert_eq!(transposed_shape(&config, &ours).as_ref(), Some(&stack.shape), "{ours}");
+                assert_eq!(shape(&config, &ours).as_ref(), Some(&stack.shape), "{ours}");
                 assert_eq!(elements(&config, &ours), Some(of_stack), "{ours}");
             }
         }

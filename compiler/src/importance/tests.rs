@@ -130,8 +130,12 @@ fn run(checkpoint: &Checkpoint, tokens: [usize; 4], squares: &mut BTreeMap<Strin
             Op::Route { .. } | Op::ExpertMatMul { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => {
                 unreachable!("the families of this test have no experts")
             }
-            Op::ShortConv { .. } | Op::DeltaRule { .. } | Op::GatedNorm { .. } => {
-                unreachable!("the families of this test have attention in every layer")
+            Op::ShortConv { .. }
+            | Op::DeltaRule { .. }
+            | Op::GatedNorm { .. }
+            | Op::EveryMatrix { .. }
+            | Op::HeadColumns { .. } => {
+                unreachable!("the families of this test have attention over keys and values in every layer")
             }
         };
         rows.insert(node.op.out().unwrap(), out);

@@ -7,13 +7,14 @@ use unicorn_kernels::combine::{CombineSpec, partials_len};
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::FlashSpec;
+use unicorn_kernels::head_columns::{HeadBlock, HeadColumnsSpec, HeadPart};
 use unicorn_kernels::heads::{HeadsSpec, rope_coarse};
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Role};
 
 use super::{Operand, Selector, operands};
 use crate::fuse::{FusedNode, FusedOp, HeadsStep};
-use crate::graph::ValueId;
+use crate::graph::{ColumnsBlock, ColumnsPart, ValueId, column_sources};
 
 /// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
 const SPLIT_ROWS: usize = 8;
@@ -42,6 +43,7 @@ impl Selector<'_> {
             output_stride: step.out.map_or(0, |out| self.stride_of(out)),
             eps: Number::new(self.config.rms_norm_eps),
             rotary_dim: rope.map_or(0, |rope| 2 * rope.inv_freq.len()),
+            rotary_begins: self.config.latent.map_or(0, |latent| latent.rank),
             rope_coarse: rope_coarse(self.config.max_positions),
             kv_group: self.cache_of(node).0,
             subgroup_size: self.target.subgroup_size,
@@ -99,11 +101,13 @@ impl Selector<'_> {
             return self.decode_attention(node, spec, step, out);
         }
         let spec = self.attention_spec(node, query, out, heads.as_ref());
-        let len = partials_len(self.kind.rows, self.config.n_heads, spec.cache.head_dim, spec.split.max_splits);
+        let value_dim = spec.cache.value_dim();
+        let len = partials_len(self.kind.rows, self.config.n_heads, value_dim, spec.split.max_splits);
         let partials = Operand::Partials { of: out, len };
         let combine = CombineSpec {
             n_heads: self.config.n_heads,
-            head_dim: spec.cache.head_dim,
+            head_dim: value_dim,
+            head_stride: if self.config.latent.is_some() { self.stride_of(out) } else { value_dim },
             max_splits: spec.split.max_splits,
             sinks: spec.sinks,
             output_stride: spec.output_stride,
@@ -270,10 +274,45 @@ impl Selector<'_> {
             prologue: heads.map(|step| self.heads_spec(node, step)),
             softcap: config.attention_softcap.map(Number::new),
             sinks: config.attention_sinks,
-            output_stride: self.stride_of(out),
+            output_stride: self.stride_of(out) * self.graph.values[out.0].rows_per_token,
             output: self.attention_format(out, &cache),
             subgroup_size: self.target.subgroup_size,
         }
+    }
+
+    /// Heads that are made of columns of several values' heads.
+    pub(super) fn head_columns(&mut self, node: &FusedNode, blocks: &[ColumnsBlock], out: ValueId) {
+        let sources = column_sources(blocks);
+        let part = |part: &ColumnsPart, n_heads: usize| {
+            let value = &self.graph.values[part.value.0];
+            HeadPart {
+                source: sources.iter().position(|source| *source == part.value).expect("a source"),
+                head_stride: if value.rows_per_token > 1 { self.stride_of(part.value) } else { value.width / n_heads },
+                first: part.first,
+                width: part.width,
+            }
+        };
+        let block = |block: &ColumnsBlock| HeadBlock {
+            n_heads: block.n_heads,
+            parts: block.parts.iter().map(|one| part(one, block.n_heads)).collect(),
+        };
+        let blocks: Vec<HeadBlock> = blocks.iter().map(block).collect();
+        let row_stride = |value: ValueId| self.stride_of(value) * self.graph.values[value.0].rows_per_token;
+        let is_row = self.graph.values[out.0].rows_per_token == 1;
+        let spec = HeadColumnsSpec {
+            head_stride: if is_row { blocks[0].width() } else { self.stride_of(out) },
+            output_stride: row_stride(out),
+            source_strides: sources.iter().map(|source| row_stride(*source)).collect(),
+            blocks,
+        };
+        self.push(node, KernelSpec::HeadColumns(spec), self.kind.rows, 0, |role| match role {
+            Role::Input => Operand::Value(sources[0]),
+            Role::Second => Operand::Value(sources[1]),
+            Role::Third => Operand::Value(sources[2]),
+            Role::Fourth => Operand::Value(sources[3]),
+            _ => Operand::Value(out),
+        });
+        self.quantize(node, out);
     }
 
     /// The sinks of an attention: a logit for each head that takes a share of its softmax.
@@ -292,6 +331,9 @@ impl Selector<'_> {
             ActivationFormat::F32 | ActivationFormat::Quantized(_) => true,
             ActivationFormat::RowScaled(_) | ActivationFormat::Halves(_) => self.options.kv == KvFormat::F16,
         };
+        if cache.latent_value.is_some() {
+            return ActivationFormat::F32;
+        }
         let whole = wanted.lies_in_heads(self.config.n_heads, cache.head_dim);
         if whole && known { wanted } else { ActivationFormat::F32 }
     }

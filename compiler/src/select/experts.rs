@@ -1,5 +1,6 @@
 //! Mixtures of experts: which experts each row is given to, their matmuls, and the sum of their results.
 
+use unicorn_kernels::every_matrix::EveryMatrixSpec;
 use unicorn_kernels::expert_rows::{ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::ExpertSumSpec;
 use unicorn_kernels::gemm::{GemmSpec, GemmTile, Product};
@@ -7,7 +8,7 @@ use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::matmul::{ExpertsSpec, MatMulSpec, MatMulTile};
 use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
 use unicorn_kernels::route::RouteSpec;
-use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role, WeightLayout};
+use unicorn_kernels::{ActivationFormat, KernelSpec, Number, Precision, Role, WeightLayout};
 use unicorn_spirv::target::{GemmTuning, MatrixTuning, RegisterTuning};
 
 use super::tile::tile;
@@ -31,15 +32,24 @@ enum TileKernel {
     RegisterGemm(RegisterTile),
 }
 
+/// Matrices of a stack, and how many of them each row is given to.
+struct Routed {
+    experts: usize,
+    chosen: usize,
+}
+
 impl Selector<'_> {
     pub(super) fn route(&mut self, node: &FusedNode) {
-        let FusedOp::Route { input, chosen, normalized, scale, out } = node.op else {
+        let FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out } = node.op else {
             unreachable!("called for routers")
         };
         let spec = RouteSpec {
             experts: self.graph.values[input.0].width,
             chosen,
+            scores,
             normalized,
+            factor: Number::new(factor),
+            choice_bias: choice_bias.is_some(),
             scaled: scale.is_some(),
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
@@ -47,14 +57,26 @@ impl Selector<'_> {
         self.push(node, KernelSpec::Route(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(input),
             Role::ExpertScale => Operand::Weight(self.weights.vector(scale.expect("experts with a scale"))),
+            Role::ChoiceBias => Operand::Weight(self.weights.vector(choice_bias.expect("experts with a bias"))),
             _ => Operand::Value(out),
         });
-        let Some(ByExpert { tiles, .. }) = self.by_expert(out) else { return };
-        let experts = self.graph.values[input.0].width;
-        let spec = ExpertRowsSpec { experts, chosen, routes_stride: self.stride_of(out), tiles };
-        let table = self.table(out, tiles);
+        self.rows_by_expert(node, out);
+    }
+
+    pub(super) fn every_matrix(&mut self, node: &FusedNode, matrices: usize, out: ValueId) {
+        let spec = EveryMatrixSpec { matrices, output_stride: self.stride_of(out) };
+        self.push(node, KernelSpec::EveryMatrix(spec), self.kind.rows, 0, |_| Operand::Value(out));
+        self.rows_by_expert(node, out);
+    }
+
+    /// The table of the rows of each expert, where experts' matrices are multiplied by tiles of rows.
+    fn rows_by_expert(&mut self, node: &FusedNode, routes: ValueId) {
+        let Some(ByExpert { tiles, .. }) = self.by_expert(routes) else { return };
+        let Routed { experts, chosen } = self.routed(routes);
+        let spec = ExpertRowsSpec { experts, chosen, routes_stride: self.stride_of(routes), tiles };
+        let table = self.table(routes, tiles);
         self.push(node, KernelSpec::ExpertRows(spec), self.kind.rows, 0, |role| match role {
-            Role::Routes => Operand::Value(out),
+            Role::Routes => Operand::Value(routes),
             _ => table,
         });
         self.dispatches.last_mut().expect("pushed above").label += " by expert";
@@ -62,15 +84,21 @@ impl Selector<'_> {
 
     /// The routes' rows by expert.
     fn table(&self, routes: ValueId, tiles: ExpertTiles) -> Operand {
-        let chosen = self.chosen(routes);
+        let Routed { chosen, .. } = self.routed(routes);
         Operand::ExpertRows { routes, len: tiles.table_words(self.kind.rows * chosen) }
     }
 
-    fn chosen(&self, routes: ValueId) -> usize {
+    fn routed(&self, routes: ValueId) -> Routed {
         match self.verified.producer(routes).map(|node| &node.op) {
-            Some(&FusedOp::Route { chosen, .. }) => chosen,
-            _ => unreachable!("routes are a router's"),
+            Some(&FusedOp::Route { input, chosen, .. }) => Routed { experts: self.graph.values[input.0].width, chosen },
+            Some(&FusedOp::EveryMatrix { matrices, .. }) => Routed { experts: matrices, chosen: matrices },
+            _ => unreachable!("routes are a router's, or those of every matrix"),
         }
+    }
+
+    /// Whether the matrices are those of attention's heads, which every row is given to.
+    fn is_of_heads(&self, routes: ValueId) -> bool {
+        matches!(self.verified.producer(routes).map(|node| &node.op), Some(FusedOp::EveryMatrix { .. }))
     }
 
     /// How the rows of a program are grouped by expert, so that one read of an expert's weights serves several rows. `None`: each
@@ -79,12 +107,14 @@ impl Selector<'_> {
         if self.kind.rows == 1 || !self.options.fold {
             return None;
         }
-        let pairs = self.kind.rows * self.chosen(routes);
-        let experts = self.config.experts.as_ref().expect("there are routes").count;
+        let Routed { experts, chosen } = self.routed(routes);
+        let pairs = self.kind.rows * chosen;
         // If all experts are chosen equally often.
         let rows = pairs.div_ceil(experts);
         let with = |kernel, tile_rows| ByExpert { kernel, tiles: ExpertTiles::of(pairs, experts, tile_rows) };
-        let fits = |tuning: &MatrixTuning| rows >= tuning.min_rows.large && self.experts_fit_matrices(routes, tuning);
+        let fits = |tuning: &MatrixTuning| {
+            rows >= tuning.min_rows.large && !self.is_of_heads(routes) && self.experts_fit_matrices(routes, tuning)
+        };
         if let Some(tuning) = self.target.matrix.filter(fits) {
             return Some(match tuning.gemm {
                 GemmTuning::Workgroup { many, few } => {
@@ -261,7 +291,8 @@ impl Selector<'_> {
 
     /// The best format of `input` for experts of rows with these routes.
     pub(super) fn best_experts_input(&self, input: ValueId, routes: ValueId) -> ActivationFormat {
-        if !self.reads_integers(input) {
+        // Queries and means of values need more than INT8, and heads' matrices are small.
+        if self.is_of_heads(routes) || !self.reads_integers(input) {
             return ActivationFormat::F32;
         }
         match (self.by_expert(routes).map(|by_expert| by_expert.kernel), &self.target.matrix) {

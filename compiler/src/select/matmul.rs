@@ -193,7 +193,7 @@ impl Selector<'_> {
     /// stream without a norm between, which has outliers.
     fn needs_int11(&self, value: ValueId) -> bool {
         self.readers(value).any(|node| match &node.op {
-            FusedOp::Heads(_) | FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
+            FusedOp::Heads(_) | FusedOp::HeadColumns { .. } | FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
             FusedOp::GatedNorm { form: GatedForm::Sum, .. }
             | FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { .. }, .. } => true,
             FusedOp::Elementwise { out, .. } => self.needs_int11(*out),

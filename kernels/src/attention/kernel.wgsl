@@ -34,6 +34,16 @@ fn capped(score: f32) -> f32 {
 }
 //#endif
 
+//#if LATENT
+// A chunk of a token's latent vector, of which keys are the whole and values the first chunks.
+fn latent_word(head: u32, slot: u32, chunk: u32) -> vec4<u32> {
+    if (chunk < PAGE_CHUNKS) {
+        return keys[key_at(head, slot, chunk)];
+    }
+    return values[key_at(head, slot, chunk - PAGE_CHUNKS)];
+}
+//#endif
+
 // The page, of those of a tile, that holds the tile's token `slot`, is NAME_(TILE / PAGE_TOKENS - 1).
 //#macro page_of_slot(name, slot)
 let ${name}_0 = page_0;
@@ -75,7 +85,7 @@ fn finish(
             var sum = vec4<f32>(0.0);
             if (quad < HEAD_QUADS) {
                 for (var share = 0u; share < SHARES; share++) {
-                    sum += partial_sums[share * QUADS + quad];
+                    sum += partial_sums[share * VALUE_QUADS + quad];
                 }
             }
 //#if PARTIAL
@@ -113,8 +123,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first_tile = (span.begin / TILE + split * span.tiles_per_split) * TILE;
     let end = select(first_tile, min(span.end, first_tile + span.tiles_per_split * TILE), span.begin < span.end);
     // While adding up V, a lane has a chunk of dimensions and a strided share of the tokens.
-    let share = min(lane / CHUNKS, SHARES - 1u);
-    let chunk = lane % CHUNKS;
+    let share = min(lane / VALUE_CHUNKS, SHARES - 1u);
+    let chunk = lane % VALUE_CHUNKS;
 //#if ROWS > 1
 //#for row in 0..ROWS
     let position_${row} = step.rows[min(first_row + ${row}u, step.header.n_rows - 1u)].position;
@@ -221,14 +231,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let inside = slot == lane;
 //#expand page_of_slot("head", "slot")
         let head = head_${TILE / PAGE_TOKENS - 1};
+//#if !LATENT
         let key_first = key_at(head, slot % PAGE_TOKENS, 0u);
+//#endif
         // Every query's score against this lane's token: one read of K serves all.
 //#for q in 0..QUERIES
         var score_${q} = 0.0;
 //#end
         for (var c = 0u; c < CHUNKS; c += KEY_UNROLL) {
 //#for u in 0..KEY_UNROLL
+//#if LATENT
+            let key_${u} = latent_word(head, slot % PAGE_TOKENS, c + ${u}u);
+//#else
             let key_${u} = keys[key_first + (c + ${u}u) * PAGE_TOKENS];
+//#endif
 //#end
 //#for u in 0..KEY_UNROLL
 //#for j in 0..CHUNK_QUADS
@@ -241,7 +257,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
 //#if KV_INT8
         let key_scale = bitcast<f32>(keys[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
+//#if LATENT
+        let value_scale = key_scale;
+//#else
         let value_scale = bitcast<f32>(values[scale_at(head, slot % PAGE_TOKENS)][slot % 4u]);
+//#endif
 //#endif
         // Scores of what a query attends to, and the max_score of each part of the tile.
 //#for q in 0..QUERIES
@@ -301,7 +321,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let token_${u} = t + ${u}u * SHARES + share;
             let slot_${u} = clamp(token_${u}, low, high - 1u);
 //#expand page_of_slot("page_of_${u}", "slot_${u}")
+//#if LATENT
+            let value_${u} = latent_word(page_of_${u}_${TILE / PAGE_TOKENS - 1}, slot_${u} % PAGE_TOKENS, chunk);
+//#else
             let value_${u} = values[value_at(page_of_${u}_${TILE / PAGE_TOKENS - 1}, slot_${u} % PAGE_TOKENS, chunk)];
+//#endif
 //#end
 //#for u in 0..VALUE_UNROLL
 //#for j in 0..CHUNK_QUADS

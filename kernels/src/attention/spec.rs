@@ -72,7 +72,9 @@ impl Kernel for AttentionSpec {
         assert_eq!(self.split.tile, TILE, "a lane scores a token");
         assert!(self.words_ahead > 0, "a lane has at least one load in flight");
         assert_eq!(TILE % self.cache.page_tokens, 0, "a tile is whole pages");
-        assert!(self.cache.chunks() <= TILE, "a lane takes a chunk of a head");
+        assert!(self.cache.value_chunks() <= TILE, "a lane takes a chunk of a value");
+        let is_latent = self.cache.latent_value.is_some();
+        assert!(!is_latent || self.prologue.is_none(), "a prologue has keys and values");
         assert!((1..=self.split.max_splits).contains(&self.split.splits), "splits are at most max_splits");
         assert_eq!(self.split.newest_apart, self.prologue.is_some(), "a prologue has the newest token at hand");
         let values = Values::default()
@@ -89,7 +91,7 @@ impl Kernel for AttentionSpec {
             .size("SHARES", self.token_shares())
             .size("PARTS", self.parts())
             .size("CHUNK_QUADS", self.chunk_quads())
-            .size("PARTIAL_QUADS", partial_quads(self.cache.head_dim))
+            .size("PARTIAL_QUADS", partial_quads(self.cache.value_dim()))
             .size("KEY_UNROLL", self.key_unroll())
             .size("VALUE_UNROLL", self.value_unroll())
             .number("CAP", self.softcap.map_or(0.0, Number::get))
@@ -100,7 +102,7 @@ impl Kernel for AttentionSpec {
             .flag("FOLD", self.prologue.is_some())
             .text("DECLARATIONS", declarations(&self.bindings()));
         let values = self.cache.values(self.split.values(values));
-        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
+        let values = result_values(self.output, self.n_heads(), [self.cache.value_dim(), self.result_stride()], values);
         let values = match &self.prologue {
             Some(heads) => self.prologue_values(heads, values),
             None => {
@@ -112,6 +114,11 @@ impl Kernel for AttentionSpec {
 }
 
 impl AttentionSpec {
+    /// Elements between the results of a row's heads: of latent attention each is a row of its own.
+    pub(super) fn result_stride(&self) -> usize {
+        if self.cache.latent_value.is_some() { self.output_stride / self.n_heads() } else { self.cache.head_dim }
+    }
+
     /// Whether this kernel adds the sinks.
     fn has_sinks(&self) -> bool {
         self.sinks && !self.split.is_partial()
@@ -128,7 +135,7 @@ impl AttentionSpec {
 
     /// Lanes that share a chunk of dimensions, each with a strided share of a page's tokens.
     fn token_shares(&self) -> usize {
-        let lanes = TILE / self.cache.chunks();
+        let lanes = TILE / self.cache.value_chunks();
         (lanes + 1).next_power_of_two().div_ceil(2).min(self.cache.page_tokens)
     }
 

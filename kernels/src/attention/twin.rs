@@ -1,9 +1,8 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::AttentionSpec;
-use crate::activation_format::{ATTENTION_FACTOR, encode_divided_row};
 use crate::cache::{Cell, Side};
-use crate::combine::{MASKED, partial_quads, with_sink};
+use crate::combine::{MASKED, partial_quads, store_heads, with_sink};
 
 /// Buffers of the twin; caches as `heads` writes them.
 pub struct AttentionInputs<'a> {
@@ -26,8 +25,8 @@ pub struct AttentionInputs<'a> {
 /// The kernel in plain loops, all rows of one sequence, after its prologue: two passes over the tokens of each split, no
 /// online rescaling. `output` is in words: the partial results, or rows of the spec's format.
 pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) {
-    let dim = spec.cache.head_dim;
-    let partial_len = 4 * partial_quads(dim);
+    let (dim, value_dim) = (spec.cache.head_dim, spec.cache.value_dim());
+    let partial_len = 4 * partial_quads(value_dim);
     for (row, &position) in inputs.positions.iter().enumerate() {
         let position = position as usize;
         let group = row / spec.split.rows_per_group * spec.split.rows_per_group;
@@ -57,8 +56,8 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
             }
         }
         if !spec.split.is_partial() {
-            let words = encode_divided_row(spec.output, &result, ATTENTION_FACTOR);
-            output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
+            let heads = [value_dim, spec.result_stride()];
+            store_heads(spec.output, &result, heads, &mut output[row * spec.output_stride..]);
         }
     }
 }
@@ -78,14 +77,24 @@ fn weighted_sum(
         slot: token % page_tokens,
     };
     let score = |token: &usize| {
-        let key = |i: usize| spec.cache.get(Side::Keys, inputs.keys, cell(*token), i);
+        let key = |i: usize| match spec.cache.latent_value {
+            Some(_) => spec.cache.get_latent(inputs.keys, inputs.values, cell(*token), i),
+            None => spec.cache.get(Side::Keys, inputs.keys, cell(*token), i),
+        };
         let score: f32 = query.iter().enumerate().map(|(i, x)| x * key(i)).sum();
         spec.softcap.map_or(score, |cap| cap.get() * (score / cap.get()).tanh())
     };
     let scores: Vec<f32> = tokens.iter().map(score).collect();
     let largest = scores.iter().copied().fold(MASKED, f32::max);
     let weights: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
-    let value = |token: usize, i: usize| spec.cache.get(Side::Values, inputs.values, cell(token), i);
+    let value = |token: usize, i: usize| match spec.cache.latent_value {
+        Some(_) => spec.cache.get_latent(inputs.keys, inputs.values, cell(token), i),
+        None => spec.cache.get(Side::Values, inputs.values, cell(token), i),
+    };
     let sum = |i: usize| weights.iter().zip(tokens).map(|(weight, &token)| weight * value(token, i)).sum();
-    ((0..query.len()).map(sum).collect(), largest, weights.iter().sum())
+    // A partial result is whole quads; behind a latent value come the other elements of its vector.
+    let behind = spec.split.is_partial() && spec.cache.latent_value.is_some();
+    let value_dim = spec.cache.value_dim();
+    let sums = if behind { value_dim.next_multiple_of(4).min(spec.cache.head_dim) } else { value_dim };
+    ((0..sums).map(sum).collect(), largest, weights.iter().sum())
 }

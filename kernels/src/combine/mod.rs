@@ -14,4 +14,4 @@ mod twin;
 pub use spec::{CombineSpec, partials_len};
 pub(crate) use spec::{MASKED, partial_quads, result_role, result_values};
 pub use twin::twin;
-pub(crate) use twin::with_sink;
+pub(crate) use twin::{store_heads, with_sink};

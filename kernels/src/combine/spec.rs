@@ -12,8 +12,10 @@ use crate::template::{Values, render};
 pub struct CombineSpec {
     /// Number of query heads.
     pub n_heads: usize,
-    /// Elements of a head.
+    /// Elements of a head's result.
     pub head_dim: usize,
+    /// Elements between the results of a row's heads; `head_dim`, unless each is a row of its own.
+    pub head_stride: usize,
     /// Maximum number of splits of a head, as attention's `split.max_splits`.
     pub max_splits: usize,
     /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value.
@@ -47,8 +49,15 @@ pub(crate) fn result_role(format: ActivationFormat) -> Role {
 }
 
 /// Values for pieces that include `result`.
-pub(crate) fn result_values(format: ActivationFormat, n_heads: usize, head_dim: usize, values: Values) -> Values {
+pub(crate) fn result_values(
+    format: ActivationFormat,
+    n_heads: usize,
+    [head_dim, head_stride]: [usize; 2],
+    values: Values,
+) -> Values {
     assert!(format.lies_in_heads(n_heads, head_dim), "groups lie within heads, found {format:?}");
+    assert!(format == ActivationFormat::F32 || head_stride == head_dim, "heads of a row are encoded together");
+    let values = values.size("RESULT_DIM", head_dim).size("RESULT_STRIDE", head_stride);
     let values = format.row_values(n_heads * head_dim, values.size("HEAD_QUADS", head_dim.div_ceil(4)));
     if format.has_factor() { values.flag("GIVEN_FACTOR", true).number("FACTOR", ATTENTION_FACTOR) } else { values }
 }
@@ -70,7 +79,6 @@ impl Kernel for CombineSpec {
         assert!(self.shares() > 0, "a lane takes four dimensions of a head");
         let values = Values::default()
             .size("N_HEADS", self.n_heads)
-            .size("HEAD_DIM", self.head_dim)
             .size("PARTIAL_QUADS", partial_quads(self.head_dim))
             .size("SHARES", self.shares())
             .size("OUTPUT_STRIDE", self.output_stride)
@@ -81,7 +89,7 @@ impl Kernel for CombineSpec {
             .flag("SINKS", self.sinks)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .text("DECLARATIONS", declarations(&self.bindings()));
-        let values = result_values(self.output, self.n_heads, self.head_dim, values);
+        let values = result_values(self.output, self.n_heads, [self.head_dim, self.head_stride], values);
         render(include_str!("kernel.wgsl"), &values)
     }
 }

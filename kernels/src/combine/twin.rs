@@ -1,7 +1,7 @@
 //! The kernel in plain loops, to check it by.
 
 use super::spec::{CombineSpec, MASKED, partial_quads};
-use crate::activation_format::{ATTENTION_FACTOR, encode_divided_row};
+use crate::activation_format::{ATTENTION_FACTOR, ActivationFormat, encode_divided_row};
 
 /// The kernel in plain loops, for `n_rows` rows; `sinks` is empty if the spec has none, `output` is in words of the spec's format.
 pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, output: &mut [u32]) {
@@ -18,8 +18,21 @@ pub fn twin(spec: &CombineSpec, partials: &[f32], sinks: &[f32], n_rows: usize, 
             let total = with_sink(over(sum), largest, sinks.get(head));
             result.extend((0..spec.head_dim).map(|i| over(i) / total));
         }
-        let words = encode_divided_row(spec.output, &result, ATTENTION_FACTOR);
-        output[row * spec.output_stride..][..words.len()].copy_from_slice(&words);
+        store_heads(spec.output, &result, [spec.head_dim, spec.head_stride], &mut output[row * spec.output_stride..]);
+    }
+}
+
+/// Writes a row's results, `head_dim` elements a head, in the words of `format`: as one row, or each head as a row of its own.
+pub(crate) fn store_heads(
+    format: ActivationFormat,
+    result: &[f32],
+    [head_dim, head_stride]: [usize; 2],
+    output: &mut [u32],
+) {
+    let rows = if head_stride == head_dim { result.len() } else { head_dim };
+    for (index, row) in result.chunks(rows).enumerate() {
+        let words = encode_divided_row(format, row, ATTENTION_FACTOR);
+        output[index * head_stride..][..words.len()].copy_from_slice(&words);
     }
 }
 

@@ -125,7 +125,7 @@ impl Kernel for DecodeAttentionSpec {
             .flag("PARTIAL", self.split.is_partial())
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[Role::TailWeights]));
         let values = self.heads.values(self.cache.values(self.split.values(values)));
-        let values = result_values(self.output, self.n_heads(), self.cache.head_dim, values);
+        let values = result_values(self.output, self.n_heads(), [self.cache.head_dim; 2], values);
         render(include_str!("kernel.wgsl"), &values)
     }
 
@@ -147,6 +147,7 @@ impl DecodeAttentionSpec {
     pub fn takes(cache: &CacheLayout, subgroup_size: u32) -> bool {
         let lanes = subgroup_size as usize;
         lanes > 0
+            && cache.latent_value.is_none()
             && cache.chunks() <= lanes
             && cache.page_tokens.is_multiple_of(lanes)
             && cache.head_dim.is_multiple_of(2)

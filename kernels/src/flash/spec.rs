@@ -61,7 +61,7 @@ impl FlashTile {
     /// Whether the kernel supports such a cache: f16, and heads that are cut into slices of whole fragments.
     pub fn takes(&self, cache: &CacheLayout) -> bool {
         let whole = cache.head_dim.is_multiple_of(16) && cache.page_tokens.is_multiple_of(self.fragment);
-        whole && cache.format == KvFormat::F16 && self.find_slices(cache).is_some()
+        whole && cache.format == KvFormat::F16 && cache.latent_value.is_none() && self.find_slices(cache).is_some()
     }
 
     /// Slices of a head's dimensions, one for each subgroup of a strip of queries.
@@ -194,7 +194,7 @@ impl Kernel for FlashSpec {
             .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()));
-        let values = result_values(self.output, self.n_heads(), cache.head_dim, values);
+        let values = result_values(self.output, self.n_heads(), [cache.head_dim; 2], values);
         // Extensions are enabled before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
         extensions.to_owned() + &render(include_str!("kernel.wgsl"), &cache.values(values))

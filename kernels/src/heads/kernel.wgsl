@@ -44,6 +44,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
 //#if PART_${p}_KEYS
         store_key(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
+//#else if PART_${p}_LATENT
+        store_latent(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
 //#else if PART_${p}_VALUES
         store_value(packed(0u, lane), head_of_page(table_of(row), position, part_head), position % PAGE_TOKENS, lane);
 //#else

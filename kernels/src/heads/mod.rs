@@ -1,7 +1,7 @@
 //! Work on the heads of q, k and v between projection and attention: QK norm, RoPE, query scale, KV write.
 //!
 //! Formulas, per head `h` of `head_dim` elements: norm as in `norm`; RoPE (Su et al. 2021) in the half-split form of
-//! transformers: pair `(i, i + d/2)` of the first `d = rotary_dim` elements is rotated by `position · inv_freq[i]`. Cos and sin come
+//! transformers: pair `(i, i + d/2)` of `d = rotary_dim` consecutive elements is rotated by `position · inv_freq[i]`. Cos and sin come
 //! from two short tables by the addition theorem, so that no GPU computes the sine of a large angle.
 //!
 //! ```text

@@ -28,6 +28,8 @@ pub struct HeadsSpec {
     pub eps: Number,
     /// Elements of a head that RoPE rotates; 0 when none is rotated.
     pub rotary_dim: usize,
+    /// The first of them.
+    pub rotary_begins: usize,
     /// Coarse entries of one variant of the RoPE table.
     pub rope_coarse: usize,
     /// Index of the cache's KV group, whose block table is read.
@@ -83,6 +85,8 @@ pub enum Destination {
     Keys,
     /// Value pages of the cache.
     Values,
+    /// Key and value pages of the cache, as one latent vector.
+    Latent,
 }
 
 impl HeadsPart {
@@ -108,8 +112,8 @@ impl Kernel for HeadsSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let output = self.has(|part| part.to == Destination::Output).then_some(Role::Output);
         let cache = [
-            (Role::Keys, self.has(|part| part.to == Destination::Keys)),
-            (Role::Values, self.has(|part| part.to == Destination::Values)),
+            (Role::Keys, self.has(|part| matches!(part.to, Destination::Keys | Destination::Latent))),
+            (Role::Values, self.has(|part| matches!(part.to, Destination::Values | Destination::Latent))),
         ];
         let cache = cache.into_iter().filter(|(_, used)| *used).map(|(role, _)| role);
         bindings([Role::Step, Role::Input].into_iter().chain(output).chain(self.factors()).chain(cache))
@@ -185,6 +189,10 @@ impl HeadsSpec {
     pub(crate) fn values(&self, values: Values) -> Values {
         values
             .size("ROTARY_PAIRS", self.rotary_dim / 2)
+            .text(
+                "ROTARY_BEGINS",
+                if self.rotary_begins > 0 { format!("{}u + ", self.rotary_begins) } else { String::new() },
+            )
             .size("ROPE_COARSE", self.rope_coarse)
             .size("ROPE_FINE", ROPE_FINE)
             .number("EPS", self.eps.get())
@@ -195,6 +203,7 @@ impl HeadsSpec {
             .flag("VALUE_NORM", self.norms(NormOf::Value))
             .flag("VALUES_ARE_KEYS", self.values_are_keys)
             .flag("CACHE", self.has(|part| part.to != Destination::Output))
+            .flag("STORE_LATENT", self.has(|part| part.to == Destination::Latent))
             .flag("STORE_KEYS", self.has(|part| part.to == Destination::Keys))
             .flag("STORE_VALUES", self.has(|part| part.to == Destination::Values))
     }
@@ -213,7 +222,8 @@ impl HeadsSpec {
                 .flag(name("VALUE_NORM"), part.norm == Some(NormOf::Value))
                 .flag(name("ROPE"), part.rope)
                 .flag(name("KEYS"), part.to == Destination::Keys)
-                .flag(name("VALUES"), part.to == Destination::Values);
+                .flag(name("VALUES"), part.to == Destination::Values)
+                .flag(name("LATENT"), part.to == Destination::Latent);
             first_head += part.n_heads;
         }
         values.count("PARTS", self.parts.len())

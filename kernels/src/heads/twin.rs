@@ -54,6 +54,7 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
                         }
                     }
                     Destination::Keys => spec.cache.put(Side::Keys, keys, cell, &vector),
+                    Destination::Latent => spec.cache.put_latent(keys, values, cell, &vector),
                     Destination::Values => spec.cache.put(Side::Values, values, cell, &vector),
                 }
             }
@@ -88,8 +89,9 @@ fn rope(spec: &HeadsSpec, inputs: &HeadsInputs, position: usize, vector: &mut [f
         let [fine_cos, fine_sin] = inputs.rope_table[variant + (spec.rope_coarse + position % ROPE_FINE) * pairs + i];
         let cos = coarse_cos * fine_cos - coarse_sin * fine_sin;
         let sin = coarse_sin * fine_cos + coarse_cos * fine_sin;
-        let (low, high) = (vector[i], vector[i + pairs]);
-        vector[i] = low * cos - high * sin;
-        vector[i + pairs] = high * cos + low * sin;
+        let at = spec.rotary_begins + i;
+        let (low, high) = (vector[at], vector[at + pairs]);
+        vector[at] = low * cos - high * sin;
+        vector[at + pairs] = high * cos + low * sin;
     }
 }

@@ -1,15 +1,16 @@
-//! The router of a mixture of experts: for each row, the experts with the highest logits, and the weights of their results.
+//! The router of a mixture of experts: for each row, the experts with the highest scores, and the weights of their results.
 //!
 //! ```text
 //! logits  (rows, experts) f32
-//! routes  (rows, 2 * chosen) u32: the experts by falling logit | their weights, bits of f32
+//! routes  (rows, 2 * chosen) u32: the experts by falling score | their weights, bits of f32
 //! ```
 //!
-//! A weight is the expert's share of the softmax over all logits, or over those of the chosen experts alone; if experts have a
-//! scale, the share is multiplied by it.
+//! A score is the expert's share of the softmax over all logits, or the sigmoid of its logit; experts may be chosen by their score
+//! plus a bias of the expert (Wang et al. 2024). A weight is the score, or its share of the chosen experts' scores, times one factor of
+//! all and, if experts have a scale, the expert's.
 
 mod spec;
 mod twin;
 
-pub use spec::{RouteSpec, routes_width};
+pub use spec::{RouteSpec, Scores, routes_width};
 pub use twin::twin_row;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Kernel;
+use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -13,14 +14,29 @@ pub struct RouteSpec {
     pub experts: usize,
     /// Experts of a row.
     pub chosen: usize,
-    /// Whether the weights of a row's experts sum to 1.
+    /// What the router's logits become.
+    pub scores: Scores,
+    /// Whether the weights of a row's experts are divided by their sum.
     pub normalized: bool,
+    /// Factor of all weights, after that.
+    pub factor: Number,
+    /// Whether experts are chosen by their score plus a number of the expert; weights are without it.
+    pub choice_bias: bool,
     /// Whether each weight is multiplied by a number of its expert.
     pub scaled: bool,
     /// Elements between rows of the logits.
     pub input_stride: usize,
     /// Words between rows of the routes.
     pub output_stride: usize,
+}
+
+/// Scores of the experts of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Scores {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid of each expert's logit.
+    Sigmoid,
 }
 
 /// Words of a row of routes.
@@ -33,7 +49,8 @@ const WORKGROUP: usize = 128;
 impl Kernel for RouteSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let scale = self.scaled.then_some(Role::ExpertScale);
-        bindings([Role::Step, Role::Input, Role::MadeRoutes].into_iter().chain(scale))
+        let bias = self.choice_bias.then_some(Role::ChoiceBias);
+        bindings([Role::Step, Role::Input, Role::MadeRoutes].into_iter().chain(scale).chain(bias))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -42,12 +59,17 @@ impl Kernel for RouteSpec {
 
     fn wgsl(&self) -> String {
         assert!((1..=self.experts).contains(&self.chosen), "a row has experts, and no more than there are");
+        assert!(!self.choice_bias || self.scores == Scores::Sigmoid, "a softmax is chosen from by its logits");
         let values = Values::default()
             .size("EXPERTS", self.experts)
             .size("CHOSEN", self.chosen)
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
+            .number("ROUTE_FACTOR", self.factor.get())
+            .flag("SIGMOID", self.scores == Scores::Sigmoid)
+            .flag("CHOICE_BIAS", self.choice_bias)
+            .text("RANKED", if self.choice_bias { "ranks" } else { "logits" })
             .flag("NORMALIZED", self.normalized)
             .flag("SCALED", self.scaled)
             .text("DECLARATIONS", declarations(&self.bindings()));

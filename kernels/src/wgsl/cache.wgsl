@@ -15,7 +15,7 @@ fn key_at(head: u32, slot: u32, chunk: u32) -> u32 {
 }
 
 fn value_at(head: u32, slot: u32, chunk: u32) -> u32 {
-    return head + slot * CHUNKS + chunk;
+    return head + slot * PAGE_CHUNKS + chunk;
 }
 
 //#if KV_INT8
@@ -23,7 +23,7 @@ fn value_at(head: u32, slot: u32, chunk: u32) -> u32 {
 
 // The word that holds a token's scale, as its lane slot % 4.
 fn scale_at(head: u32, slot: u32) -> u32 {
-    return head + CHUNKS * PAGE_TOKENS + slot / 4u;
+    return head + PAGE_CHUNKS * PAGE_TOKENS + slot / 4u;
 }
 //#endif
 

@@ -10,9 +10,9 @@ fn store_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
 }
 //#else
 fn store_result(row: u32, head: u32, quad: u32, value: vec4<f32>, lane: u32) {
-    let at = row * OUTPUT_STRIDE + head * HEAD_DIM;
+    let at = row * OUTPUT_STRIDE + head * RESULT_STRIDE;
     for (var i = 0u; i < 4u; i++) {
-        if (4u * quad + i < HEAD_DIM) {
+        if (4u * quad + i < RESULT_DIM) {
             output[at + 4u * quad + i] = value[i];
         }
     }

@@ -20,6 +20,21 @@ fn store_key(key: Packed, head: u32, slot: u32, lane: u32) {
 }
 //#endif
 
+//#if STORE_LATENT
+fn store_latent(vector: Packed, head: u32, slot: u32, lane: u32) {
+    if (lane < PAGE_CHUNKS) {
+        keys[key_at(head, slot, lane)] = vector.words;
+    } else if (lane < CHUNKS) {
+        values[key_at(head, slot, lane - PAGE_CHUNKS)] = vector.words;
+    }
+//#if KV_INT8
+    if (lane == 0u) {
+        keys[scale_at(head, slot)][slot % 4u] = bitcast<u32>(vector.scale);
+    }
+//#endif
+}
+//#endif
+
 //#if STORE_VALUES
 fn store_value(value: Packed, head: u32, slot: u32, lane: u32) {
     if (lane < CHUNKS) {

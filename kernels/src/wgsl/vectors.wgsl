@@ -72,7 +72,7 @@ fn fetch_rotations(row: u32, lane: u32) {
 fn rope_vectors(vector: u32, count: u32, lane: u32) {
     for (var i = lane; i < count * ROTARY_PAIRS; i += WORKGROUP) {
         let rotation = rotations[i % ROTARY_PAIRS];
-        let at = (vector + i / ROTARY_PAIRS) * PADDED + i % ROTARY_PAIRS;
+        let at = (vector + i / ROTARY_PAIRS) * PADDED + ${ROTARY_BEGINS}i % ROTARY_PAIRS;
         let low = vectors[at];
         let high = vectors[at + ROTARY_PAIRS];
         vectors[at] = low * rotation.x - high * rotation.y;

@@ -176,7 +176,8 @@ mod tests {
         for target in presets() {
             let Some(tile) = target.matrix.map(|tuning| tuning.flash) else { continue };
             for head_dim in [64, 80, 96, 128, 160, 192, 256] {
-                let cache = CacheLayout { format: KvFormat::F16, n_kv_heads: 1, head_dim, page_tokens: 32 };
+                let cache =
+                    CacheLayout { format: KvFormat::F16, n_kv_heads: 1, head_dim, page_tokens: 32, latent_value: None };
                 assert!(tile.takes(&cache), "{} {cache:?}", target.name);
                 let bytes = tile.shared_bytes(&cache);
                 assert!(bytes <= target.shared_memory_bytes, "{} {cache:?}: {bytes} bytes", target.name);

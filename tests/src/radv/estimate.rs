@@ -152,6 +152,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::Route(_)
         | KernelSpec::ExpertRows(_)
         | KernelSpec::ExpertSum(_)
+        | KernelSpec::EveryMatrix(_)
+        | KernelSpec::HeadColumns(_)
         | KernelSpec::Sample(_)
         | KernelSpec::Checksum(_)
         | KernelSpec::BandwidthProbe(_)

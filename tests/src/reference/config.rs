@@ -47,6 +47,18 @@ pub struct Config {
     /// it, these layers have a short convolution.
     pub delta: Option<Delta>,
     pub recurrent: Vec<bool>,
+    /// Latent attention in place of heads' own keys and values.
+    pub latent: Option<Latent>,
+}
+
+/// Latent attention.
+#[derive(Clone, Copy)]
+pub struct Latent {
+    pub rank: usize,
+    /// Elements of a head's query and key that are not rotated, that are, and of its value.
+    pub nope_dim: usize,
+    pub rope_dim: usize,
+    pub value_dim: usize,
 }
 
 /// A gated delta net.
@@ -75,6 +87,10 @@ pub struct Experts {
     pub normalized: bool,
     /// Whether the layer has an MLP beside the experts (Gemma 4).
     pub beside: bool,
+    /// Whether an expert's probability is the sigmoid of its logit, and not its share of a softmax.
+    pub sigmoid: bool,
+    /// Factor of all weights.
+    pub factor: f32,
 }
 
 #[derive(Clone, Copy)]
@@ -105,6 +121,13 @@ impl Config {
         let heads = count(json, "num_attention_heads").or(gemma.then_some(8)).expect("num_attention_heads is given");
         let kv_heads = count(json, "num_key_value_heads").unwrap_or(if gemma { 4 } else { heads });
         let head_dim = count(json, "head_dim").unwrap_or(if gemma { 256 } else { hidden / heads });
+        let latent = count(json, "kv_lora_rank").map(|rank| Latent {
+            rank,
+            nope_dim: required(json, "qk_nope_head_dim"),
+            rope_dim: required(json, "qk_rope_head_dim"),
+            value_dim: required(json, "v_head_dim"),
+        });
+        let rotated_dim = latent.map_or(head_dim, |latent| latent.rope_dim);
         let granite = matches!(family, "granite" | "granitemoehybrid");
         let multiplier = |key: &str| number(json, key).filter(|_| granite).unwrap_or(1.0) as f32;
         let score_divisor = match family {
@@ -127,18 +150,24 @@ impl Config {
                 as f32,
             norm_weight_offset: if gemma && !gemma4 || has_delta_nets(family) { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
-            embeddings_are_tied: embeddings_are_tied.unwrap_or(gemma || matches!(family, "smollm3" | "lfm2")),
-            attention_scale: if granite { multiplier("attention_multiplier") } else { score_divisor.powf(-0.5) as f32 },
+            embeddings_are_tied: embeddings_are_tied
+                .unwrap_or(gemma || matches!(family, "smollm3" | "lfm2" | "lfm2_moe")),
+            attention_scale: match &latent {
+                Some(latent) => latent_scale(latent, &full_rope),
+                None if granite => multiplier("attention_multiplier"),
+                None => score_divisor.powf(-0.5) as f32,
+            },
             attention_softcap: softcap("attn_logit_softcapping"),
             final_softcap: softcap("final_logit_softcapping"),
             norms: norm_names(family),
             query_and_key_are_normed: gemma3
-                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3" | "lfm2")
+                || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3" | "lfm2" | "lfm2_moe")
+                || json["use_qk_norm"] == true
                 || has_delta_nets(family),
             residual_multiplier: multiplier("residual_multiplier"),
             logits_divisor: multiplier("logits_scaling"),
             query_growth: query_growth(&full_rope),
-            rotated_pairs_are_neighbours: is_glm(family),
+            rotated_pairs_are_neighbours: is_glm(family) || latent.is_some() && json["rope_interleave"] != false,
             windows: (0..layers).map(|layer| window(json, family, layer)).collect(),
             experts: experts(json, family),
             has_experts: (0..layers).map(|layer| has_experts(json, family, layer)).collect(),
@@ -152,13 +181,28 @@ impl Config {
             recurrent: (0..layers).map(|layer| is_recurrent(json, family, layer)).collect(),
             full_heads,
             kv_shared_layers: count(json, "num_kv_shared_layers").filter(|_| gemma4).unwrap_or(0),
-            full_rope: Rope::new(json, &full_rope, full_heads.map_or(head_dim, |(_, head_dim)| head_dim)),
-            sliding_rope: Rope::new(json, &sliding_rope, head_dim),
+            full_rope: Rope::new(json, &full_rope, full_heads.map_or(rotated_dim, |(_, head_dim)| head_dim)),
+            sliding_rope: Rope::new(json, &sliding_rope, rotated_dim),
+            latent,
         }
     }
 }
 
-const SUPPORTED: [&str; 23] = [
+/// One over the root of a query, and for a stretched context what DeepSeek's `softmax_scale` adds.
+fn latent_scale(latent: &Latent, rope: &Value) -> f32 {
+    let plain = ((latent.nope_dim + latent.rope_dim) as f64).powf(-0.5);
+    let is_stretched = rope["rope_type"].as_str().or(rope["type"].as_str()).is_some_and(|kind| kind != "default");
+    let mscale = number(rope, "mscale_all_dim").filter(|_| is_stretched).unwrap_or(0.0);
+    let stretched = 1.0 + 0.1 * mscale * number(rope, "factor").unwrap_or(1.0).ln();
+    (plain * stretched * stretched) as f32
+}
+
+const SUPPORTED: [&str; 28] = [
+    "glm4_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "lfm2_moe",
     "llama",
     "mistral",
     "ministral",
@@ -247,7 +291,7 @@ fn has_delta_nets(family: &str) -> bool {
 }
 
 fn is_recurrent(json: &Value, family: &str, layer: usize) -> bool {
-    if family == "lfm2" {
+    if matches!(family, "lfm2" | "lfm2_moe") {
         let written = json["layer_types"][layer].as_str().map(|kind| kind == "conv");
         let has_attention = |layers: &Vec<Value>| layers.iter().any(|other| *other == layer);
         return written.unwrap_or(!json["full_attn_idxs"].as_array().is_none_or(has_attention));
@@ -264,16 +308,25 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
     let count_field = match family {
         "gemma4_text" if json["enable_moe_block"] == true => "num_experts",
         "mixtral" | "gpt_oss" => "num_local_experts",
-        "qwen2_moe" | "qwen3_moe" | "olmoe" | "qwen3_next" | "qwen3_5_moe_text" => "num_experts",
+        "qwen2_moe" | "qwen3_moe" | "olmoe" | "qwen3_next" | "qwen3_5_moe_text" | "lfm2_moe" => "num_experts",
+        "deepseek_v2" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => "n_routed_experts",
         _ => return None,
     };
     Some(Experts {
         count: required(json, count_field),
         chosen: required(json, if family == "gemma4_text" { "top_k_experts" } else { "num_experts_per_tok" }),
         beside: family == "gemma4_text",
+        sigmoid: matches!(family, "lfm2_moe" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite"),
+        factor: match family {
+            "lfm2_moe" | "deepseek_v2" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => {
+                number(json, "routed_scaling_factor").expect("routed_scaling_factor is given") as f32
+            }
+            _ => 1.0,
+        },
         normalized: match family {
             "gemma4_text" | "mixtral" | "qwen3_5_moe_text" | "gpt_oss" => true,
-            "qwen3_next" => json["norm_topk_prob"] != false,
+            "qwen3_next" | "lfm2_moe" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => json["norm_topk_prob"] != false,
+            "deepseek_v2" => false,
             _ => json["norm_topk_prob"] == true,
         },
     })
@@ -282,6 +335,9 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
 fn has_experts(json: &Value, family: &str, layer: usize) -> bool {
     let without = json["mlp_only_layers"].as_array().is_some_and(|layers| layers.iter().any(|other| *other == layer));
     match family {
+        "lfm2_moe" => layer >= count(json, "num_dense_layers").unwrap_or(2),
+        "deepseek_v2" | "deepseek_v3" | "glm4_moe" => layer >= required(json, "first_k_dense_replace"),
+        "glm4_moe_lite" => json["mlp_layer_types"][layer] == "sparse",
         "mixtral" | "olmoe" | "qwen3_5_moe_text" | "gpt_oss" => true,
         "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
             !without && (layer + 1).is_multiple_of(count(json, "decoder_sparse_step").unwrap_or(1))

@@ -63,10 +63,12 @@ impl Weights {
             let half = gate_up.shape[1] / 2;
             return [of_expert(gate_up, 0, half), of_expert(gate_up, half, half), of_expert(down, 0, down.shape[1])];
         }
-        [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")].map(|(name, mixtral)| {
+        [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")].map(|(name, number)| {
             let own = format!("{block}.experts.{expert}.{name}.weight");
-            let mixtral = own.replace(".mlp.", ".block_sparse_moe.").replace(name, mixtral);
-            let tensor = self.find(&own).unwrap_or_else(|| self.get(&mixtral));
+            // LFM2's, then Mixtral's.
+            let numbered = own.replace(name, number);
+            let mixtral = numbered.replace(".mlp.", ".block_sparse_moe.");
+            let tensor = self.find(&own).or(self.find(&numbered)).unwrap_or_else(|| self.get(&mixtral));
             Tensor { shape: tensor.shape.clone(), values: tensor.values.clone() }
         })
     }
@@ -102,15 +104,20 @@ fn read_tensors(file: &Path) -> Vec<(String, Tensor)> {
         .map(|(name, view)| {
             let tensor = Tensor { shape: view.shape().to_vec(), values: values_as_f32(&view) };
             (
-                LFM2.iter().fold(without_prefix(name).to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)),
+                RENAMED.iter().fold(without_prefix(name).to_owned(), |name, (theirs, ours)| name.replace(theirs, ours)),
                 tensor,
             )
         })
         .collect()
 }
 
-/// Names that only LFM2 uses, and those that most models use.
-const LFM2: [(&str, &str); 9] = [
+/// Names that only LFM2 and DeepSeek use, and those that most models use.
+const RENAMED: [(&str, &str); 14] = [
+    ("mlp.gate.e_score_correction_bias", "mlp.gate.choice_bias"),
+    ("mlp.shared_experts", "mlp.shared_expert"),
+    ("feed_forward.expert_bias", "mlp.gate.choice_bias"),
+    ("feed_forward.experts", "mlp.experts"),
+    ("feed_forward.gate", "mlp.gate"),
     ("operator_norm", "input_layernorm"),
     ("ffn_norm", "post_attention_layernorm"),
     ("feed_forward.w1", "mlp.gate_proj"),

@@ -39,6 +39,8 @@ pub struct FamilyFacts {
     pub delta: Option<DeltaFacts>,
     /// LFM2's names, and a short convolution of this number of taps instead of the attention of all layers but the last.
     pub short_conv_taps: Option<usize>,
+    /// Latent attention; whether queries are made of a vector of low rank.
+    pub latent: Option<bool>,
 }
 
 /// A gated delta net.
@@ -64,7 +66,16 @@ pub struct ExpertFacts {
     pub normalized: bool,
     /// Whether there is a shared expert, which every token has.
     pub shared: bool,
+    /// Not by a softmax alone; then the first layer has an MLP, and weights have a factor.
+    pub routing: Option<RoutingFacts>,
     pub names: ExpertNames,
+}
+
+/// How experts are chosen and weighted, where it is not by a softmax.
+#[derive(Debug)]
+pub struct RoutingFacts {
+    /// The tensor of the bias; `None`: a softmax with a factor.
+    pub choice_bias: Option<&'static str>,
 }
 
 /// What the tensors of experts are called.
@@ -290,6 +301,49 @@ pub const FAMILIES: &[FamilyFacts] = &[
         ..LLAMA
     },
     FamilyFacts {
+        family: Family::Lfm2Moe,
+        name: "lfm2-moe",
+        architecture: "Lfm2MoeForCausalLM",
+        model_type: "lfm2_moe",
+        norms: &["operator_norm", "ffn_norm"],
+        normed_heads: true,
+        short_conv_taps: Some(3),
+        experts: Some(ExpertFacts {
+            normalized: true,
+            routing: Some(RoutingFacts { choice_bias: Some("feed_forward.expert_bias") }),
+            names: ExpertNames { block: "feed_forward", gate: "w1", up: "w3", down: "w2" },
+            ..EXPERTS
+        }),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::DeepSeekV2,
+        name: "deepseek-v2",
+        architecture: "DeepseekV2ForCausalLM",
+        model_type: "deepseek_v2",
+        experts: Some(ExpertFacts {
+            count_field: "n_routed_experts",
+            routing: Some(RoutingFacts { choice_bias: None }),
+            ..EXPERTS
+        }),
+        latent: Some(false),
+        ..LLAMA
+    },
+    FamilyFacts {
+        family: Family::DeepSeekV3,
+        name: "deepseek-v3",
+        architecture: "DeepseekV3ForCausalLM",
+        model_type: "deepseek_v3",
+        experts: Some(ExpertFacts {
+            count_field: "n_routed_experts",
+            normalized: true,
+            routing: Some(RoutingFacts { choice_bias: Some("mlp.gate.e_score_correction_bias") }),
+            ..EXPERTS
+        }),
+        latent: Some(true),
+        ..LLAMA
+    },
+    FamilyFacts {
         family: Family::Qwen35,
         name: "qwen35",
         architecture: "Qwen3_5ForCausalLM",
@@ -324,6 +378,7 @@ const EXPERTS: ExpertFacts = ExpertFacts {
     count_field: "num_experts",
     normalized: false,
     shared: false,
+    routing: None,
     names: ExpertNames { block: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
 };
 
@@ -347,6 +402,7 @@ const LLAMA: FamilyFacts = FamilyFacts {
     is_gpt_oss: false,
     delta: None,
     short_conv_taps: None,
+    latent: None,
 };
 
 impl Family {

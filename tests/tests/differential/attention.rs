@@ -100,7 +100,7 @@ fn caches() -> impl Strategy<Value = CacheLayout> {
     let head_dim = select(vec![64, 32, 96, 40, 256, 512, 128, 10, 80usize]);
     (head_dim, 1..4usize, any::<bool>()).prop_map(|(head_dim, n_kv_heads, integers)| {
         let format = if integers { KvFormat::Int8 } else { KvFormat::F16 };
-        CacheLayout { format, n_kv_heads, head_dim, page_tokens: 32 }
+        CacheLayout { format, n_kv_heads, head_dim, page_tokens: 32, latent_value: None }
     })
 }
 
@@ -121,6 +121,32 @@ fn attention_through_the_paged_cache() {
             });
             let name = format!("attention in {splits} splits, {}", target.name);
             check_cases(&name, if splits == 1 { 2 } else { 1 }, &cases, |case, rng| case.check_fitting(&target, rng));
+        }
+    }
+}
+
+/// One vector a token, from which all heads take their keys and values.
+#[test]
+fn latent_attention_through_the_paged_cache() {
+    for target in targets() {
+        for splits in [1, 5] {
+            let max_rows = if splits == 1 { 16 } else { 8 };
+            let sizes = (select(vec![(512, 64), (256, 32), (40, 8), (24, 16), (13, 6usize)]), any::<bool>());
+            let cases = (choices(), sizes, 1..200usize, 1..=max_rows);
+            let cases = cases.prop_map(|(choices, ((rank, rope_dim), integers), n_before, n_rows)| {
+                let cache = CacheLayout {
+                    format: if integers { KvFormat::Int8 } else { KvFormat::F16 },
+                    n_kv_heads: 1,
+                    head_dim: rank + rope_dim,
+                    page_tokens: 32,
+                    latent_value: Some(rank),
+                };
+                let choices = Choices { values: (false, false), with_norm: false, output: None, ..choices };
+                let case = Case::of(&target, cache, splits, false, &choices).with_latent(rank, choices.with_rope);
+                Case { n_before, n_rows, rows: max_rows, ..case }
+            });
+            let name = format!("latent attention in {splits} splits, {}", target.name);
+            check_cases(&name, 2, &cases, |case, rng| case.check_fitting(&target, rng));
         }
     }
 }
@@ -211,7 +237,7 @@ fn flash_attention() {
         let rows = (1..100usize, 0..70usize);
         let cases = (choices(), 1..4usize, prop_oneof![Just(0), 1..600usize], rows, any::<bool>());
         let cases = cases.prop_map(|(choices, n_kv_heads, n_before, (n_rows, unused_rows), many_subgroups)| {
-            let cache = CacheLayout { format: KvFormat::F16, n_kv_heads, head_dim, page_tokens };
+            let cache = CacheLayout { format: KvFormat::F16, n_kv_heads, head_dim, page_tokens, latent_value: None };
             let case = Case::of(&target, cache, 1, false, &Choices { output: None, unused_room: 0, ..choices.clone() });
             let subgroups = if many_subgroups { 8 } else { 4 };
             let flash = FlashTile { subgroups, ..target.matrix.expect("set above").flash };
@@ -263,6 +289,7 @@ impl Case {
             output_stride: q_width,
             eps: Number::new(1e-6),
             rotary_dim: if choices.half_rotary { head_dim / 4 * 2 } else { head_dim },
+            rotary_begins: 0,
             rope_coarse: rope_coarse(CONTEXT),
             kv_group: 0,
             subgroup_size: target.subgroup_size,
@@ -299,10 +326,30 @@ impl Case {
         Case { attention, flash: None, decode: None, heads, combine_lanes: 128, n_before: 0, n_rows: 1, rows: 1 }
     }
 
+    /// The same over latent vectors of `rank` elements and, behind them, rotated ones; each head's result is a row of its own.
+    fn with_latent(mut self, rank: usize, rope: bool) -> Case {
+        let [query, _, _] = self.heads.parts[..] else { panic!("q, k and v") };
+        let shared = HeadsPart { n_heads: 1, scale: Number::new(1.0), growth: None, to: Destination::Latent, ..query };
+        let rotary_dim = self.heads.cache.head_dim - rank;
+        let width = ((query.n_heads + 1) * self.heads.cache.head_dim).next_multiple_of(32);
+        self.heads.parts = vec![HeadsPart { rope, ..query }, HeadsPart { rope, ..shared }];
+        (self.heads.rotary_begins, self.heads.rotary_dim, self.heads.input_stride) = (rank, rotary_dim, width);
+        self.attention.output_stride = query.n_heads * rank.next_multiple_of(32);
+        self
+    }
+
+    /// Elements between the results of a row's heads.
+    fn result_stride(&self) -> usize {
+        let cache = &self.attention.cache;
+        let n_heads = self.attention.gqa * cache.n_kv_heads;
+        if cache.latent_value.is_some() { self.attention.output_stride / n_heads } else { cache.head_dim }
+    }
+
     fn combine(&self) -> CombineSpec {
         CombineSpec {
             n_heads: self.attention.gqa * self.attention.cache.n_kv_heads,
-            head_dim: self.attention.cache.head_dim,
+            head_dim: self.attention.cache.value_dim(),
+            head_stride: self.result_stride(),
             max_splits: self.attention.split.max_splits,
             sinks: self.attention.sinks,
             output_stride: self.attention.output_stride,
@@ -362,8 +409,9 @@ impl Case {
         let n_sinks = if self.attention.sinks { self.combine().n_heads } else { 0 };
         let sinks: Vec<f32> = normals(rng, n_sinks).iter().map(|sink| 3.0 * sink).collect();
         let max_splits = self.decode.as_ref().map_or(self.attention.split.max_splits, |decode| decode.split.max_splits);
-        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.head_dim, max_splits);
-        let q_len = self.rows * self.attention.output_stride;
+        let partials = self.rows * partials_len(1, self.combine().n_heads, cache.value_dim(), max_splits);
+        let q_len = self.rows * heads.output_stride;
+        let result_len = self.rows * self.attention.output_stride;
         let next = self.decode.as_ref().and_then(|decode| decode.fused_tail.as_ref());
         let next_weights = next.map_or(Vec::new(), |next| packed(rng, &next.layout));
         let sum_words = next.map_or(0, |next| fixed_sums::WORDS_PER_ELEMENT * next.layout.rows.next_multiple_of(4));
@@ -388,7 +436,7 @@ impl Case {
             }
             Role::Output if kernel == HEADS => Operand::Out { id: HEADS, words: q_len },
             Role::Input | Role::InputQuads => Operand::Out { id: HEADS, words: q_len },
-            Role::Output | Role::OutputQuads | Role::Encoded => Operand::Out { id: RESULT, words: q_len },
+            Role::Output | Role::OutputQuads | Role::Encoded => Operand::Out { id: RESULT, words: result_len },
             other => panic!("attention has no {other:?}"),
         };
         let step = |number: usize, kernel: KernelSpec| {
@@ -461,7 +509,7 @@ impl Case {
             block_table: &block_table,
             sinks: &sinks,
         };
-        let mut twin = vec![POISON.to_bits(); if self.attention.split.is_partial() { partials } else { q_len }];
+        let mut twin = vec![POISON.to_bits(); if self.attention.split.is_partial() { partials } else { result_len }];
         match self.flash {
             Some(tile) => flash::twin(&self.flash(tile), &attention_inputs, &mut twin),
             None => attention::twin(&self.attention, &attention_inputs, &mut twin),
@@ -482,8 +530,8 @@ impl Case {
             let (device, expected) = (maxima_bounded(&found[&PARTIALS]), maxima_bounded(&twin));
             assert_same(&format!("partial results of {what}"), &device, &expected, tolerance);
             let used =
-                partials_len(self.n_rows, self.combine().n_heads, cache.head_dim, self.attention.split.max_splits);
-            twin = vec![POISON.to_bits(); q_len];
+                partials_len(self.n_rows, self.combine().n_heads, cache.value_dim(), self.attention.split.max_splits);
+            twin = vec![POISON.to_bits(); result_len];
             let partials = floats(&found[&PARTIALS][..used]);
             combine::twin(&self.combine(), &partials, &sinks, self.n_rows, &mut twin);
         }
@@ -506,7 +554,8 @@ impl Case {
             (_, None) => CODES_TOLERANCE,
             (_, Some(_)) => FLASH_CODES_TOLERANCE,
         };
-        let width = self.combine().n_heads * self.attention.cache.head_dim;
+        let combine = self.combine();
+        let width = (combine.n_heads - 1) * combine.head_stride + combine.head_dim;
         for (row, (found, twin)) in found.chunks(stride).zip(twin.chunks(stride)).enumerate() {
             if row >= self.n_rows {
                 assert_eq!(found, twin, "{what}: written where nothing belongs, row {row}");

@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
+use unicorn_kernels::Number;
+use unicorn_kernels::every_matrix::EveryMatrixSpec;
 use unicorn_kernels::expert_rows::{self, ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::{self, ExpertSumSpec};
 use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, Product};
+use unicorn_kernels::head_columns::{self, HeadBlock, HeadColumnsSpec, HeadPart};
 use unicorn_kernels::matmul::ExpertsSpec;
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
-use unicorn_kernels::route::{self, RouteSpec, routes_width};
+use unicorn_kernels::route::{self, RouteSpec, Scores, routes_width};
 
 use super::*;
 use tests::launch::device_register_matrices;
@@ -16,13 +19,17 @@ use unicorn_spirv::target::GemmTuning;
 #[test]
 fn routes_are_those_of_the_twin() {
     let target = &targets()[0];
-    let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), 1..5usize);
-    check_cases("route", 8, &cases, |&(experts, chosen, normalized, scaled, n_rows), rng| {
+    let scores = prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
+    let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), (1..5usize, scores));
+    check_cases("route", 16, &cases, |&(experts, chosen, normalized, scaled, (n_rows, (scores, choice_bias))), rng| {
         let chosen = chosen.min(experts);
         let spec = RouteSpec {
             experts,
             chosen,
+            scores,
             normalized,
+            factor: Number::new(1.5),
+            choice_bias,
             scaled,
             input_stride: experts.next_multiple_of(32),
             output_stride: routes_width(chosen).next_multiple_of(32),
@@ -33,10 +40,12 @@ fn routes_are_those_of_the_twin() {
         let scale = normals(rng, if scaled { experts } else { 0 });
         let words = n_rows * spec.output_stride;
         let mut operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words }];
+        let bias = normals(rng, if choice_bias { experts } else { 0 });
         operands.extend(scaled.then(|| Operand::floats(&scale)));
+        operands.extend(choice_bias.then(|| Operand::floats(&bias)));
         let found = launch(target, KernelSpec::Route(spec.clone()), operands, n_rows).run();
         for row in 0..n_rows {
-            let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &scale);
+            let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &scale, &bias);
             let row = &found[&0][row * spec.output_stride..][..spec.output_stride];
             assert_eq!(row[..chosen], experts, "{spec:?}");
             assert_same(&format!("{spec:?}"), &floats(&row[chosen..2 * chosen]), &weights, TOLERANCE);
@@ -48,8 +57,17 @@ fn routes_are_those_of_the_twin() {
 /// Whatever the router's logits are, what reads the routes stays inside the stack.
 #[test]
 fn logits_that_are_no_numbers_choose_experts_that_exist() {
-    let spec =
-        RouteSpec { experts: 5, chosen: 3, normalized: true, scaled: false, input_stride: 32, output_stride: 32 };
+    let spec = RouteSpec {
+        experts: 5,
+        chosen: 3,
+        scores: Scores::Softmax,
+        normalized: true,
+        factor: Number::new(1.0),
+        choice_bias: false,
+        scaled: false,
+        input_stride: 32,
+        output_stride: 32,
+    };
     let logits = [[f32::NAN; 32], [f32::INFINITY; 32], [f32::NEG_INFINITY; 32]].concat();
     let operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words: 96 }];
     let found = launch(&targets()[0], KernelSpec::Route(spec), operands, 3).run();
@@ -361,4 +379,53 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
         let tolerance = if spec.output == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
         assert_same_rows(&what, spec.output, found, expected, [spec.output_rows(), stride], tolerance);
     }
+}
+
+#[test]
+fn every_row_is_given_to_every_matrix() {
+    let spec = EveryMatrixSpec { matrices: 70, output_stride: routes_width(70).next_multiple_of(32) };
+    let operands = vec![Operand::Step, Operand::Out { id: 0, words: 3 * spec.output_stride }];
+    let found = launch(&targets()[0], KernelSpec::EveryMatrix(spec.clone()), operands, 3).run();
+    for row in found[&0].chunks(spec.output_stride) {
+        assert_eq!(row[..70], Vec::from_iter(0..70));
+        assert!(floats(&row[70..140]).iter().all(|weight| *weight == 1.0));
+        assert!(row[140..].iter().all(|&word| word == POISON.to_bits()));
+    }
+}
+
+/// Two blocks of heads, of which the second is one head of other values.
+#[test]
+fn columns_of_heads_are_those_of_the_twin() {
+    let target = &targets()[0];
+    let cases = ((1..7usize, 1..40usize, 1..40usize), (0..9usize, 0..9usize), 1..4usize, any::<bool>());
+    check_cases("head columns", 8, &cases, |&((n_heads, left, right), (skipped, behind), n_rows, rows), rng| {
+        let of_first = left + skipped + behind;
+        // One value has its heads next to each other, the second a row for each, the others are of one head.
+        let row_stride = right.next_multiple_of(32);
+        let source_strides = vec![
+            (n_heads * of_first).next_multiple_of(32),
+            n_heads * row_stride,
+            left.next_multiple_of(32),
+            right.next_multiple_of(32),
+        ];
+        let part = |source, head_stride, first, width| HeadPart { source, head_stride, first, width };
+        let blocks = vec![
+            HeadBlock { n_heads, parts: vec![part(0, of_first, skipped, left), part(1, row_stride, 0, right)] },
+            HeadBlock { n_heads: 1, parts: vec![part(3, right, 0, right), part(2, left, 0, left)] },
+        ];
+        let width = left + right;
+        let head_stride = if rows { width.next_multiple_of(32) } else { width };
+        let output_stride = ((n_heads + 1) * head_stride).next_multiple_of(32);
+        let spec = HeadColumnsSpec { blocks, source_strides, head_stride, output_stride };
+        let sources: Vec<Vec<f32>> = spec.source_strides.iter().map(|stride| normals(rng, n_rows * stride)).collect();
+        let mut operands = vec![Operand::Step];
+        operands.extend(sources.iter().map(|source| Operand::floats(source)));
+        operands.push(Operand::Out { id: 0, words: n_rows * output_stride });
+        let found = launch(target, KernelSpec::HeadColumns(spec.clone()), operands, n_rows).run();
+        let mut expected = vec![POISON; n_rows * output_stride];
+        let sources: Vec<&[f32]> = sources.iter().map(Vec::as_slice).collect();
+        head_columns::twin(&spec, &sources, n_rows, &mut expected);
+        let bits: Vec<u32> = expected.iter().map(|value| value.to_bits()).collect();
+        assert_eq!(found[&0], bits, "{spec:?}");
+    });
 }

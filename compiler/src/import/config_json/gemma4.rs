@@ -1,7 +1,9 @@
 //! Fields that only Gemma 4's config.json has.
 
-use super::super::config::{ExpertNames, ExpertsConfig, PerLayerInputs, limits};
+use super::super::config::PerLayerInputs;
+use super::super::experts_config::{ExpertNames, ExpertsConfig};
 use super::super::json::Fields;
+use super::super::limits;
 use crate::error::{CompileError, Result};
 
 /// The experts beside the MLP of every layer, with `enable_moe_block`.

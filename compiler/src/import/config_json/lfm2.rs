@@ -1,8 +1,8 @@
 //! Fields that only LFM2's config.json has.
 
-use super::super::config::limits;
 use super::super::families::FamilyDefaults;
 use super::super::json::Fields;
+use super::super::limits;
 use crate::error::{CompileError, Result};
 
 /// The field that decides whether the head is the embedding: the first models have another name for it, which is used if present.

@@ -78,6 +78,9 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         Architecture::GptOss => gpt_oss_fields(&keys, &sizes)?,
         Architecture::Granite => granite_fields(&keys)?,
         Architecture::Lfm2 => lfm2_fields(&keys, &sizes)?,
+        Architecture::Lfm2Moe => lfm2_moe_fields(&keys, &sizes)?,
+        Architecture::DeepSeek2 => deepseek_fields(&keys, &sizes)?,
+        Architecture::Glm4Moe => glm4_moe_fields(&keys)?,
         Architecture::Mistral3 => mistral3_fields(&keys, &mut config)?,
         Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
     };
@@ -233,6 +236,107 @@ fn lfm2_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     })))
 }
 
+fn lfm2_moe_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    let mut fields = lfm2_fields(keys, sizes)?;
+    refuse_gating_unlike(keys, SIGMOID_GATING, "sigmoid")?;
+    let last = sizes.layers - 1;
+    fields.extend(object(json!({
+        "num_experts": keys.required_size("expert_count")?,
+        "num_experts_per_tok": keys.required_size("expert_used_count")?,
+        "moe_intermediate_size": keys.required_size("expert_feed_forward_length")?,
+        "num_dense_layers": keys.size("leading_dense_block_count")?.unwrap_or(0),
+        "norm_topk_prob": keys.gguf.bool(&keys.name("expert_weights_norm"))?.unwrap_or(true),
+        "use_expert_bias": keys.gguf.tensors.contains_key(format!("blk.{last}.exp_probs_b.bias").as_str()),
+        "routed_scaling_factor": keys.decimal("expert_weights_scale")?.filter(|scale| *scale != 0.0).unwrap_or(1.0),
+    })));
+    Ok(fields)
+}
+
+/// llama.cpp's number of a mixture of experts whose scores are sigmoids.
+const SIGMOID_GATING: usize = 2;
+
+fn refuse_gating_unlike(keys: &Keys, expected: usize, name: &str) -> Result<()> {
+    let key = keys.name("expert_gating_func");
+    match keys.gguf.unsigned(&key)?.filter(|found| *found != expected && *found != 0) {
+        None => Ok(()),
+        Some(found) => Err(CompileError::Unsupported {
+            what: format!("{key} {found}"),
+            detail: format!("expected {expected}, {name}"),
+        }),
+    }
+}
+
+/// Fields of a mixture of experts beside shared ones, in the layers behind a few dense ones.
+fn shared_expert_fields(keys: &Keys) -> Result<Map<String, Json>> {
+    let groups = keys.size("expert_group_count")?.unwrap_or(1);
+    Ok(object(json!({
+        "hidden_act": "silu",
+        "first_k_dense_replace": keys.size("leading_dense_block_count")?.unwrap_or(0),
+        "n_routed_experts": keys.required_size("expert_count")?,
+        "num_experts_per_tok": keys.required_size("expert_used_count")?,
+        "n_shared_experts": keys.required_size("expert_shared_count")?,
+        "moe_intermediate_size": keys.required_size("expert_feed_forward_length")?,
+        "routed_scaling_factor": keys.decimal("expert_weights_scale")?.filter(|scale| *scale != 0.0).unwrap_or(1.0),
+        "norm_topk_prob": keys.gguf.bool(&keys.name("expert_weights_norm"))?.unwrap_or(false),
+        "n_group": groups,
+        "topk_group": keys.size("expert_group_used_count")?.unwrap_or(groups),
+    })))
+}
+
+/// GLM-4.5 to 4.7: the experts of DeepSeek V3.
+fn glm4_moe_fields(keys: &Keys) -> Result<Map<String, Json>> {
+    refuse_gating_unlike(keys, SIGMOID_GATING, "sigmoid")?;
+    let mut fields = shared_expert_fields(keys)?;
+    let has = |name: &str| keys.gguf.tensors.contains_key(name);
+    fields.extend(object(json!({
+        "attention_bias": has("blk.0.attn_q.bias"),
+        "use_qk_norm": has("blk.0.attn_q_norm.weight"),
+    })));
+    Ok(fields)
+}
+
+/// One architecture has DeepSeek V2, whose scores are a softmax, and V3, whose scores are sigmoids; GLM-4.7-Flash has V3's layers.
+fn deepseek_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
+    let key_dim = match keys.size("attention.key_length_mla")? {
+        Some(length) => length,
+        None => keys.required_size("attention.key_length")?,
+    };
+    let value_dim = match keys.size("attention.value_length_mla")? {
+        Some(length) => length,
+        None => keys.required_size("attention.value_length")?,
+    };
+    let Some(nope_dim) = key_dim.checked_sub(sizes.head_dim).filter(|nope_dim| *nope_dim > 0) else {
+        let (key, rotated) = (keys.name("attention.key_length_mla"), keys.name("rope.dimension_count"));
+        return Err(keys
+            .gguf
+            .malformed(format!("{key} is {key_dim}, expected more than {rotated}, {}", sizes.head_dim)));
+    };
+    let is_sigmoid = keys.gguf.unsigned(&keys.name("expert_gating_func"))? == Some(SIGMOID_GATING);
+    let is_normalized = keys.gguf.bool(&keys.name("expert_weights_norm"))?.unwrap_or(false);
+    let mut fields = shared_expert_fields(keys)?;
+    fields.extend(object(json!({
+        "attention_bias": false,
+        "q_lora_rank": keys.size("attention.q_lora_rank")?,
+        "kv_lora_rank": keys.required_size("attention.kv_lora_rank")?,
+        "qk_nope_head_dim": nope_dim,
+        "qk_rope_head_dim": sizes.head_dim,
+        "v_head_dim": value_dim,
+    })));
+    if is_sigmoid {
+        fields.extend(object(json!({ "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3" })));
+    } else {
+        refuse_gating_unlike(keys, 1, "softmax")?;
+        if is_normalized {
+            return Err(CompileError::Unsupported {
+                what: format!("{} true", keys.name("expert_weights_norm")),
+                detail: "weights that are shares of a softmax are not divided by their sum".to_string(),
+            });
+        }
+        fields.insert("topk_method".into(), json!("greedy"));
+    }
+    Ok(fields)
+}
+
 /// Its rotary embedding is written as transformers 5 has it, whose class takes no other form.
 fn mistral3_fields(keys: &Keys, config: &mut Map<String, Json>) -> Result<Map<String, Json>> {
     let mut rope = match config.remove("rope_scaling") {
@@ -316,16 +420,23 @@ impl Sizes {
         }
         // Layers that predict further tokens are counted as well.
         let further =
-            if keys.architecture.has_delta_nets() { keys.size("nextn_predict_layers")?.unwrap_or(0) } else { 0 };
+            if keys.architecture.predicts_further() { keys.size("nextn_predict_layers")?.unwrap_or(0) } else { 0 };
         let Some(layers) = layers.checked_sub(further).filter(|layers| *layers > 0) else {
             let (key, of_them) = (keys.name("block_count"), keys.name("nextn_predict_layers"));
             return Err(keys.gguf.malformed(format!("{key} is {layers}, expected more than {of_them}, {further}")));
         };
         let heads = keys.required_size("attention.head_count")?;
         let kv_heads = match keys.architecture {
-            Architecture::Lfm2 => keys.kv_heads_of_attention(layers)?.unwrap_or(heads),
+            _ if keys.architecture.is_lfm2() => keys.kv_heads_of_attention(layers)?.unwrap_or(heads),
+            // Their keys are made of one latent vector.
+            Architecture::DeepSeek2 => heads,
             _ => keys.size("attention.head_count_kv")?.unwrap_or(heads),
         };
+        let positions = keys.required_size("context_length")?;
+        if keys.architecture == Architecture::DeepSeek2 {
+            let head_dim = keys.required_size("rope.dimension_count")?;
+            return Ok(Sizes { hidden, layers, heads, kv_heads, head_dim, positions });
+        }
         let head_dim = keys.size("attention.key_length")?.unwrap_or(hidden / heads);
         let value_dim = keys.size("attention.value_length")?.unwrap_or(head_dim);
         if value_dim != head_dim {
@@ -334,6 +445,6 @@ impl Sizes {
                 detail: format!("expected the length of a key, {head_dim}"),
             });
         }
-        Ok(Sizes { hidden, layers, heads, kv_heads, head_dim, positions: keys.required_size("context_length")? })
+        Ok(Sizes { hidden, layers, heads, kv_heads, head_dim, positions })
     }
 }

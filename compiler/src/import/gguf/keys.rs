@@ -29,12 +29,17 @@ pub enum Architecture {
     GptOss,
     Granite,
     Lfm2,
+    Lfm2Moe,
+    /// Latent attention and experts: DeepSeek V2 and V3, and GLM-4.7-Flash.
+    DeepSeek2,
+    /// GLM-4.5 to 4.7.
+    Glm4Moe,
     /// The text model of Ministral 3; Mistral Small 3 is exported under Llama's name.
     Mistral3,
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 19] = [
+const ARCHITECTURES: [(&str, Architecture); 22] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -52,6 +57,9 @@ const ARCHITECTURES: [(&str, Architecture); 19] = [
     ("gpt-oss", Architecture::GptOss),
     ("granite", Architecture::Granite),
     ("lfm2", Architecture::Lfm2),
+    ("lfm2moe", Architecture::Lfm2Moe),
+    ("deepseek2", Architecture::DeepSeek2),
+    ("glm4moe", Architecture::Glm4Moe),
     ("mistral3", Architecture::Mistral3),
     ("phi3", Architecture::Phi3),
 ];
@@ -99,7 +107,15 @@ impl Architecture {
                 | Architecture::Qwen35Moe
                 | Architecture::Olmoe
                 | Architecture::GptOss
+                | Architecture::Lfm2Moe
+                | Architecture::DeepSeek2
+                | Architecture::Glm4Moe
         )
+    }
+
+    /// Some layers have a short convolution in place of attention, and the last norm has a name of its own.
+    pub fn is_lfm2(self) -> bool {
+        matches!(self, Architecture::Lfm2 | Architecture::Lfm2Moe)
     }
 
     /// Most layers have a gated delta net in place of attention.
@@ -109,7 +125,12 @@ impl Architecture {
 
     /// The norm before the feed-forward is named by what it follows.
     pub fn has_post_attention_norm(self) -> bool {
-        self == Architecture::GptOss || self.has_delta_nets()
+        matches!(self, Architecture::GptOss | Architecture::Glm4Moe) || self.has_delta_nets()
+    }
+
+    /// Layers that predict further tokens are in the file, behind the others, and are counted with them.
+    pub fn predicts_further(self) -> bool {
+        self == Architecture::Glm4Moe || self.has_delta_nets()
     }
 
     /// `architectures[0]` and `model_type` in config.json.
@@ -132,6 +153,9 @@ impl Architecture {
             Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
             Architecture::Granite => ("GraniteForCausalLM", "granite"),
             Architecture::Lfm2 => ("Lfm2ForCausalLM", "lfm2"),
+            Architecture::Lfm2Moe => ("Lfm2MoeForCausalLM", "lfm2_moe"),
+            Architecture::DeepSeek2 => ("DeepseekV2ForCausalLM", "deepseek_v2"),
+            Architecture::Glm4Moe => ("Glm4MoeForCausalLM", "glm4_moe"),
             Architecture::Mistral3 => ("Ministral3ForCausalLM", "ministral3"),
             Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
         }

@@ -94,7 +94,11 @@ impl<'a> Scaling<'a> {
         }
         if let Some(mscale_all_dim) = keys.decimal("rope.scaling.yarn_log_multiplier")?.filter(|mscale| *mscale != 0.0)
         {
-            yarn.extend(object(json!({ "mscale": 1.0, "mscale_all_dim": mscale_all_dim })));
+            // DeepSeek's key has a tenth of it, which stretches scores and not the rotary embedding.
+            let is_deepseek = keys.architecture == Architecture::DeepSeek2;
+            let mscale_all_dim = if is_deepseek { shortest_decimal(10.0 * mscale_all_dim) } else { mscale_all_dim };
+            let mscale = if is_deepseek { mscale_all_dim } else { 1.0 };
+            yarn.extend(object(json!({ "mscale": mscale, "mscale_all_dim": mscale_all_dim })));
         } else if keys.architecture == Architecture::Olmo2 {
             // Its converter writes transformers' factor, whole.
             yarn.insert("attention_factor".to_string(), json!(self.attention_factor));

@@ -7,7 +7,7 @@ use super::reader::{Gguf, TensorInfo};
 use super::rope::DIVISOR_TENSORS;
 use crate::error::{CompileError, Result};
 use crate::import::source_layout::StoredAs;
-use crate::import::{DeltaConfig, ModelConfig, RowOrder, Skipped};
+use crate::import::{DeltaConfig, LatentConfig, ModelConfig, RowOrder, Skipped};
 
 /// A row range of a source tensor: a [`crate::import::Tensor`] before it has a memory map.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
             "embed_tokens.weight" => "token_embd.weight".to_string(),
-            "norm.weight" if architecture == Architecture::Lfm2 => "token_embd_norm.weight".to_string(),
+            "norm.weight" if architecture.is_lfm2() => "token_embd_norm.weight".to_string(),
             "norm.weight" => "output_norm.weight".to_string(),
             "lm_head.weight" => "output.weight".to_string(),
             _ => unreachable!("{canonical} is no canonical name"),
@@ -93,7 +93,13 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     if (part, suffix) == ("self_attn", "sinks") {
         return whole(format!("blk.{layer}.attn_sinks.weight"));
     }
+    if (part, suffix) == ("mlp.gate", "choice_bias") {
+        return whole(format!("blk.{layer}.exp_probs_b.bias"));
+    }
     let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
+    if let Some(source) = config.latent.as_ref().and_then(|latent| latent_part(latent, config.n_heads, part)) {
+        return Source { name: in_layer(&source.name), ..source };
+    }
     if let (Some(experts), Some((expert, name))) = (&config.experts, expert_part(part)) {
         let rows = match (suffix, name) {
             // An expert's biases are one row.
@@ -131,6 +137,28 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         _ => None,
     };
     from_fused.unwrap_or_else(|| whole(in_layer(source_part(architecture, config, part))))
+}
+
+/// The source of a matrix of latent attention, without its layer: heads' matrices are stacks.
+fn latent_part(latent: &LatentConfig, n_heads: usize, part: &str) -> Option<Source> {
+    let rows = |first_row| Source {
+        name: "attn_kv_a_mqa".into(),
+        first_row,
+        source_rows: Some(latent.cached_dim()),
+        stacked: None,
+    };
+    match part.strip_prefix("self_attn.")? {
+        "kv_a_proj" => return Some(rows(0)),
+        "k_rope_proj" => return Some(rows(latent.rank)),
+        _ => {}
+    }
+    let (name, head) = part.strip_prefix("self_attn.")?.rsplit_once('.')?;
+    let (name, rows) = match name {
+        "k_b_proj" => ("attn_k_b", latent.rank),
+        _ => ("attn_v_b", latent.value_dim),
+    };
+    let first_row = head.parse::<usize>().ok()? * rows;
+    Some(Source { name: name.into(), first_row, source_rows: None, stacked: Some(n_heads) })
 }
 
 /// The source of a tensor of a delta net, `part` and `suffix` of whose name follow `linear_attn`.
@@ -178,6 +206,10 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "self_attn.v_proj" => "attn_v",
         "self_attn.o_proj" => "attn_output",
         "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.q_a_proj" => "attn_q_a",
+        "self_attn.q_a_layernorm" => "attn_q_a_norm",
+        "self_attn.q_b_proj" => "attn_q_b",
+        "self_attn.kv_a_layernorm" => "attn_kv_a_norm",
         "self_attn.k_norm" => "attn_k_norm",
         "conv.conv" => "shortconv.conv",
         "conv.in_proj" => "shortconv.in_proj",
@@ -210,15 +242,20 @@ fn split_layer_name(canonical: &str) -> Option<(&str, &str, &str)> {
 fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) -> RowOrder {
     let is_rotated = canonical.contains(".q_proj.") || canonical.contains(".k_proj.");
     if architecture.interleaves_heads() && is_rotated {
-        RowOrder::InterleavedHeads { head_dim: config.head_dim, rotary_dim: config.head_dim }
-    } else if architecture == Architecture::GptOss {
-        // Its folder transposes experts, the file does not.
+        RowOrder::InterleavedHeads { head_dim: config.head_dim, plain: 0, rotary_dim: config.head_dim }
+    } else if architecture == Architecture::GptOss || is_of_head(canonical) {
+        // Their folders transpose experts, or matrices of heads, the files do not.
         RowOrder::Plain
     } else if let (Some(delta), Some((_, part))) = (&config.delta, canonical.split_once(".linear_attn.")) {
         delta_row_order(architecture, config, delta, canonical, part)
     } else {
         config.folder.row_order(config, canonical)
     }
+}
+
+/// Whether a matrix is one of those that latent attention has for each head.
+fn is_of_head(canonical: &str) -> bool {
+    [".k_b_proj.", ".v_b_proj."].iter().any(|name| canonical.contains(name))
 }
 
 /// Qwen3-Next's converter splits the folder's fused tensors, except b and a; Qwen 3.5's stores heads of values in tiles.
@@ -257,7 +294,7 @@ fn account_for_the_rest(
     for (name, info) in &gguf.tensors {
         let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
         // After the layers come those that predict further tokens.
-        if architecture.has_delta_nets() && layer.is_some_and(|layer| layer >= layers) {
+        if architecture.predicts_further() && layer.is_some_and(|layer| layer >= layers) {
             skipped.tensors += 1;
             skipped.bytes += info.len_bytes as u64;
             continue;
