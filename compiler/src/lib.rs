@@ -97,7 +97,7 @@ pub use error::{CompileError, NotAModel, Remedy, Result};
 pub use export::export;
 pub use format_policy::{FormatPolicy, WeightsOption};
 pub use import::{Adapter, TRIAL_THREAD};
-pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuWork, npu_mlir};
+pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuTexts, NpuWork, npu_mlir};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};
 pub use prediction::Prediction;

@@ -5,6 +5,8 @@
 //!                                                    └ mlir ─► the same programs as MLIR (feature `npu`)
 //! ```
 
+#[cfg(feature = "npu")]
+mod attention;
 mod check;
 mod cost;
 #[cfg_attr(not(feature = "npu"), path = "npu/mlir_disabled.rs")]
@@ -36,7 +38,7 @@ use products::{Product, products, solution};
 
 pub use check::NpuCheck;
 pub use mlir::npu_mlir;
-pub use options::{NpuMlir, NpuOptions, NpuWork};
+pub use options::{NpuMlir, NpuOptions, NpuTexts, NpuWork};
 pub(crate) use weights::pack;
 
 /// Products without a program that a decision names.
@@ -282,7 +284,7 @@ fn figures(cost: &Cost) -> String {
     )
 }
 
-/// Work that no plan gives to the NPU: attention, for which there is no program, and decode, by the figures, unless it was
+/// Work that no plan gives to the NPU: attention, whose operands no kernel writes, and decode, by the figures, unless it was
 /// requested.
 fn never(plan: Option<&Plan>) -> [NpuDecision; 2] {
     let bytes = plan.map_or(0, |plan| plan.weights.iter().map(|weight| weight.bytes_read_per_token).sum());
@@ -293,12 +295,8 @@ fn never(plan: Option<&Plan>) -> [NpuDecision; 2] {
         of(GPU_BYTES_PER_S),
         of(SHIM_BYTES_PER_S)
     );
-    [("attention", "there is no NPU program for it".to_owned()), ("decode", decode)].map(|(work, reason)| NpuDecision {
-        work: work.into(),
-        on_npu: false,
-        overruled: false,
-        reason,
-    })
+    [("attention", "no kernel of the GPU writes its operands for the NPU yet".to_owned()), ("decode", decode)]
+        .map(|(work, reason)| NpuDecision { work: work.into(), on_npu: false, overruled: false, reason })
 }
 
 fn assemble(

@@ -5,12 +5,15 @@
 use std::path::Path;
 use std::process::Command;
 
-use unicorn_compiler::{CompileOptions, NpuMlir, NpuOptions, Silent, Source, npu_mlir, plan};
+use unicorn_compiler::{CompileOptions, NpuOptions, NpuTexts, Silent, Source, npu_mlir, plan};
 
-fn programs(model: &str, dialect: &str) -> Vec<NpuMlir> {
+/// Tokens of a step.
+const ROWS: usize = 64;
+
+fn programs(model: &str, dialect: &str) -> NpuTexts {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny").join(model);
     let planned = plan(Source::Model(&folder), &CompileOptions::default(), &mut Silent).unwrap();
-    npu_mlir(&planned, &NpuOptions::default().with(|npu| npu.rows = 64), dialect).unwrap()
+    npu_mlir(&planned, &NpuOptions::default().with(|npu| npu.rows = ROWS), dialect).unwrap()
 }
 
 #[test]
@@ -30,25 +33,73 @@ fn two_runs_write_the_same_files() {
     };
     for dialect in ["2024", "2026"] {
         let files = written(dialect);
-        // Readable, generic and instructions, of four products.
-        assert_eq!(files.len(), 12, "{:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        // Readable, generic and instructions, of four products and of attention.
+        assert_eq!(files.len(), 15, "{:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>());
         assert!(files == written(dialect), "the second run writes other bytes");
     }
 }
 
 #[test]
-fn every_product_of_a_model_has_a_program_of_its_own_name() {
-    for model in ["llama3-rope", "gemma3-defaults", "qwen3-qknorm"] {
-        let programs = programs(model, "2026");
+fn every_product_and_attention_of_a_model_has_a_program_of_its_own_name() {
+    for (model, attention) in [
+        ("llama3-rope", &["attention-2x256x2048x32"][..]),
+        // A layer of each of its windows: a step of 64 tokens sees the window of its first token and 63 keys more.
+        ("gemma3-text", &["attention-2x128x512x64", "attention-2x128x79x64"]),
+        ("qwen3-qknorm", &["attention-1x320x512x64"]),
+    ] {
+        let NpuTexts { programs, without } = programs(model, "2026");
+        assert!(without.is_empty(), "{model}: {without:?}");
         let mut names: Vec<&str> = programs.iter().map(|program| &program.name[..]).collect();
         // Fused q, k and v; output; gate and up with the activation; down.
-        assert_eq!(names.len(), 4, "{model}: {names:?}");
+        let (found, products): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| name.starts_with("attention"));
+        assert_eq!(products.len(), 4, "{model}: {names:?}");
+        assert_eq!(found.len(), attention.len(), "{model}: {found:?}");
+        assert!(attention.iter().all(|name| found.contains(name)), "{model}: {found:?}");
         assert_eq!(names.iter().filter(|name| name.ends_with("-silu") || name.ends_with("-gelutanh")).count(), 1);
+        names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 4, "{model}: {names:?}");
+        assert_eq!(names.len(), programs.len(), "{model}: {names:?}");
         for program in &programs {
             assert!(program.readable.contains("aie.device(npu1) @main"), "{}", program.readable);
             assert!(program.generic.contains("\"aie.device\"()"), "{}", program.generic);
+            let is_attention = program.name.starts_with("attention");
+            assert_eq!(program.readable.contains("@unicorn_online_softmax"), is_attention, "{}", program.readable);
+            assert!(!is_attention || program.explanation.contains("computes           attention of layer "));
         }
     }
+}
+
+/// Heads, groups and widths that divide nothing: each program is written in both dialects, or named with its reason.
+#[test]
+fn what_has_no_program_is_named_with_the_reason() {
+    let capped = "attention: its scores have a soft cap, which NPU programs do not compute";
+    let with_sinks = "attention: its heads have sinks, which NPU programs do not compute";
+    for (model, refused) in [
+        ("gemma2-softcap", Some(capped)),
+        ("gpt-oss", Some(with_sinks)),
+        ("llama-odd-sizes", None),
+        ("qwen2-bias", None),
+        ("qwen25-heads-7-to-1", None),
+        ("gemma4-dense", None),
+        ("qwen35-delta", None),
+        ("lfm2", None),
+    ] {
+        for dialect in ["2024", "2026"] {
+            let NpuTexts { programs, without } = programs(model, dialect);
+            assert_eq!(without, Vec::from_iter(refused), "{model}");
+            assert!(programs.len() >= 2, "{model}: {} programs", programs.len());
+            let has_attention = programs.iter().any(|program| program.name.starts_with("attention-"));
+            assert_eq!(has_attention, refused.is_none(), "{model}");
+        }
+    }
+}
+
+#[test]
+fn the_command_prints_what_has_no_program_beside_the_texts() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny/gemma2-softcap");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unicorn-compile"));
+    let output = command.arg(&model).args(["--npu", "phoenix", "--emit", "mlir", "--npu-rows", "8"]).output().unwrap();
+    let [text, notes] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success() && text.starts_with("module {"), "{notes}");
+    assert!(notes.contains("without an NPU program: attention: its scores have a soft cap"), "{notes}");
 }

@@ -12,14 +12,16 @@
 //! Keys and values are read once for each tile of query rows. The range of keys that a query may attend to (causal order, windows,
 //! the end of a sequence) is stored with the queries, so that one program is enough for all positions.
 
-use unicorn_kernels::npu::attention::{AttentionShape, AttentionTile, BLOCK};
+use std::fmt::{self, Display};
+
+use unicorn_kernels::npu::attention::{AttentionShape, AttentionTile, BLOCK, BLOCK_INNER};
 
 use crate::design::{
     Argument, Body, Buffer, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer, Work,
 };
-use crate::device::{ITERATION_MAX, STREAM_BYTES_PER_CYCLE, Tile};
+use crate::device::{CLOCK_HZ, ITERATION_MAX, STREAM_BYTES_PER_CYCLE, Tile};
 use crate::gemm::in_three;
-use crate::legal::{self, Usage};
+use crate::legal::{self, Fault, Usage};
 use crate::lower::{Lowered, lower};
 
 /// Index of the host's buffer of queries with their limits.
@@ -206,7 +208,7 @@ pub struct AttentionProblem {
     pub rows: usize,
     /// Most keys.
     pub keys: usize,
-    /// Values of a head; a multiple of 8.
+    /// Values of a head.
     pub depth: usize,
     /// Columns of the array.
     pub columns: usize,
@@ -215,7 +217,9 @@ pub struct AttentionProblem {
 /// A design that fits the device, and its estimated cost.
 #[derive(Clone, Debug)]
 pub struct AttentionSolution {
-    /// Shape with its padding.
+    /// The requested attention.
+    pub problem: AttentionProblem,
+    /// Shape with its padding; zeros behind a head's values change no score.
     pub shape: AttentionShape,
     /// The design.
     pub design: Design,
@@ -231,27 +235,73 @@ pub struct AttentionSolution {
     pub limit: &'static str,
 }
 
-/// The fastest design for `problem`; none if no size fits.
-pub fn solve(problem: &AttentionProblem) -> Option<AttentionSolution> {
+/// The fastest design for `problem`.
+///
+/// # Errors
+/// Where no size fits, what the smallest one exceeds.
+pub fn solve(problem: &AttentionProblem) -> Result<AttentionSolution, Fault> {
     let AttentionProblem { heads, rows, keys, depth, columns } = *problem;
     let tiles = (8..=ROWS_MAX).step_by(8).flat_map(|rows| (8..=KEYS_MAX).step_by(8).map(move |keys| (rows, keys)));
     let mut all: Vec<(usize, &str, AttentionShape)> = tiles
         .map(|(tile_rows, tile_keys)| {
-            let tile = AttentionTile { rows: tile_rows, keys: tile_keys, depth };
+            let tile = AttentionTile { rows: tile_rows, keys: tile_keys, depth: depth.next_multiple_of(BLOCK_INNER) };
             let shape = AttentionShape::padded(heads, rows, keys, columns, tile);
             let (cycles, limit) = cycles(&shape);
             (cycles, limit, shape)
         })
         .collect();
     all.sort_by_key(|(cycles, _, shape)| (*cycles, shape.query_bytes(), *shape));
-    all.into_iter().find_map(|(cycles, limit, shape)| {
+    let mut refused: Vec<(AttentionTile, Fault)> = Vec::new();
+    for (cycles, limit, shape) in all {
         let design = design(&shape);
         let lowered = lower(&design);
-        let usage = legal::check(&design, &lowered).ok()?;
-        let slots = (cycles * MACS_PER_CYCLE * 4 * columns) as f64;
-        let busy = (2 * heads * rows * keys * depth) as f64 / slots;
-        Some(AttentionSolution { shape, design, lowered, usage, cycles, busy, limit })
-    })
+        match legal::check(&design, &lowered) {
+            Ok(usage) => {
+                let slots = (cycles * MACS_PER_CYCLE * 4 * columns) as f64;
+                let busy = (2 * heads * rows * keys * depth) as f64 / slots;
+                let problem = *problem;
+                return Ok(AttentionSolution { problem, shape, design, lowered, usage, cycles, busy, limit });
+            }
+            Err(faults) => refused.extend(faults.into_iter().next().map(|fault| (shape.tile, fault))),
+        }
+    }
+    let smallest = refused.into_iter().min_by_key(|(tile, _)| *tile);
+    Err(smallest.expect("a size that does not fit has a fault").1)
+}
+
+impl Display for AttentionSolution {
+    /// Why the sizes are what they are, for `--explain`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AttentionSolution { shape, usage, cycles, .. } = self;
+        let AttentionProblem { heads, rows, keys, depth, columns } = self.problem;
+        let tile = &shape.tile;
+        writeln!(f, "{heads} heads × {rows} query rows × {keys} keys of {depth} on {columns} pipelines of 3 cores")?;
+        writeln!(
+            f,
+            "  tile of a pipeline {} rows × {} keys: fastest of {} sizes that fits; limited by the {}",
+            tile.rows,
+            tile.keys,
+            ROWS_MAX / 8 * (KEYS_MAX / 8),
+            self.limit
+        )?;
+        writeln!(
+            f,
+            "  padding            {} heads × {} rows × {} keys of {}, {} tiles of rows × {} blocks of keys",
+            shape.heads,
+            shape.rows,
+            shape.keys,
+            tile.depth,
+            shape.row_tiles(),
+            shape.blocks()
+        )?;
+        writeln!(f, "{usage}")?;
+        let [fast, slow] = CLOCK_HZ.map(|hz| 1e3 * *cycles as f64 / hz);
+        write!(
+            f,
+            "  estimate           {fast:.2} ms at 1.6 GHz, {slow:.2} ms at 0.8 GHz, {:.0} % of the matrix units' slots busy, by an assumed cost of the softmax",
+            100.0 * self.busy
+        )
+    }
 }
 
 /// Cycles of the whole attention, and the part that limits a block: cores and streams work at the same time, and the end of a tile

@@ -34,6 +34,8 @@ pub const LOCK_MAX: i32 = 63;
 pub const ITERATION_MAX: usize = 64;
 /// Most buffers of one command: amdxdna copies a command of 19 words.
 pub const ARGUMENTS_MAX: usize = 7;
+/// Most bytes of such a buffer: offsets into it have 32 bits.
+pub const ARGUMENT_BYTES_MAX: usize = u32::MAX as usize;
 /// Bytes a cycle of one stream.
 pub const STREAM_BYTES_PER_CYCLE: usize = 4;
 /// Multiplications of one core and cycle, INT8 by INT4 (4×16×8).

@@ -9,7 +9,7 @@ use unicorn_kernels::npu::tile::{CoreTile, Epilogue};
 
 use crate::design::{Body, BufferId, Core, CoreOp, Design, FifoId, HostOp, Port, Work};
 use crate::device::{
-    ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, TABLE_BYTES, Tile, TileKind, WORD_BYTES,
+    ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, TABLE_BYTES, Tile, TileKind, WORD_BYTES,
     descriptors_of_parity, limits,
 };
 use crate::lower::{Direction, Lowered};
@@ -36,6 +36,31 @@ impl Usage {
     /// Use of the fullest tile of a kind.
     pub fn of(&self, kind: TileKind) -> Use {
         self.0.get(&kind).copied().unwrap_or_default()
+    }
+}
+
+impl Display for Usage {
+    /// A line for each kind of tile.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, kind) in [TileKind::Core, TileKind::Memory, TileKind::Shim].into_iter().enumerate() {
+            let (found, most, end) = (self.of(kind), limits(kind), if index == 0 { "" } else { "\n" });
+            write!(
+                f,
+                "{end}  {:<18} {} of {} bytes, {} + {} of {} + {} channels, {} of {} descriptors, {} of {} locks",
+                kind.name(),
+                found.memory_bytes,
+                most.memory_bytes,
+                found.channels[0],
+                found.channels[1],
+                most.channels,
+                most.channels,
+                found.descriptors,
+                most.descriptors,
+                found.locks,
+                most.locks
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -359,6 +384,11 @@ impl Checker<'_> {
         let arguments = self.design.arguments.len();
         let what = format!("{arguments} buffers of the host, expected at most {ARGUMENTS_MAX}");
         self.expect(arguments <= ARGUMENTS_MAX, "host", what);
+        for argument in &self.design.arguments {
+            let bytes = argument.len * argument.element.bytes();
+            let what = format!("{bytes} bytes of {}, expected at most {ARGUMENT_BYTES_MAX}", argument.name);
+            self.expect(bytes <= ARGUMENT_BYTES_MAX, "host", what);
+        }
         // Descriptors in use, each with its FIFO; a wait ends its FIFO's oldest transfer, and all that were started before that.
         let mut in_use: Vec<(u32, u32, FifoId)> = Vec::new();
         for (index, op) in self.design.host.iter().enumerate() {

@@ -261,24 +261,7 @@ impl Display for Solution {
             chunk.limit().1
         )?;
         writeln!(f, "  cycles at the end  {} a tile, for scaling and sending", estimate.drain)?;
-        for kind in [TileKind::Core, TileKind::Memory, TileKind::Shim] {
-            let (found, most) = (usage.of(kind), limits(kind));
-            writeln!(
-                f,
-                "  {:<18} {} of {} bytes, {} + {} of {} + {} channels, {} of {} descriptors, {} of {} locks",
-                kind.name(),
-                found.memory_bytes,
-                most.memory_bytes,
-                found.channels[0],
-                found.channels[1],
-                most.channels,
-                most.channels,
-                found.descriptors,
-                most.descriptors,
-                found.locks,
-                most.locks
-            )?;
-        }
+        writeln!(f, "{usage}")?;
         let [fast, slow] = estimate.seconds().map(|seconds| seconds * 1e3);
         write!(
             f,

@@ -37,9 +37,11 @@ fn odd_sizes_have_a_design_that_computes_attention() {
         (8, 24, 200, 128, 4),
         (1, 90, 77, 192, 1),
         (4, 33, 130, 256, 4),
+        (2, 9, 40, 36, 2),
+        (1, 11, 50, 512, 1),
     ] {
         let problem = AttentionProblem { heads, rows, keys, depth, columns };
-        let solution = solve(&problem).unwrap_or_else(|| panic!("{problem:?}: no size fits"));
+        let solution = solve(&problem).unwrap_or_else(|fault| panic!("{problem:?}: {fault}"));
         assert!(solution.busy > 0.0 && solution.busy <= 1.0, "{problem:?}: {}", solution.busy);
         let case = AttentionCase::of(solution.shape);
         let commands = commands(&solution.design, &solution.lowered);
@@ -47,6 +49,26 @@ fn odd_sizes_have_a_design_that_computes_attention() {
         let error = case.error(&outputs);
         assert!(error <= ROUNDING, "{problem:?}, {:?}: {error}", solution.shape);
     }
+}
+
+#[test]
+fn attention_that_fits_no_size_is_refused_with_what_it_exceeds() {
+    let problem = AttentionProblem { heads: 8, rows: 2048, keys: 4096, depth: 128, columns: 4 };
+    for (changed, part) in [
+        // A tile of 8 rows of sums alone has 64 KiB.
+        (AttentionProblem { depth: 2048, ..problem }, "bytes of memory, expected at most 65536"),
+        // 4 GiB of keys and values.
+        (AttentionProblem { keys: 1 << 20, ..problem }, "of keys_and_values, expected at most 4294967295"),
+    ] {
+        let fault = solve(&changed).err().unwrap_or_else(|| panic!("{changed:?} has a design"));
+        assert!(fault.to_string().contains(part), "{changed:?}: {fault}");
+    }
+    // The longest that fits.
+    let longest = AttentionProblem { keys: (1 << 20) - 1024, ..problem };
+    let solution = solve(&longest).unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(solution.design.arguments.iter().all(|one| one.len * one.element.bytes() < 1 << 32));
+    let encoded = stream::decode(&stream::encode(&solution.design, &solution.lowered)).unwrap();
+    assert_eq!(stream::commands(&encoded, &solution.lowered).unwrap(), commands(&solution.design, &solution.lowered));
 }
 
 #[test]

@@ -6,10 +6,10 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use support::Case;
-use support::odd::problems;
+use support::odd::{self, problems};
 use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_npu::emit::{Dialect, module, readable};
-use unicorn_npu::{gemm, interpret, lower, solve, stream};
+use unicorn_npu::{Design, attention, gemm, interpret, lower, solve, stream};
 
 /// Longest k of which a tile is run: a step of the interpreter is a word.
 const RUN_DEPTH: usize = 6000;
@@ -19,14 +19,26 @@ fn odd_sizes_are_written_within_the_limits_in_both_dialects() {
     assert!(problems().count() >= 24);
     for problem in problems() {
         let solution = solve(&problem).unwrap_or_else(|| panic!("{problem:?}: no size fits"));
-        for dialect in Dialect::ALL {
-            let operations = module(&solution.design, dialect);
-            let text = readable(&operations);
-            let faults = Program::read(&text, dialect).faults();
-            assert!(faults.is_empty(), "{problem:?}, {}: {faults:#?}\n{text}", dialect.name());
-            #[cfg(feature = "mlir")]
-            unicorn_npu::emit::generic_text(&operations).unwrap_or_else(|error| panic!("{problem:?}: {error}"));
-        }
+        in_both_dialects(&format!("{problem:?}"), &solution.design);
+    }
+}
+
+#[test]
+fn odd_attention_is_written_within_the_limits_in_both_dialects() {
+    for problem in odd::attention() {
+        let solution = attention::solve(&problem).unwrap_or_else(|fault| panic!("{problem:?}: {fault}"));
+        in_both_dialects(&format!("{problem:?}"), &solution.design);
+    }
+}
+
+fn in_both_dialects(name: &str, design: &Design) {
+    for dialect in Dialect::ALL {
+        let operations = module(design, dialect);
+        let text = readable(&operations);
+        let faults = Program::read(&text, dialect).faults();
+        assert!(faults.is_empty(), "{name}, {}: {faults:#?}\n{text}", dialect.name());
+        #[cfg(feature = "mlir")]
+        unicorn_npu::emit::generic_text(&operations).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
@@ -110,7 +122,7 @@ fn memref(text: &str) -> (usize, usize) {
     let bytes = match element {
         "i8" => 1,
         "bf16" => 2,
-        "i32" => 4,
+        "i32" | "f32" => 4,
         other => panic!("elements of {other}"),
     };
     (len.parse().expect("a length"), bytes)

@@ -161,8 +161,8 @@ fn attention_lines() -> String {
     .unwrap();
     for model in MODELS {
         let problem = model.attention(COLUMNS);
-        let solution = attention::solve(&problem).unwrap_or_else(|| panic!("{}: no size fits", model.name));
-        let AttentionSolution { shape, usage, cycles, busy, limit, design, lowered } = &solution;
+        let solution = attention::solve(&problem).unwrap_or_else(|fault| panic!("{}: {fault}", model.name));
+        let AttentionSolution { shape, usage, cycles, busy, limit, design, lowered, .. } = &solution;
         let share = |kind| 100.0 * usage.of(kind).memory_bytes as f64 / limits(kind).memory_bytes as f64;
         let descriptors =
             [TileKind::Core, TileKind::Memory, TileKind::Shim].map(|kind| usage.of(kind).descriptors.to_string());

@@ -527,7 +527,7 @@ fn the_commands_report_the_use_of_the_npu() {
     for (arguments, part) in [
         (
             &["--npu-for", "attention", "-o", path][..],
-            "attention cannot run on the NPU: there is no program for it yet",
+            "attention cannot run on the NPU: no kernel of the GPU writes its operands yet",
         ),
         (
             &["--npu-for", "draft,ffn", "-o", path],

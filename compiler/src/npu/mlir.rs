@@ -1,22 +1,24 @@
-//! NPU programs of a model as MLIR: one for each shape of its matrix products in prefill.
+//! NPU programs of a model as MLIR: one for each shape of its matrix products and of its attention in a step.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Display;
 
-use unicorn_npu::Problem;
 use unicorn_npu::emit::{Dialect, generic_text, module, readable};
+use unicorn_npu::lower::Lowered;
 use unicorn_npu::stream::encode;
+use unicorn_npu::{Design, Problem};
 
-use super::options::{NpuMlir, NpuOptions};
+use super::attention::attention;
+use super::options::{NpuMlir, NpuOptions, NpuTexts};
 use super::products::{products, solution};
 use crate::Planned;
 use crate::error::{CompileError, Result};
 
-/// The programs of all products of `planned`, in the order of their shapes, in mlir-aie's dialects of `dialect`: 2024 or 2026.
+/// The programs of all products and of the attention of `planned`, in the order of their shapes, in mlir-aie's dialects of `dialect`: 2024 or 2026.
 ///
 /// # Errors
 /// [`CompileError::Option`] for options that no program can be made with.
-pub fn npu_mlir(planned: &Planned, options: &NpuOptions, dialect: &str) -> Result<Vec<NpuMlir>> {
+pub fn npu_mlir(planned: &Planned, options: &NpuOptions, dialect: &str) -> Result<NpuTexts> {
     options.check()?;
     let Some(dialect) = Dialect::ALL.into_iter().find(|one| one.name() == dialect) else {
         let what = format!("dialect of mlir-aie is {dialect}, expected 2024 or 2026");
@@ -25,20 +27,55 @@ pub fn npu_mlir(planned: &Planned, options: &NpuOptions, dialect: &str) -> Resul
     let graph = planned.verified.graph();
     let mut uses: BTreeMap<Problem, Vec<&str>> = BTreeMap::new();
     for product in products(graph, options) {
-        let names = uses.entry(product.problem).or_default();
-        if names.len() < 2 {
-            names.push(&graph.matrices[product.matrix.0].name);
+        uses.entry(product.problem).or_default().push(&graph.matrices[product.matrix.0].name);
+    }
+    let mut texts = NpuTexts::default();
+    for (problem, uses) in uses {
+        let (name, uses) = (super::program_name(&problem), named(&uses));
+        match solution(&problem) {
+            Ok(found) => texts.programs.push(text(name, &uses, &found, (&found.design, &found.lowered), dialect)),
+            Err(why) => texts.without.push(format!("{uses}: {why}")),
         }
     }
-    let mut programs = Vec::new();
-    for (problem, uses) in uses {
-        let solution = solution(&problem).map_err(|what| CompileError::Option { option: "npu", what })?;
-        let operations = module(&solution.design, dialect);
-        let mut explanation = solution.to_string();
-        write!(explanation, "\n  computes           {}", uses.join(", ")).expect("writing to a String");
-        let generic = generic_text(&operations).expect("MLIR takes what this project makes");
-        let (readable, instructions) = (readable(&operations), encode(&solution.design, &solution.lowered));
-        programs.push(NpuMlir { name: super::program_name(&problem), explanation, readable, generic, instructions });
+    let context_tokens = planned.plan().planned_context_tokens as usize;
+    match attention(&planned.checkpoint.config, options, context_tokens) {
+        Ok(shapes) => {
+            for (problem, layers) in shapes {
+                let layers: Vec<String> = layers.iter().map(|layer| format!("attention of layer {layer}")).collect();
+                let (name, uses) = (super::attention::name(&problem), named(&layers));
+                match unicorn_npu::attention::solve(&problem) {
+                    Ok(found) => {
+                        texts.programs.push(text(name, &uses, &found, (&found.design, &found.lowered), dialect));
+                    }
+                    Err(fault) => texts.without.push(format!("{uses}: {name} fits no NPU program, {fault}")),
+                }
+            }
+        }
+        Err(why) => texts.without.push(format!("attention: {why}, which NPU programs do not compute")),
     }
-    Ok(programs)
+    Ok(texts)
+}
+
+/// The first two of many names.
+fn named<S: AsRef<str>>(names: &[S]) -> String {
+    let first: Vec<&str> = names.iter().take(2).map(AsRef::as_ref).collect();
+    let more = names.len() - first.len();
+    first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}
+
+fn text(
+    name: String,
+    uses: &str,
+    explanation: &dyn Display,
+    (design, lowered): (&Design, &Lowered),
+    dialect: Dialect,
+) -> NpuMlir {
+    let operations = module(design, dialect);
+    NpuMlir {
+        name,
+        explanation: format!("{explanation}\n  computes           {uses}"),
+        readable: readable(&operations),
+        generic: generic_text(&operations).expect("MLIR takes what this project makes"),
+        instructions: encode(design, lowered),
+    }
 }

@@ -1,6 +1,6 @@
 //! Replaces `mlir` in a build without MLIR.
 
-use super::options::{NpuMlir, NpuOptions};
+use super::options::{NpuOptions, NpuTexts};
 use crate::Planned;
 use crate::error::{CompileError, Result};
 
@@ -8,6 +8,6 @@ use crate::error::{CompileError, Result};
 ///
 /// # Errors
 /// [`CompileError::NoMlir`], always.
-pub fn npu_mlir(_planned: &Planned, _options: &NpuOptions, _dialect: &str) -> Result<Vec<NpuMlir>> {
+pub fn npu_mlir(_planned: &Planned, _options: &NpuOptions, _dialect: &str) -> Result<NpuTexts> {
     Err(CompileError::NoMlir)
 }

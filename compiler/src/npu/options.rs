@@ -58,10 +58,19 @@ impl Default for NpuOptions {
     }
 }
 
+/// The programs of a model as MLIR.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NpuTexts {
+    /// One for each shape.
+    pub programs: Vec<NpuMlir>,
+    /// Work without a program, each with the reason.
+    pub without: Vec<String>,
+}
+
 /// The program of one shape as MLIR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NpuMlir {
-    /// Columns and depth of the product, such as `6144x4096`, and its activation.
+    /// Columns and depth of a product, such as `6144x4096`, and its activation; or `attention`, heads of keys, query rows, keys and values of a head.
     pub name: String,
     /// Why its tiles have their sizes, for people.
     pub explanation: String,

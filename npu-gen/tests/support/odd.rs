@@ -1,8 +1,9 @@
-//! Products of sizes that fit badly: primes, one more and one less than a tile, ones, and a few that are very wide or very deep.
+//! Products and attention of sizes that fit badly: primes, one more and one less than a tile, ones, and a few that are very wide, deep or long.
 
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::Problem;
+use unicorn_npu::attention::AttentionProblem;
 
 const SCALE: Epilogue = Epilogue::Scale;
 const SILU: Epilogue = Epilogue::ActMul(Activation::Silu);
@@ -51,4 +52,28 @@ pub fn problems() -> impl Iterator<Item = Problem> {
         epilogue,
         columns,
     })
+}
+
+/// Heads of keys, query rows of each, keys, and values of a head.
+const ATTENTION: [(usize, usize, usize, usize); 14] = [
+    (1, 1, 1, 1),
+    (1, 3, 4099, 64),
+    (2, 7, 33, 36),
+    (3, 1021, 131, 40),
+    (4, 64, 2048, 64),
+    (5, 517, 1000, 72),
+    (5, 4096, 131_072, 80),
+    (8, 2048, 8191, 96),
+    (8, 1536, 1535, 112),
+    (8, 8 * 512, 32_768, 128),
+    (2, 100, 257, 160),
+    (1, 4 * 333, 40_960, 192),
+    (4, 1024, 1023 + 512, 256),
+    (1, 8 * 512, 8192, 512),
+];
+
+/// Each on another number of columns than the one before it.
+pub fn attention() -> impl Iterator<Item = AttentionProblem> {
+    let problem = |((heads, rows, keys, depth), columns)| AttentionProblem { heads, rows, keys, depth, columns };
+    ATTENTION.into_iter().zip((1..=4).cycle()).map(problem)
 }

@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
     pub emit: Vec<String>,
     /// Also give the artifact NPU programs of the model's prefill, with weights packed for them; with --emit mlir, write those of all products
-    /// as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
+    /// and of attention as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
     #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"])]
     pub npu: Option<String>,
     /// What the NPU does, whatever the estimate, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
@@ -246,7 +246,7 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
-/// Work of --npu-for. There is no program for the last, which is reported.
+/// Work of --npu-for. No step gives the last to the NPU, which is reported.
 const NPU_FOR: [&str; 6] = ["qkv", "output", "ffn", "none", "draft", "attention"];
 
 /// The form that --npu writes.

@@ -7,7 +7,7 @@ use unicorn_compiler::{
 };
 
 use crate::args::Args;
-use crate::progress::Bars;
+use crate::progress::{Bars, note};
 use crate::say;
 
 /// What was requested of the NPU; `None`: it is not used.
@@ -18,7 +18,7 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
     let refused = |what: String| Err(CompileError::Option { option: "npu_for", what });
     if args.npu_for.iter().any(|name| name == "attention") {
         return refused(
-            "attention cannot run on the NPU: there is no program for it yet, expected qkv, output, ffn, draft or none"
+            "attention cannot run on the NPU: no kernel of the GPU writes its operands yet, expected qkv, output, ffn, draft or none"
                 .into(),
         );
     }
@@ -54,9 +54,9 @@ pub fn write_programs(
         return Err(CompileError::Option { option: "emit", what });
     };
     let planned = plan(source, options, bars)?;
-    let programs = npu_mlir(&planned, wanted, &args.npu_dialect)?;
+    let texts = npu_mlir(&planned, wanted, &args.npu_dialect)?;
     bars.finish();
-    for program in &programs {
+    for program in &texts.programs {
         let Some(output) = &args.output else {
             say(&program.readable)?;
             continue;
@@ -75,6 +75,10 @@ pub fn write_programs(
                 instructions.display()
             ))?;
         }
+    }
+    // Beside printed texts, which something may read.
+    if !args.quiet {
+        texts.without.iter().for_each(|what| note(&format!("without an NPU program: {what}")));
     }
     Ok(())
 }

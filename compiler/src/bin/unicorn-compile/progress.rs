@@ -90,6 +90,6 @@ impl Progress for Bars {
 }
 
 /// Prints a line to stderr. Progress that cannot be shown does not end the compile.
-fn note(line: &str) {
+pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,0 +1,46 @@
+//! Attention of a model's steps, as far as NPU programs compute it.
+
+use std::collections::BTreeMap;
+
+use unicorn_npu::attention::AttentionProblem;
+
+use super::options::NpuOptions;
+use crate::import::{FullHeads, ModelConfig};
+
+/// The attention of each layer that has it, by shape, with its layers. `context_tokens`: the longest sequence.
+///
+/// # Errors
+/// What the model's attention computes and NPU programs do not.
+pub fn attention(
+    config: &ModelConfig,
+    options: &NpuOptions,
+    context_tokens: usize,
+) -> Result<BTreeMap<AttentionProblem, Vec<usize>>, &'static str> {
+    if config.attention_softcap.is_some() {
+        return Err("its scores have a soft cap");
+    }
+    if config.attention_sinks {
+        return Err("its heads have sinks");
+    }
+    let mut found: BTreeMap<AttentionProblem, Vec<usize>> = BTreeMap::new();
+    for (index, layer) in config.layers.iter().enumerate().filter(|(_, layer)| !layer.is_recurrent) {
+        let FullHeads { n_kv_heads, head_dim, .. } = config.heads_of(index);
+        // The first row of a step sees a window of keys, and each of the others one more.
+        let visible = layer.window.map_or(context_tokens, |window| window.saturating_add(options.rows - 1));
+        let problem = AttentionProblem {
+            heads: n_kv_heads,
+            rows: options.rows * (config.n_heads / n_kv_heads),
+            keys: visible.min(context_tokens),
+            depth: head_dim,
+            columns: options.columns,
+        };
+        found.entry(problem).or_default().push(index);
+    }
+    Ok(found)
+}
+
+/// A shape such as `attention-8x2048x8192x128`: heads of keys, query rows of each, keys, and values of a head.
+pub fn name(problem: &AttentionProblem) -> String {
+    let AttentionProblem { heads, rows, keys, depth, .. } = problem;
+    format!("attention-{heads}x{rows}x{keys}x{depth}")
+}
