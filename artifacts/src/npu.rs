@@ -8,6 +8,7 @@
 //! place of its weights in a section of NPU weights. The check covers what a stream may write, not what its program computes.
 
 mod check;
+pub mod control;
 pub mod instruction;
 pub mod registers;
 pub mod shims;

@@ -19,14 +19,16 @@ use crate::plan::Plan;
 use crate::view::section_bytes;
 use crate::write::{into_place, new_file_permissions};
 
-/// Replaces the plan of the artifact at `path`; `begun` receives the path of the copy, which must be removed when a
+/// Replaces the plan of the artifact at `path`, and with `npu` its NPU section, whose steps stay as they are; `begun` receives the path of the copy, which must be removed when a
 /// signal ends the process.
 ///
 /// # Errors
 /// When `path` is not an artifact, when the new plan does not match its other sections, and when the disk has no space for the
 /// copy. The old artifact is then unchanged.
-pub fn replace_plan(path: &Path, plan: &Plan, begun: impl FnOnce(&Path)) -> io::Result<u64> {
-    replace(path, path, &[(SectionKind::Plan, codec::encode(plan))], &[], begun)
+pub fn replace_plan(path: &Path, plan: &Plan, npu: Option<&NpuSection>, begun: impl FnOnce(&Path)) -> io::Result<u64> {
+    let mut new = vec![(SectionKind::Plan, codec::encode(plan))];
+    new.extend(npu.map(|section| (SectionKind::Npu, codec::encode(section))));
+    replace(path, path, &new, &[], begun)
 }
 
 /// Kernels, and the sections that change with them.

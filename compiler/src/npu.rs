@@ -8,6 +8,7 @@
 #[cfg(feature = "npu")]
 mod attention;
 mod check;
+mod control;
 mod cost;
 #[cfg_attr(not(feature = "npu"), path = "npu/mlir_disabled.rs")]
 mod mlir;
@@ -37,6 +38,7 @@ use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S
 use products::{Product, products, solution};
 
 pub use check::NpuCheck;
+pub(crate) use control::{keep_control, with_control};
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuTexts, NpuWork};
 pub(crate) use weights::pack;

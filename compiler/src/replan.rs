@@ -1,6 +1,6 @@
 //! [`replan`]: a new memory plan for an artifact, whose weights do not change.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::machine::with_budget;
@@ -8,6 +8,7 @@ use unicorn_artifact::rewrite::{NewKernels, replace_kernels, replace_plan};
 use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile};
 
 use crate::error::{CompileError, Result};
+use crate::npu::with_control;
 use crate::place::replace::replace;
 use crate::planned_context;
 use crate::progress::{self, Progress, Stage};
@@ -26,12 +27,15 @@ pub struct ReplanOptions {
     /// Removes the NPU's programs, steps and weights: the GPU computes everything. Kernels are made again, for which the model's
     /// files are not needed.
     pub no_npu: bool,
+    /// A folder with the control image of each NPU program, NAME.pdi, which the artifact gets; `None`: as before.
+    pub npu_control: Option<PathBuf>,
 }
 
-/// Makes another plan for the artifact at `path` and replaces its plan section, and with `no_npu` all that concerns an NPU.
+/// Makes another plan for the artifact at `path` and replaces its plan section, with `no_npu` all that concerns an NPU, and with
+/// `npu_control` the control images of its programs.
 ///
 /// # Errors
-/// When it is not an artifact, when it does not fit the machine, and when the file cannot be written. The artifact is then
+/// When it is not an artifact, when it does not fit the machine, when a control image is missing or none of its program, and when the file cannot be written. The artifact is then
 /// unchanged.
 pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress) -> Result<Account> {
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
@@ -50,6 +54,14 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         true => Some(without_npu(path, &view, progress)?),
         false => None,
     };
+    let with_control = match (&options.npu_control, &view.npu) {
+        (Some(folder), Some(section)) if without_npu.is_none() => Some(with_control(section, folder)?),
+        (Some(_), _) => {
+            let what = "control images are of NPU programs, of which the artifact has none".into();
+            return Err(CompileError::Option { option: "npu_control", what });
+        }
+        (None, _) => None,
+    };
     let before = without_npu.as_ref().map_or(&view.plan, |without| &without.plan);
     let plan = replace(before, &machine, context_tokens)?;
     progress::check(progress.stage(Stage::Write, 1))?;
@@ -59,7 +71,7 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
             let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps];
             replace_kernels(path, path, NewKernels { meta, plan: &plan, kernels, npu: None }, &removed, begun)
         }
-        None => replace_plan(path, &plan, begun),
+        None => replace_plan(path, &plan, with_control.as_ref(), begun),
     };
     progress.partial(None);
     replaced.map_err(CompileError::io(path))?;

@@ -16,7 +16,7 @@ use unicorn_spirv::{Target, target};
 use crate::error::{CompileError, Result};
 use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::import::ModelConfig;
-use crate::npu::{NpuOptions, NpuWork};
+use crate::npu::{NpuOptions, NpuWork, keep_control};
 use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
 use crate::{CompileOptions, Design, NPU_ROTATION, Stages, design, target_names};
@@ -79,11 +79,11 @@ pub fn retarget(path: &Path, output: &Path, added: &Additions, progress: &mut dy
     Ok(Retargeted { added: names.iter().filter(is_new).copied().collect(), targets: names, artifact_bytes })
 }
 
-/// The NPU section as this version makes it, with the decisions of the compile.
+/// The NPU section as this version makes it, with the decisions of the compile, and control images of programs that are the same.
 ///
 /// # Errors
 /// When its weights differ from the artifact's.
-fn same_npu_weights(path: &Path, view: &ArtifactView, made: NpuSection) -> Result<NpuSection> {
+fn same_npu_weights(path: &Path, view: &ArtifactView, mut made: NpuSection) -> Result<NpuSection> {
     let none = "its metadata names an NPU, and it has no section for one; compile the model again";
     let found = view.npu.as_ref().ok_or_else(|| CompileError::malformed(path, none))?;
     let shapes = |section: &NpuSection| {
@@ -94,6 +94,7 @@ fn same_npu_weights(path: &Path, view: &ArtifactView, made: NpuSection) -> Resul
     if !is_rotated || made.products != found.products || made.slices != found.slices || shapes(&made) != shapes(found) {
         return Err(CompileError::OtherNpuWeights { path: path.to_owned() });
     }
+    keep_control(&mut made, found);
     Ok(NpuSection { decisions: found.decisions.clone(), ..made })
 }
 

@@ -12,6 +12,7 @@ pub mod random_gguf;
 pub mod tiny_model;
 
 pub mod compiled;
+pub mod control_image;
 pub mod generators;
 pub mod mutated_module;
 pub mod mutated_plan;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use unicorn_artifact::header::{SECTION_ALIGN, Section, encode_header};
+use unicorn_artifact::npu::control::check_control;
 use unicorn_artifact::{
     Account, ArtifactView, Budget, BufferRef, KvGroupPlan, KvSegment, Tier, TokenizerSection, codec, fit,
 };
@@ -17,6 +18,7 @@ use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
 use unicorn_text::{ChatTemplate, Message, TemplateArguments};
 use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 
+use crate::control_image::with_checksums;
 use crate::generators::{
     artifact_of_parts, smallest_config, smallest_gemm, smallest_mxfp4_config, smallest_safetensors, with_stream_header,
     with_valid_preamble,
@@ -128,6 +130,15 @@ pub fn npu_stream(bytes: &[u8]) {
         let Ok(instructions) = stream::decode(bytes) else { continue };
         assert!(stream::encode_instructions(&instructions) == bytes, "what was read encodes to what was there");
         drop(stream::commands(&instructions, &DESIGN));
+    }
+}
+
+/// A control image of an NPU program: reading returns, and what is accepted for one column is accepted for more.
+pub fn npu_control(bytes: &[u8]) {
+    for bytes in [bytes, &with_checksums(bytes)] {
+        if let Ok(writes) = check_control(bytes, 1) {
+            assert_eq!(check_control(bytes, 4), Ok(writes));
+        }
     }
 }
 

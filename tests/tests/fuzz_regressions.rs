@@ -7,7 +7,7 @@ use tests::oracles;
 #[test]
 fn every_regression_file_still_passes() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 16] = [
+    let targets: [(&str, Oracle); 17] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("lora", oracles::lora),
@@ -20,6 +20,7 @@ fn every_regression_file_still_passes() {
         ("plan", oracles::plan),
         ("module", oracles::module),
         ("npu_stream", oracles::npu_stream),
+        ("npu_control", oracles::npu_control),
         ("npu_section", oracles::npu_section),
         ("kv_segment", oracles::kv_segment),
         ("manifest", oracles::manifest),

@@ -215,6 +215,7 @@ fn what_no_compiler_writes_is_refused() {
     refused(&|section| drop(section.programs[0].arguments.pop()), "number of arguments");
     refused(&|section| section.programs[0].arguments[0].bytes = 1 << 33, "bytes of argument activations");
     refused(&|section| section.programs[0].estimate.clock_hz = [0; 2], "clock rate");
+    refused(&|section| section.programs[0].control = vec![0; 400], "control image of NPU program");
     // A buffer that is shorter than what the stream transfers.
     refused(&|section| section.programs[0].arguments[0].bytes -= 4, "expected a part of");
     refused(&|section| section.programs[0].arguments[2].bytes = 64, "expected a part of");

@@ -1,5 +1,6 @@
 //! Checks the record against the sections, and its streams against the buffers of their commands.
 
+use super::control::check_control;
 use super::tile::Direction;
 use super::{
     ACTIVATIONS, ARGUMENTS, Instruction, NpuCommand, NpuProduct, NpuProgram, NpuSection, NpuSteps, OUTPUTS,
@@ -78,6 +79,10 @@ fn check_program(program: &NpuProgram) -> Result<(), ParseError> {
         if rate == 0 {
             return Err(ParseError::invalid(of("clock rate"), "more than 0", rate));
         }
+    }
+    if !program.control.is_empty() {
+        let checked = check_control(&program.control, shape.columns);
+        checked.map_err(|what| ParseError::invalid(of("control image"), "a device image for its columns", what))?;
     }
     check_stream(program).map_err(|what| ParseError::invalid(of("instruction stream"), "one of its design", what))
 }

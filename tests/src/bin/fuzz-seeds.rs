@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tests::control_image::control_image;
 use tests::generators::{
     fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_kv_segment,
     smallest_npu_section, smallest_safetensors,
@@ -29,6 +30,7 @@ fn main() {
     write("module", &[0; 13]);
     let design = unicorn_npu::gemm::design(&smallest_gemm());
     write("npu_stream", &unicorn_npu::stream::encode(&design, &unicorn_npu::lower::lower(&design)));
+    write("npu_control", &control_image());
     write("npu_section", &codec::encode(&smallest_npu_section()));
     write(
         "reply",

@@ -145,6 +145,10 @@ pub struct ReplanArgs {
     /// Leave out the NPU's programs and weights, so that the GPU computes everything
     #[arg(long)]
     pub no_npu: bool,
+    /// Give each NPU program its control image, NAME.pdi of this folder, which mlir-aie's aiecc makes of the program's MLIR; NAME.insts.bin, where it
+    /// is there too, has to be the program's instructions
+    #[arg(long, value_name = "DIR", conflicts_with = "no_npu")]
+    pub npu_control: Option<PathBuf>,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,

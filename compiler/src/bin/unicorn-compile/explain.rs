@@ -70,6 +70,7 @@ fn option_flag(option: &str) -> Option<&'static str> {
         "machine" => "--machine",
         "budget" => "--budget",
         "npu_for" => "--npu-for",
+        "npu_control" => "--npu-control",
         _ => return None,
     })
 }

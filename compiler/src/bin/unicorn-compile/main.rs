@@ -169,6 +169,7 @@ fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
     options.budget = args.budget.clone().unwrap_or_default();
     options.context_tokens = args.context;
     options.no_npu = args.no_npu;
+    options.npu_control.clone_from(&args.npu_control);
     let mut bars = Bars::new(args.quiet || args.json);
     let account = replan(&args.artifact, &options, &mut bars)?;
     bars.finish();

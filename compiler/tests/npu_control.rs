@@ -1,0 +1,140 @@
+//! Control images that an artifact's NPU programs get: what is taken, kept and refused.
+
+#![cfg(feature = "cli")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+use unicorn_artifact::{ArtifactView, NpuSection};
+use unicorn_compiler::{
+    Additions, CompileOptions, NpuOptions, NpuWork, ReplanOptions, Silent, Source, compile, replan, reproduce, retarget,
+};
+use unicorn_spirv::target;
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny/llama3-rope")
+}
+
+/// Written by Debian's bootgen; it writes tiles of column 0.
+fn control_image() -> Vec<u8> {
+    let words = include_str!("../../artifacts/src/npu/control_image.hex").split_whitespace();
+    words.flat_map(|word| u32::from_str_radix(word, 16).unwrap().to_le_bytes()).collect()
+}
+
+fn compiled(npu: Option<NpuOptions>) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.unicorn");
+    let mut options = CompileOptions::default();
+    (options.targets, options.npu) = (vec![target::by_name("generic").unwrap()], npu);
+    compile(Source::Model(&model()), &path, &options, &mut Silent).unwrap();
+    std::fs::read(&path).unwrap()
+}
+
+/// FFN of two layers on the NPU: two programs.
+fn artifact() -> &'static [u8] {
+    static ARTIFACT: OnceLock<Vec<u8>> = OnceLock::new();
+    ARTIFACT.get_or_init(|| {
+        compiled(Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, Some(vec![NpuWork::Ffn])))))
+    })
+}
+
+fn section_of(bytes: &[u8]) -> NpuSection {
+    ArtifactView::parse(bytes).unwrap().npu.expect("an NPU section")
+}
+
+/// A folder with the artifact, and one with the images of its programs.
+fn folders() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, images) = (folder.path().join("model.unicorn"), folder.path().join("images"));
+    std::fs::write(&path, artifact()).unwrap();
+    std::fs::create_dir(&images).unwrap();
+    for program in &section_of(artifact()).programs {
+        std::fs::write(images.join(format!("{}.pdi", program.name)), control_image()).unwrap();
+    }
+    (folder, path, images)
+}
+
+fn with_images(images: &Path) -> ReplanOptions {
+    let mut options = ReplanOptions::default();
+    options.npu_control = Some(images.to_owned());
+    options
+}
+
+#[test]
+fn programs_get_their_images_and_nothing_else_changes() {
+    let (_folder, path, images) = folders();
+    replan(&path, &with_images(&images), &mut Silent).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let mut section = section_of(&bytes);
+    assert!(section.programs.len() == 2 && section.programs.iter().all(|program| program.control == control_image()));
+    section.programs.iter_mut().for_each(|program| program.control.clear());
+    assert!(section == section_of(artifact()));
+    let [found, before] = [&bytes, artifact()].map(|bytes| ArtifactView::parse(bytes).unwrap());
+    assert!(found.plan == before.plan && found.kernels == before.kernels && found.meta == before.meta);
+    reproduce(&path, Some(&model()), &mut Silent).unwrap();
+
+    // What is planned again, or gets a target, keeps them.
+    replan(&path, &ReplanOptions::default(), &mut Silent).unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    let additions = Additions { targets: vec![target::by_name("rdna3").unwrap()], alternatives: false };
+    retarget(&path, &path, &additions, &mut Silent).unwrap();
+    let section = section_of(&std::fs::read(&path).unwrap());
+    assert!(section.programs.iter().all(|program| program.control == control_image()));
+    reproduce(&path, Some(&model()), &mut Silent).unwrap();
+}
+
+#[test]
+fn images_that_do_not_fit_are_refused_and_the_artifact_stays() {
+    let name = section_of(artifact()).programs[1].name.clone();
+    let refused = |change: &dyn Fn(&Path), part: &str| {
+        let (_folder, path, images) = folders();
+        change(&images);
+        let error = replan(&path, &with_images(&images), &mut Silent).expect_err(part).to_string();
+        assert!(error.contains(part) && error.contains(&name), "{part} is not in: {error}");
+        assert!(std::fs::read(&path).unwrap() == artifact());
+    };
+    let pdi = format!("{name}.pdi");
+    let write = |images: &Path, bytes: &[u8]| std::fs::write(images.join(&pdi), bytes).unwrap();
+    refused(&|images| std::fs::remove_file(images.join(&pdi)).unwrap(), "No such file");
+    refused(&|images| write(images, b""), "header table is words 4 to 36");
+    refused(&|images| write(images, &control_image()[..396]), "data is words");
+    refused(&|images| write(images, &vec![0; 5 << 20]), "at most 4194304 bytes");
+    // A command that writes another column than the program's four: the block's address.
+    let mut outside = control_image();
+    outside[4 * 0x5b..][..4].copy_from_slice(&(4u32 << 25 | 2 << 20 | 0x1d000).to_le_bytes());
+    refused(&|images| write(images, &outside), "expected a tile of 4 columns");
+    refused(
+        &|images| std::fs::write(images.join(format!("{name}.insts.bin")), [0; 16]).unwrap(),
+        "instructions differ from those of the artifact's NPU program",
+    );
+}
+
+#[test]
+fn instructions_of_the_same_program_are_taken() {
+    let (_folder, path, images) = folders();
+    for program in section_of(artifact()).programs {
+        std::fs::write(images.join(format!("{}.insts.bin", program.name)), &program.instructions).unwrap();
+    }
+    replan(&path, &with_images(&images), &mut Silent).unwrap();
+    assert!(section_of(&std::fs::read(&path).unwrap()).programs.iter().all(|program| !program.control.is_empty()));
+}
+
+#[test]
+fn the_command_names_what_has_no_npu_program() {
+    let (folder, path, images) = folders();
+    let plain = folder.path().join("plain.unicorn");
+    std::fs::write(&plain, compiled(None)).unwrap();
+    let run = |path: &Path, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unicorn-compile"));
+        let output = command.arg("replan").arg(path).arg("--npu-control").arg(&images).args(more).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (done, error) = run(&plain, &[]);
+    assert!(!done && error.contains("of which the artifact has none (--npu-control)"), "{error}");
+    let (done, error) = run(&path, &["--no-npu"]);
+    assert!(!done && error.contains("cannot be used with"), "{error}");
+    let (done, error) = run(&path, &[]);
+    assert!(done, "{error}");
+}
