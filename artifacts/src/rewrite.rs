@@ -19,8 +19,8 @@ use crate::plan::Plan;
 use crate::view::section_bytes;
 use crate::write::{into_place, new_file_permissions};
 
-/// Replaces the plan of the artifact at `path`, and with `npu` its NPU section, whose steps stay as they are; `begun` receives the path of the copy, which must be removed when a
-/// signal ends the process.
+/// Replaces the plan of the artifact at `path`, and with `npu` its NPU section, whose steps stay as they are. `begun` receives the path of
+/// the copy, which must be removed when a signal ends the process.
 ///
 /// # Errors
 /// When `path` is not an artifact, when the new plan does not match its other sections, and when the disk has no space for the

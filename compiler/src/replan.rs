@@ -35,8 +35,8 @@ pub struct ReplanOptions {
 /// `npu_control` the control images of its programs.
 ///
 /// # Errors
-/// When it is not an artifact, when it does not fit the machine, when a control image is missing or none of its program, and when the file cannot be written. The artifact is then
-/// unchanged.
+/// When it is not an artifact, when it does not fit the machine, when a control image is missing or none of its program, and when
+/// the file cannot be written. The artifact is then unchanged.
 pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress) -> Result<Account> {
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
     let view = ArtifactView::parse(file.bytes())
