@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use unicorn_artifact::Tier;
 use unicorn_artifact::account::size;
 use unicorn_artifact::machine::MachineError;
+use unicorn_artifact::printable::printable;
 use unicorn_kernels::KvFormat;
 
 use crate::format_policy::FormatPolicy;
@@ -88,12 +89,12 @@ pub enum CompileError {
         supported: &'static str,
     },
     /// The model's architecture is unknown.
-    #[error("architecture {found} is not supported; supported are: {supported}")]
+    #[error("architecture {} is not supported; supported are:{}", printable(found), indented_lines(supported))]
     UnsupportedArchitecture {
-        /// The model's name for it.
+        /// The model's name for it. The message has lines, so control characters of the name are escaped in it.
         found: String,
-        /// All that are known, separated by commas.
-        supported: String,
+        /// All that are known.
+        supported: Vec<&'static str>,
     },
     /// A known architecture requires something that is not supported.
     #[error("{what} is not supported: {detail}")]
@@ -249,5 +250,47 @@ impl CompileError {
 
     pub(crate) fn malformed(path: &Path, what: impl Into<String>) -> CompileError {
         CompileError::Malformed { path: path.to_owned(), what: what.into() }
+    }
+}
+
+/// Columns of the longest line of names.
+const LIST_COLUMNS: usize = 100;
+
+/// `names` separated by commas, on indented lines of their own of at most [`LIST_COLUMNS`] columns. Names are ASCII.
+fn indented_lines(names: &[&str]) -> String {
+    let mut lines = String::new();
+    let mut column = LIST_COLUMNS;
+    for (index, name) in names.iter().enumerate() {
+        let comma = if index + 1 < names.len() { "," } else { "" };
+        // The space before the name, the name and its comma.
+        let width = 1 + name.len() + comma.len();
+        if column + width > LIST_COLUMNS {
+            lines += "\n ";
+            column = 1;
+        }
+        lines += &format!(" {name}{comma}");
+        column += width;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_listed_on_lines_of_at_most_100_columns() {
+        // The first line: an indent of 2, 48 letters, a comma, a space, 47 letters, a comma.
+        let names = ["a".repeat(48), "b".repeat(47), "c".repeat(3)];
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let expected = format!("\n  {}, {},\n  ccc", names[0], names[1]);
+        assert_eq!(indented_lines(&names), expected);
+        assert_eq!(expected.lines().map(str::len).max(), Some(100));
+    }
+
+    #[test]
+    fn a_name_begins_no_line_of_an_error() {
+        let error = CompileError::UnsupportedArchitecture { found: "a\nerror: b".to_owned(), supported: vec!["llama"] };
+        assert_eq!(error.to_string(), "architecture a\\nerror: b is not supported; supported are:\n  llama");
     }
 }

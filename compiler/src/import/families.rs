@@ -250,7 +250,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     };
     found.map_err(|found| CompileError::UnsupportedArchitecture {
         found: found.to_owned(),
-        supported: FAMILIES.iter().map(|family| family.architecture).collect::<Vec<_>>().join(", "),
+        supported: FAMILIES.iter().map(|family| family.architecture).collect(),
     })
 }
 

@@ -132,7 +132,10 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
         ),
         (&["model", "-o", "missing/out.unicorn"], "; make its folder: mkdir -p missing"),
         (&["model", "-o", "out.unicorn", "--budget", "vram=1MiB,gtt=1MiB"], "try --budget gtt="),
-        (&["strange", "-o", "out.unicorn"], "architecture \\u{1b}[2J\\u{7}\\nerror: none is not supported"),
+        (
+            &["strange", "-o", "out.unicorn"],
+            "architecture \\u{1b}[2J\\u{7}\\nerror: none is not supported; supported are:\n",
+        ),
     ];
     for (arguments, expected) in rows {
         let expected = expected.replace("  ", " ");
@@ -145,6 +148,19 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
         }
         assert_refused(&mut typed(folder.path(), arguments), folder.path(), &[&expected]);
     }
+}
+
+#[test]
+fn supported_architectures_are_listed_on_lines_that_one_can_read() {
+    let folder = tempfile::tempdir().unwrap();
+    lay_out(folder.path());
+    let output = typed(folder.path(), &["strange", "-o", "out.unicorn"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let list: Vec<&str> = stderr.lines().skip_while(|line| !line.starts_with("error: ")).skip(1).collect();
+    assert!(list.len() > 1 && list.iter().all(|line| line.starts_with("  ") && line.len() <= 100), "{stderr}");
+    let names: Vec<&str> =
+        list.iter().flat_map(|line| line.split([',', ' '])).filter(|name| !name.is_empty()).collect();
+    assert!(names.contains(&"LlamaForCausalLM") && names.contains(&"Gemma2ForCausalLM"), "{stderr}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How a program must refuse: one line, a status of failure, nothing left behind.
+//! How a program must refuse: one error, a status of failure, nothing left behind.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,8 +13,8 @@ pub fn compile_command(model: &Path, output: &Path) -> Command {
     command
 }
 
-/// Runs `command`, which must end with one line `error: …` that contains every one of `expected`, and must leave
-/// `folder` as it found it.
+/// Runs `command`, which must end with one error that contains every one of `expected`, and must leave `folder` as it found it. An
+/// error is a line `error: …`; a list in it follows on indented lines.
 #[track_caller]
 pub fn assert_refused(command: &mut Command, folder: &Path, expected: &[&str]) {
     let before = listing(folder);
@@ -25,8 +25,10 @@ pub fn assert_refused(command: &mut Command, folder: &Path, expected: &[&str]) {
     assert!(!stderr.contains("panicked"), "{command:?} panicked: {stderr}");
     let lines: Vec<&str> = stderr.lines().collect();
     let errors: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("error: ")).collect();
-    let [message] = errors[..] else { panic!("one line with error: was expected, found: {stderr}") };
-    assert!(lines.last().is_some_and(|last| last.starts_with("error: ")), "something follows the error: {stderr}");
+    let [first] = errors[..] else { panic!("one line with error: was expected, found: {stderr}") };
+    let list: Vec<&str> = lines.iter().skip_while(|line| !line.starts_with("error: ")).skip(1).copied().collect();
+    assert!(list.iter().all(|line| line.starts_with("  ")), "something follows the error: {stderr}");
+    let message = [&[first][..], &list].concat().join("\n");
     assert!(!message.ends_with('.'), "message ends with a full stop: {message}");
     for words in expected {
         assert!(message.contains(words), "message does not say {words:?}: {message}");

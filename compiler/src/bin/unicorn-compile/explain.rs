@@ -7,10 +7,11 @@ use unicorn_artifact::amount;
 use unicorn_artifact::printable::{printable, printable_lines};
 use unicorn_compiler::{CompileError, FormatPolicy, NotAModel, Remedy};
 
-/// The message, without a leading `error:`. Only lists of remedies have several lines.
+/// The message, without a leading `error:`. Only lists of remedies and of architectures have several lines.
 pub fn explain(error: &CompileError) -> String {
     let message = match error {
         CompileError::DoesNotFit { what, .. } => printable_lines(what),
+        CompileError::UnsupportedArchitecture { .. } => printable_lines(&error.to_string()),
         other => printable(&other.to_string()).into_owned(),
     };
     match next(error) {

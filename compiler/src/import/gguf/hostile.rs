@@ -65,7 +65,7 @@ fn other_formats_are_refused_by_name() {
     refused("GGUF version 1", |file| file.version = 1);
     refused("GGUF version 4", |file| file.version = 4);
     refused("GGUF big-endian file", |file| file.version = 3u32.swap_bytes());
-    refused("architecture mamba is not supported; supported are: llama, qwen2", |file| {
+    refused("architecture mamba is not supported; supported are:\n  llama, qwen2", |file| {
         file.set("general.architecture", TestValue::String("mamba"));
     });
 }

@@ -76,9 +76,9 @@ impl Architecture {
             }
             Some(architecture) => Ok(architecture),
             None => {
-                let mut names: Vec<&str> = ARCHITECTURES.map(|(name, _)| name).to_vec();
+                let mut names: Vec<&'static str> = ARCHITECTURES.map(|(name, _)| name).to_vec();
                 names.dedup();
-                Err(CompileError::UnsupportedArchitecture { found: found.to_string(), supported: names.join(", ") })
+                Err(CompileError::UnsupportedArchitecture { found: found.to_string(), supported: names })
             }
         }
     }
