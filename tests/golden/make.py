@@ -424,7 +424,7 @@ CASES = {
     "lfm2-moe": dict(
         tokens=40,
         greedy=12,
-        margin=0.02,
+        margin=0.05,
         config=family(
             "Lfm2MoeForCausalLM", "lfm2_moe", 72, 200, 4, 4, 2,
             conv_L_cache=3, conv_bias=False, norm_eps=1e-5, moe_intermediate_size=52, num_dense_layers=1, num_experts=6,
@@ -455,7 +455,7 @@ CASES = {
     "glm4-moe": dict(
         tokens=40,
         greedy=12,
-        margin=0.02,
+        margin=0.05,
         config=family(
             "Glm4MoeForCausalLM", "glm4_moe", 64, 96, 3, 4, 2,
             head_dim=24, hidden_act="silu", tie_word_embeddings=False, attention_bias=True, use_qk_norm=True,
@@ -469,7 +469,7 @@ CASES = {
     "glm4-moe-lite": dict(
         tokens=48,
         greedy=12,
-        margin=0.02,
+        margin=0.05,
         config=family(
             "Glm4MoeLiteForCausalLM", "glm4_moe_lite", 64, 96, 3, 5, 5,
             hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=32,
