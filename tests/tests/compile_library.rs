@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use serde_json::{Value, json};
 use tests::compiled::{options, with};
 use tests::models::models;
 use unicorn_compiler::{
-    CompileError, CompileOptions, Prediction, Progress, Silent, Source, Stage, compile, plan, target_by_name,
+    CompileError, CompileOptions, Prediction, Progress, Silent, Source, Stage, compile, plan, target_by_name, targets,
 };
 
 fn generic() -> unicorn_compiler::CompileOptions {
@@ -52,6 +53,34 @@ fn options_that_no_compile_can_be_made_with_are_errors() {
         }
     }
     assert!(files(folder.path()).is_empty());
+}
+
+/// Workgroups of attention hold the queries of several heads, in the memory that the target has.
+#[test]
+fn the_widest_heads_fit_every_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, output) = (folder.path().join("config.json"), folder.path().join("out.unicorn"));
+    let small = |class: &str, rest: Value| {
+        let mut config = json!({
+            "architectures": [class], "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 320,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+        });
+        config.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        config
+    };
+    for shape in [
+        // DeepSeek-V2-Lite's attention.
+        small(
+            "DeepseekV2ForCausalLM",
+            json!({ "q_lora_rank": null, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32 }),
+        ),
+        small("LlamaForCausalLM", json!({ "head_dim": 512 })),
+    ] {
+        std::fs::write(&config, shape.to_string()).unwrap();
+        let report = compile(Source::Synthetic(&config), &output, &options(targets(), Vec::new()), &mut Silent);
+        report.unwrap_or_else(|error| panic!("{shape}: {error}"));
+        std::fs::remove_file(&output).unwrap();
+    }
 }
 
 /// Cancels when `stage` begins, or at its first advance.

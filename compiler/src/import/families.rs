@@ -254,7 +254,7 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-const FAMILIES: [FamilyDefaults; 36] = [
+static FAMILIES: [FamilyDefaults; 36] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,

@@ -258,26 +258,31 @@ impl Selector<'_> {
         let (config, rows) = (self.config, self.kind.rows);
         let cache = self.cache_layout_of(node);
         let gqa = config.n_heads / cache.n_kv_heads;
-        let heads_per_group = shared_heads(gqa, ATTENTION_QUERIES);
-        let rows_per_group = if self.rows_are_alone() { 1 } else { (ATTENTION_QUERIES / heads_per_group).min(rows) };
         let window = self.groups[group].window;
-        let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
-        let (splits, max_splits) = self.splits(self.target.attention_workgroups / alone, window, TILE);
-        AttentionSpec {
-            gqa,
-            cache,
-            kv_group: group,
-            split: Split { rows_per_group, tile: TILE, window, splits, max_splits, newest_apart: heads.is_some() },
-            heads_per_group,
-            words_ahead: self.target.attention_words_ahead,
-            input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
-            prologue: heads.map(|step| self.heads_spec(node, step)),
-            softcap: config.attention_softcap.map(Number::new),
-            sinks: config.attention_sinks,
-            output_stride: self.stride_of(out) * self.graph.values[out.0].rows_per_token,
-            output: self.attention_format(out, &cache),
-            subgroup_size: self.target.subgroup_size,
-        }
+        let with = |queries: usize| {
+            let heads_per_group = shared_heads(gqa, queries);
+            let rows_per_group = if self.rows_are_alone() { 1 } else { (queries / heads_per_group).min(rows) };
+            let alone = config.n_heads / heads_per_group * rows.div_ceil(rows_per_group);
+            let (splits, max_splits) = self.splits(self.target.attention_workgroups / alone, window, TILE);
+            AttentionSpec {
+                gqa,
+                cache,
+                kv_group: group,
+                split: Split { rows_per_group, tile: TILE, window, splits, max_splits, newest_apart: heads.is_some() },
+                heads_per_group,
+                words_ahead: self.target.attention_words_ahead,
+                input_stride: self.stride_of(heads.map_or(query, |step| step.input)),
+                prologue: heads.map(|step| self.heads_spec(node, step)),
+                softcap: config.attention_softcap.map(Number::new),
+                sinks: config.attention_sinks,
+                output_stride: self.stride_of(out) * self.graph.values[out.0].rows_per_token,
+                output: self.attention_format(out, &cache),
+                subgroup_size: self.target.subgroup_size,
+            }
+        };
+        // Fewer where the vectors of as many are longer than a workgroup's memory.
+        let fits = |queries: &usize| with(*queries).shared_bytes() <= self.target.shared_memory_bytes;
+        with((1..=ATTENTION_QUERIES).rev().find(fits).unwrap_or(1))
     }
 
     /// Heads that are made of columns of several values' heads.
