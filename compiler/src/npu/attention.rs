@@ -22,6 +22,9 @@ pub fn attention(
     if config.attention_sinks {
         return Err("its heads have sinks");
     }
+    if config.latent.is_some() {
+        return Err("its keys and values are latent vectors");
+    }
     let mut found: BTreeMap<AttentionProblem, Vec<usize>> = BTreeMap::new();
     for (index, layer) in config.layers.iter().enumerate().filter(|(_, layer)| !layer.is_recurrent) {
         let FullHeads { n_kv_heads, head_dim, .. } = config.heads_of(index);

@@ -1,4 +1,4 @@
-//! The kernels from `heads` to attention and its combine. The choice depends on whether each row of a step is the only one of its
+//! The kernels from `heads`, and what puts heads together for it, to attention and its combine. The choice depends on whether each row of a step is the only one of its
 //! sequence, and on the number of workgroups that fill the device.
 
 use unicorn_kernels::Number;

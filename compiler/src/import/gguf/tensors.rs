@@ -36,6 +36,7 @@ pub fn locate(
     for (canonical, shape) in &shapes {
         let wanted = source_of(gguf, architecture, config, canonical);
         let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
+            refuse_joined_heads(gguf, &wanted.name)?;
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
         };
         // Filters of channels; transformers has an axis of length 1 between their axes.
@@ -253,6 +254,18 @@ fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) 
     }
 }
 
+/// Names what to do where a file has the matrices of latent attention's heads as one that would have to be transposed.
+fn refuse_joined_heads(gguf: &Gguf, wanted: &str) -> Result<()> {
+    let joined = wanted.replace("attn_k_b", "attn_kv_b").replace("attn_v_b", "attn_kv_b");
+    if joined == wanted || !gguf.tensors.contains_key(joined.as_str()) {
+        return Ok(());
+    }
+    Err(CompileError::Unsupported {
+        what: format!("tensor {joined}"),
+        detail: format!("expected {wanted}: convert the model again with a llama.cpp from April 2025 or later"),
+    })
+}
+
 /// Whether a matrix is one of those that latent attention has for each head.
 fn is_of_head(canonical: &str) -> bool {
     [".k_b_proj.", ".v_b_proj."].iter().any(|name| canonical.contains(name))
@@ -312,4 +325,27 @@ fn account_for_the_rest(
         skipped.bytes += info.len_bytes as u64;
     }
     Ok(skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::test_file::TestFile;
+    use super::*;
+
+    #[test]
+    fn matrices_of_heads_that_are_one_tensor_are_refused_with_the_remedy() {
+        let mut file = TestFile::model("deepseek2");
+        let wanted = "blk.0.attn_k_b.weight";
+        let refusal = |file: &TestFile| {
+            let bytes = file.bytes();
+            let gguf = Gguf::read(Path::new("old.gguf"), &bytes).unwrap();
+            refuse_joined_heads(&gguf, wanted).err().map(|error| error.to_string())
+        };
+        assert_eq!(refusal(&file), None);
+        file.add_f32_tensor("blk.0.attn_kv_b.weight", vec![4, 8]);
+        let message = refusal(&file).expect("the file has the older tensor");
+        assert!(message.contains("tensor blk.0.attn_kv_b.weight") && message.contains("April 2025"), "{message}");
+    }
 }
