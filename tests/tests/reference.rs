@@ -148,6 +148,6 @@ fn gguf_architectures() -> Vec<String> {
     text(&mut file, "nobody-has-this");
     file.resize(file.len().next_multiple_of(32), 0);
     let error = parse_gguf(Path::new("none.gguf"), &file).err().expect("no such architecture").to_string();
-    let (_, list) = error.rsplit_once(": ").unwrap_or(("", &error));
-    list.split(", ").map(|name| name.trim().to_owned()).collect()
+    let (_, list) = error.split_once("supported are:").expect("the error lists what is supported");
+    list.split(',').map(|name| name.trim().to_owned()).collect()
 }

@@ -406,8 +406,8 @@ fn what_we_do_not_do_is_refused_by_name() {
     let llama = |changes| refusal(with(small("LlamaForCausalLM"), changes));
     for (changes, expected) in [
         (
-            json!({ "architectures": ["DeepseekV3ForCausalLM"] }),
-            "architecture DeepseekV3ForCausalLM is not supported; supported are:\n  LlamaForCausalLM, Mistral",
+            json!({ "architectures": ["MambaForCausalLM"] }),
+            "architecture MambaForCausalLM is not supported; supported are:\n  LlamaForCausalLM, Mistral",
         ),
         (json!({ "architectures": [] }), "config.json: architectures is missing, expected a list of one name"),
         (
