@@ -7,12 +7,11 @@ use std::sync::LazyLock;
 
 use tests::compiled::{Compiled, options};
 use tests::models::models;
+use unicorn_spirv::target::Target;
 
 /// A small model with a chat template.
-static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
+static MODEL: LazyLock<Compiled> =
+    LazyLock::new(|| Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets(), vec![])));
 
 /// A small JSON object.
 const SCHEMA: &str =
@@ -20,4 +19,8 @@ const SCHEMA: &str =
 
 fn device() -> String {
     std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into())
+}
+
+fn targets() -> Vec<Target> {
+    ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect()
 }

@@ -4,10 +4,12 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::process::Command;
 
+use tests::compiled::{Compiled, options};
+use tests::models::models;
 use tests::programs::program;
 use tests::terminal::Terminal;
 
-use crate::{MODEL, SCHEMA, device};
+use crate::{MODEL, SCHEMA, device, targets};
 
 const COLUMNS: NonZeroU16 = NonZeroU16::new(100).unwrap();
 /// Shown in an empty line.
@@ -192,6 +194,32 @@ fn another_context_keeps_the_conversation_and_another_model_begins_one() {
     assert!(chat.line(&format!("/load {}", model.display())).ends_with("new conversation"));
     let info = chat.line("/show info");
     assert!(info.contains("conversation  0 questions") && !info.contains("context       96 of"), "{info}");
+    chat.bye();
+}
+
+#[test]
+fn a_model_that_cannot_match_the_format_leaves_the_chat_as_it_was() {
+    let state = tempfile::tempdir().unwrap();
+    let (whole, folder) = (models().join("gemma3-2m-draft"), state.path().join("endless"));
+    std::fs::create_dir(&folder).unwrap();
+    for file in ["chat_template.jinja", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(whole.join(file), folder.join(file)).unwrap();
+    }
+    // Without a stop token.
+    let config = std::fs::read_to_string(whole.join("config.json")).unwrap();
+    let endless = config.replace("\"eos_token_id\": 2,", "");
+    assert_ne!(config, endless);
+    std::fs::write(folder.join("config.json"), endless).unwrap();
+    let endless = Compiled::of_folder(&folder, &options(targets(), vec![]));
+
+    let mut chat = Typed::start(state.path(), &["--format", SCHEMA]);
+    chat.line("/set n-predict 100");
+    chat.line("Who lives on the island?");
+    let refused = chat.line(&format!("/load {}", endless.artifact_path().display()));
+    assert!(refused.contains("no stop token"), "{refused}");
+    assert!(chat.line("/show info").contains("conversation  1 question"));
+    let answer = chat.line("Is it an island?");
+    assert!(serde_json::from_str::<serde_json::Value>(answer.trim()).is_ok(), "{answer}");
     chat.bye();
 }
 

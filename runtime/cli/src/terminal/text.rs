@@ -38,12 +38,13 @@ pub fn broken(line: &str, columns: usize, indent: usize) -> String {
     written
 }
 
-/// Writes text to stdout: unchanged to a pipe or a file, wrapped at words on a terminal.
+/// Writes text to stdout: unchanged to a pipe or a file, wrapped at words on a terminal. What follows begins on a line of its own.
 pub struct TextOutput {
     stdout: StdoutLock<'static>,
     /// `None`: stdout is no terminal.
     wrapper: Option<Wrapper>,
     breaks_lines: bool,
+    is_within_line: bool,
 }
 
 impl TextOutput {
@@ -51,7 +52,7 @@ impl TextOutput {
     pub fn new(wordwrap: bool) -> TextOutput {
         let stdout = io::stdout().lock();
         let wrapper = stdout.is_terminal().then(Wrapper::default);
-        TextOutput { stdout, wrapper, breaks_lines: wordwrap }
+        TextOutput { stdout, wrapper, breaks_lines: wordwrap, is_within_line: false }
     }
 
     /// Writes a piece at once.
@@ -70,16 +71,18 @@ impl TextOutput {
         }
     }
 
-    /// Ends the text. On a terminal, what follows begins on a line of its own; a pipe gets the text unchanged.
+    /// Ends the text, and the line that it left open.
     ///
     /// # Errors
     /// Errors of writing to stdout.
     pub fn end(mut self) -> Result<(), CliError> {
-        let is_open = self.wrapper.as_ref().is_some_and(Wrapper::is_within_line);
-        if is_open { self.put("\n") } else { Ok(()) }
+        if self.is_within_line { self.put("\n") } else { Ok(()) }
     }
 
     fn put(&mut self, text: &str) -> Result<(), CliError> {
+        if !text.is_empty() {
+            self.is_within_line = !text.ends_with('\n');
+        }
         self.stdout.write_all(text.as_bytes()).and_then(|()| self.stdout.flush()).map_err(CliError::output)
     }
 }

@@ -35,11 +35,6 @@ impl Wrapper {
         written
     }
 
-    /// Whether the current line has text.
-    pub fn is_within_line(&self) -> bool {
-        self.column > 0
-    }
-
     fn end_line(&mut self, written: &mut String) {
         if self.line_start.trim_start().starts_with(FENCE) {
             self.in_code = !self.in_code;
@@ -165,7 +160,6 @@ mod tests {
         let mut wrapper = Wrapper::default();
         let code = "```rust\nlet a_long_line = 1 + 2 + 3;\n```\n";
         assert_eq!(wrapper.wrap(code, 10), code);
-        assert!(!wrapper.is_within_line());
         assert_eq!(wrapper.wrap("one two three", 10), "one two t\x1b[1D\x1b[K\nthree");
     }
 

@@ -48,14 +48,15 @@ pub fn run(
         let mut conversation = Conversation::new(&loaded, &source, args, kept)?;
         let Some(change) = conversation.talk(&mut input)? else { return Ok(()) };
         kept = conversation.into_kept();
+        let mut next = kept.clone();
+        if change.is_new_conversation {
+            next.history.clear();
+        }
         // Two models may not fit the memory.
         drop(loaded);
-        loaded = match Loaded::open(&change.source.artifact, change.source.context_tokens, args) {
+        loaded = match open(&change.source, args, &next) {
             Ok(loaded) => {
-                source = change.source;
-                if change.is_new_conversation {
-                    kept.history.clear();
-                }
+                (source, kept) = (change.source, next);
                 answer_command(&change.answer)?;
                 loaded
             }
@@ -68,7 +69,15 @@ pub fn run(
     }
 }
 
+/// Loads a model with which the chat can continue: its tokens can match the format of answers.
+fn open(source: &Source, args: &RunArgs, kept: &Kept) -> Result<Loaded, CliError> {
+    let loaded = Loaded::open(&source.artifact, source.context_tokens, args)?;
+    Conversation::new(&loaded, source, args, kept.clone())?;
+    Ok(loaded)
+}
+
 /// State that stays when another model is loaded.
+#[derive(Clone)]
 struct Kept {
     settings: Settings,
     options: ChatOptions,

@@ -8,6 +8,7 @@ use super::line::{PARAMETERS, parameter_name};
 use crate::args::{self, SamplingArgs};
 
 /// Settings of a chat.
+#[derive(Clone)]
 pub struct Settings {
     pub sampling: SamplingArgs,
     /// Added to the seed: another answer to the same question.
