@@ -1,5 +1,5 @@
-//! The kernels from `heads`, and what puts heads together for it, to attention and its combine. The choice depends on whether each row of a step is the only one of its
-//! sequence, and on the number of workgroups that fill the device.
+//! The kernels of attention: `heads`, what gathers the heads of latent attention, attention itself, and its combine. The choice depends on
+//! whether each row of a step is the only one of its sequence, and on the number of workgroups that fill the device.
 
 use unicorn_kernels::Number;
 use unicorn_kernels::attention::{AttentionSpec, TILE};

@@ -44,6 +44,7 @@ pub struct TextOutput {
     /// `None`: stdout is no terminal.
     wrapper: Option<Wrapper>,
     breaks_lines: bool,
+    /// Whether the last line that was written has no break yet.
     is_within_line: bool,
 }
 
