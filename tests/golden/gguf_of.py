@@ -163,20 +163,31 @@ def lfm2_feed_forward(config):
 
 
 def add_latent(writer, config):
-    """The attention that llama.cpp computes, over one head of keys, and the sizes of the model's heads beside it."""
-    writer.add_head_count_kv(1)
+    """The attention that llama.cpp computes, over one head of keys, and the sizes of the model's heads beside it; before April 2025,
+    those of the model alone."""
+    key_dim = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    older = is_older(config)
+    writer.add_head_count_kv(config["num_key_value_heads"] if older else 1)
     if config["q_lora_rank"]:
         writer.add_q_lora_rank(config["q_lora_rank"])
     writer.add_kv_lora_rank(config["kv_lora_rank"])
-    writer.add_key_length(config["kv_lora_rank"] + config["qk_rope_head_dim"])
-    writer.add_value_length(config["kv_lora_rank"])
-    writer.add_key_length_mla(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
-    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_key_length(key_dim if older else config["kv_lora_rank"] + config["qk_rope_head_dim"])
+    writer.add_value_length(config["v_head_dim"] if older else config["kv_lora_rank"])
+    if not older:
+        writer.add_key_length_mla(key_dim)
+        writer.add_value_length_mla(config["v_head_dim"])
     writer.add_rope_dimension_count(config["qk_rope_head_dim"])
 
 
+def is_older(config):
+    """Whether a model is written as before April 2025: most files of DeepSeek V2 are."""
+    return config["model_type"] == "deepseek_v2"
+
+
 def latent(tensors, config):
-    """Each head's matrices of keys, transposed, and of values, apart."""
+    """Each head's matrices of keys, transposed, and of values, apart; before April 2025, as in the folder."""
+    if is_older(config):
+        return tensors
     found = {}
     for name, tensor in tensors.items():
         if ".kv_b_proj." not in name:

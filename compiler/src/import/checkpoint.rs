@@ -175,6 +175,7 @@ impl Tensor {
                 }
             }
             RowOrder::Plain => self.dequantize_rows(self.first_row + rows.start, out),
+            RowOrder::Transposed => self.read_transposed(rows.clone(), out),
             RowOrder::Strided(elements) => self.read_strided(elements, rows.clone(), out),
             RowOrder::InterleavedHeads { .. } | RowOrder::TiledHeads { .. } if self.source_shape.len() == 1 => {
                 let mut theirs = vec![0.0; self.cols];
@@ -222,7 +223,7 @@ impl Tensor {
                 let (bytes, rows) = packed.bytes_and_rows();
                 bytes * self.rows as u64 / rows
             }
-            None => self.dtype.row_bytes(self.cols).expect("rows of floats are whole") as u64 * self.rows as u64,
+            None => (self.source_rows() * self.source_row_bytes()) as u64,
         }
     }
 
@@ -231,7 +232,6 @@ impl Tensor {
         if let Some(packed) = &self.packed {
             return packed.release();
         }
-        let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
         if let RowOrder::Strided(elements) = self.row_order {
             let of_bytes = |elements: usize| self.dtype.row_bytes(elements).expect("elements are floats");
             let end = of_bytes(elements.at(self.rows - 1, self.cols - 1) + 1);
@@ -239,10 +239,35 @@ impl Tensor {
         }
         let (first_row, rows) = match self.row_order {
             RowOrder::Blocks(_) => (0, self.source_shape[0]),
-            _ => (self.first_row, self.rows),
+            _ => (self.first_row, self.source_rows()),
         };
+        let row_bytes = self.source_row_bytes();
         let start = self.offset_bytes + first_row * row_bytes;
         self.map.release(start..start + rows * row_bytes);
+    }
+
+    /// Rows of the source that are ours, unless they are in blocks.
+    fn source_rows(&self) -> usize {
+        if self.row_order == RowOrder::Transposed { self.cols } else { self.rows }
+    }
+
+    /// Bytes of a row of the source.
+    fn source_row_bytes(&self) -> usize {
+        let elements = if self.row_order == RowOrder::Transposed { self.rows } else { self.cols };
+        self.dtype.row_bytes(elements).expect("the importer checked that rows are whole blocks")
+    }
+
+    /// Our rows `rows`: of each of the source's rows, the blocks that have a part of them.
+    fn read_transposed(&self, rows: Range<usize>, out: &mut [f32]) {
+        let (elements, bytes) = self.dtype.block();
+        let blocks = rows.start / elements..rows.end.div_ceil(elements);
+        let mut values = vec![0.0; blocks.len() * elements];
+        for column in 0..self.cols {
+            let start = self.offset_bytes + (self.first_row + column) * self.source_row_bytes() + blocks.start * bytes;
+            self.dtype.dequantize(&self.map.bytes()[start..start + blocks.len() * bytes], &mut values);
+            let ours = values[rows.start - blocks.start * elements..].iter();
+            out[column..].iter_mut().step_by(self.cols).zip(ours).for_each(|(out, value)| *out = *value);
+        }
     }
 
     /// Our rows `rows`, column by column, because consecutive rows are adjacent in the source.
@@ -259,7 +284,7 @@ impl Tensor {
 
     /// Whole rows that follow each other in the source, from `source_row` on, until `out` is full.
     fn dequantize_rows(&self, source_row: usize, out: &mut [f32]) {
-        let row_bytes = self.dtype.row_bytes(self.cols).expect("the importer checked that rows are whole blocks");
+        let row_bytes = self.source_row_bytes();
         let start = self.offset_bytes + source_row * row_bytes;
         let bytes = &self.map.bytes()[start..start + out.len() / self.cols * row_bytes];
         self.dtype.dequantize(bytes, out);
@@ -318,6 +343,29 @@ mod tests {
         let mut out = vec![0.0; tensor.rows * tensor.cols];
         tensor.read_rows(0..tensor.rows, &mut out);
         out
+    }
+
+    #[test]
+    fn a_matrix_is_read_across_blocks_of_its_transpose() {
+        // (3, 64): blocks of 32 that count up from 0 with scales 1 to 6, of which the last two rows are ours.
+        let block = |scale: u8| [f16::from_f32(scale.into()).to_le_bytes().to_vec(), (0..32).collect()].concat();
+        let bytes: Vec<u8> = (1..=6).flat_map(block).collect();
+        let turned = Tensor {
+            first_row: 1,
+            rows: 64,
+            cols: 2,
+            row_order: RowOrder::Transposed,
+            ..tensor(&[3, 64], SourceDType::Q8_0, &bytes)
+        };
+        let whole = all(&turned);
+        assert_eq!((whole[2 * 5], whole[2 * 5 + 1], whole[2 * 40], whole[2 * 40 + 1]), (15., 25., 32., 48.));
+        for rows in [0..1, 31..33, 40..64] {
+            let mut part = vec![0.0; rows.len() * 2];
+            turned.read_rows(rows.clone(), &mut part);
+            assert_eq!(part, whole[rows.start * 2..rows.end * 2]);
+        }
+        assert_eq!(turned.source_bytes(), 4 * 34);
+        turned.release();
     }
 
     #[test]

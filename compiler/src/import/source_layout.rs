@@ -109,6 +109,8 @@ pub(crate) enum RowOrder {
     /// Blocks of the source's rows that are ours, counted from its first row: all of the first, then of the second and third.
     /// Absent blocks have 0 rows.
     Blocks([RowBlocks; 3]),
+    /// Our columns are rows of the source, and our rows its columns.
+    Transposed,
     /// Our rows are not rows of the source; each element has a place of its own.
     Strided(Elements),
 }
@@ -170,7 +172,7 @@ impl RowOrder {
                 return first_row + plain + tiled(key_heads, shared, width, row - plain);
             }
             RowOrder::Blocks(blocks) => return RowBlocks::source_row(&blocks, row),
-            RowOrder::Strided(_) => panic!("a row of ours is no row of the source"),
+            RowOrder::Transposed | RowOrder::Strided(_) => panic!("a row of ours is no row of the source"),
             RowOrder::InterleavedHeads { head_dim, plain, rotary_dim } => (head_dim, plain, rotary_dim),
         };
         let (head_start, in_head, half) = (row - row % head_dim, row % head_dim, rotary_dim / 2);

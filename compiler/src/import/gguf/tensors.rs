@@ -36,12 +36,14 @@ pub fn locate(
     for (canonical, shape) in &shapes {
         let wanted = source_of(gguf, architecture, config, canonical);
         let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
-            refuse_joined_heads(gguf, &wanted.name)?;
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
         };
         // Filters of channels; transformers has an axis of length 1 between their axes.
         let shape = if let [channels, 1, taps] = shape[..] { vec![channels, taps] } else { shape.clone() };
         let mut expected = shape.clone();
+        if wanted.is_transposed {
+            expected.reverse();
+        }
         match wanted.stacked {
             Some(experts) => expected.insert(0, experts),
             None => expected[0] = wanted.source_rows.unwrap_or(expected[0]),
@@ -61,7 +63,10 @@ pub fn locate(
             first_row: wanted.first_row,
             rows,
             cols,
-            row_order: row_order(architecture, config, canonical),
+            row_order: match wanted.is_transposed {
+                true => RowOrder::Transposed,
+                false => row_order(architecture, config, canonical),
+            },
             stored_as: stored_as(architecture, canonical),
         };
         places.insert(canonical.clone(), place);
@@ -71,6 +76,7 @@ pub fn locate(
 }
 
 /// The source tensor of a canonical one, and the first of its rows.
+#[derive(Default)]
 struct Source {
     name: String,
     first_row: usize,
@@ -78,10 +84,12 @@ struct Source {
     source_rows: Option<usize>,
     /// Number of experts whose matrices, each of the canonical tensor's shape, the source stacks; `None`: it is not a stack.
     stacked: Option<usize>,
+    /// Whether the source's rows are columns of ours.
+    is_transposed: bool,
 }
 
 fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, canonical: &str) -> Source {
-    let whole = |name: String| Source { name, first_row: 0, source_rows: None, stacked: None };
+    let whole = |name: String| Source { name, ..Source::default() };
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
             "embed_tokens.weight" => "token_embd.weight".to_string(),
@@ -98,8 +106,11 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         return whole(format!("blk.{layer}.exp_probs_b.bias"));
     }
     let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
-    if let Some(source) = config.latent.as_ref().and_then(|latent| latent_part(latent, config.n_heads, part)) {
-        return Source { name: in_layer(&source.name), ..source };
+    if let Some(latent) = &config.latent {
+        let heads_are_joined = gguf.tensors.contains_key(in_layer(JOINED_HEADS).as_str());
+        if let Some(source) = latent_part(latent, config.n_heads, heads_are_joined, part) {
+            return Source { name: in_layer(&source.name), ..source };
+        }
     }
     if let (Some(experts), Some((expert, name))) = (&config.experts, expert_part(part)) {
         let rows = match (suffix, name) {
@@ -109,7 +120,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
             _ => experts.intermediate_size,
         };
         let name = in_layer(&format!("ffn_{name}_exps"));
-        return Source { name, first_row: expert * rows, source_rows: None, stacked: Some(experts.count) };
+        return Source { name, first_row: expert * rows, stacked: Some(experts.count), ..Source::default() };
     }
     if let Some(part) = part.strip_prefix("linear_attn") {
         return delta_net(gguf, config, layer, part, suffix);
@@ -119,7 +130,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         let name = in_layer(fused_part);
         // Only matrices can be cut by rows; a fused bias is one row and could only be read whole.
         let is_fused = suffix == "weight" && gguf.tensors.contains_key(name.as_str());
-        is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows), stacked: None })
+        is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows), ..Source::default() })
     };
     let fused_qkv = |first_row| fused("attn_qkv", first_row, q_rows + 2 * kv_rows);
     // A file without a gate has it in the first half of ffn_up's rows.
@@ -128,7 +139,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let from_fused = match part {
         "self_attn.q_proj" | "self_attn.gate_proj" if config.attention_gate => {
             let name = in_layer("attn_q");
-            return Source { name, first_row: 0, source_rows: Some(2 * q_rows), stacked: None };
+            return Source { name, source_rows: Some(2 * q_rows), ..Source::default() };
         }
         "self_attn.q_proj" => fused_qkv(0),
         "self_attn.k_proj" => fused_qkv(q_rows),
@@ -140,26 +151,33 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     from_fused.unwrap_or_else(|| whole(in_layer(source_part(architecture, config, part))))
 }
 
-/// The source of a matrix of latent attention, without its layer: heads' matrices are stacks.
-fn latent_part(latent: &LatentConfig, n_heads: usize, part: &str) -> Option<Source> {
-    let rows = |first_row| Source {
-        name: "attn_kv_a_mqa".into(),
+/// Heads' matrices of latent attention in files that llama.cpp wrote before April 2025: of each head, the rows that make a key of the
+/// latent vector, then those that make a value.
+const JOINED_HEADS: &str = "attn_kv_b";
+
+/// The source of a matrix of latent attention, without its layer: heads' matrices are stacks, or joined.
+fn latent_part(latent: &LatentConfig, n_heads: usize, heads_are_joined: bool, part: &str) -> Option<Source> {
+    let part = part.strip_prefix("self_attn.")?;
+    let rows_of = |name: &str, first_row, rows| Source {
+        name: name.into(),
         first_row,
-        source_rows: Some(latent.cached_dim()),
-        stacked: None,
+        source_rows: Some(rows),
+        ..Source::default()
     };
-    match part.strip_prefix("self_attn.")? {
-        "kv_a_proj" => return Some(rows(0)),
-        "k_rope_proj" => return Some(rows(latent.rank)),
+    match part {
+        "kv_a_proj" => return Some(rows_of("attn_kv_a_mqa", 0, latent.cached_dim())),
+        "k_rope_proj" => return Some(rows_of("attn_kv_a_mqa", latent.rank, latent.cached_dim())),
         _ => {}
     }
-    let (name, head) = part.strip_prefix("self_attn.")?.rsplit_once('.')?;
-    let (name, rows) = match name {
-        "k_b_proj" => ("attn_k_b", latent.rank),
-        _ => ("attn_v_b", latent.value_dim),
-    };
-    let first_row = head.parse::<usize>().ok()? * rows;
-    Some(Source { name: name.into(), first_row, source_rows: None, stacked: Some(n_heads) })
+    let (name, head) = part.rsplit_once('.')?;
+    let (head, is_key): (usize, _) = (head.parse().ok()?, name == "k_b_proj");
+    if heads_are_joined {
+        let rows = latent.nope_dim + latent.value_dim;
+        let first_row = head * rows + if is_key { 0 } else { latent.nope_dim };
+        return Some(Source { is_transposed: is_key, ..rows_of(JOINED_HEADS, first_row, n_heads * rows) });
+    }
+    let (name, rows) = if is_key { ("attn_k_b", latent.rank) } else { ("attn_v_b", latent.value_dim) };
+    Some(Source { name: name.into(), first_row: head * rows, stacked: Some(n_heads), ..Source::default() })
 }
 
 /// The source of a tensor of a delta net, `part` and `suffix` of whose name follow `linear_attn`.
@@ -168,7 +186,7 @@ fn delta_net(gguf: &Gguf, config: &ModelConfig, layer: &str, part: &str, suffix:
     let name = match (part, suffix) {
         (".in_proj_a" | ".in_proj_b", _) if gguf.tensors.contains_key(joined.as_str()) => {
             let heads = config.delta.map_or(0, |delta| delta.value_heads);
-            return Source { name: joined, first_row: 0, source_rows: Some(2 * heads), stacked: None };
+            return Source { name: joined, source_rows: Some(2 * heads), ..Source::default() };
         }
         ("", "A_log") => "ssm_a",
         ("", "dt_bias") => "ssm_dt.bias",
@@ -181,7 +199,7 @@ fn delta_net(gguf: &Gguf, config: &ModelConfig, layer: &str, part: &str, suffix:
         (".out_proj", _) => "ssm_out.weight",
         _ => unreachable!("{part} is no part of a delta net"),
     };
-    Source { name: format!("blk.{layer}.{name}"), first_row: 0, source_rows: None, stacked: None }
+    Source { name: format!("blk.{layer}.{name}"), ..Source::default() }
 }
 
 fn stored_as(architecture: Architecture, canonical: &str) -> StoredAs {
@@ -254,18 +272,6 @@ fn row_order(architecture: Architecture, config: &ModelConfig, canonical: &str) 
     }
 }
 
-/// Names what to do where a file has the matrices of latent attention's heads as one that would have to be transposed.
-fn refuse_joined_heads(gguf: &Gguf, wanted: &str) -> Result<()> {
-    let joined = wanted.replace("attn_k_b", "attn_kv_b").replace("attn_v_b", "attn_kv_b");
-    if joined == wanted || !gguf.tensors.contains_key(joined.as_str()) {
-        return Ok(());
-    }
-    Err(CompileError::Unsupported {
-        what: format!("tensor {joined}"),
-        detail: format!("expected {wanted}: convert the model again with a llama.cpp from April 2025 or later"),
-    })
-}
-
 /// Whether a matrix is one of those that latent attention has for each head.
 fn is_of_head(canonical: &str) -> bool {
     [".k_b_proj.", ".v_b_proj."].iter().any(|name| canonical.contains(name))
@@ -325,27 +331,4 @@ fn account_for_the_rest(
         skipped.bytes += info.len_bytes as u64;
     }
     Ok(skipped)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::super::test_file::TestFile;
-    use super::*;
-
-    #[test]
-    fn matrices_of_heads_that_are_one_tensor_are_refused_with_the_remedy() {
-        let mut file = TestFile::model("deepseek2");
-        let wanted = "blk.0.attn_k_b.weight";
-        let refusal = |file: &TestFile| {
-            let bytes = file.bytes();
-            let gguf = Gguf::read(Path::new("old.gguf"), &bytes).unwrap();
-            refuse_joined_heads(&gguf, wanted).err().map(|error| error.to_string())
-        };
-        assert_eq!(refusal(&file), None);
-        file.add_f32_tensor("blk.0.attn_kv_b.weight", vec![4, 8]);
-        let message = refusal(&file).expect("the file has the older tensor");
-        assert!(message.contains("tensor blk.0.attn_kv_b.weight") && message.contains("April 2025"), "{message}");
-    }
 }
