@@ -4,7 +4,7 @@
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
 What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
-graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, delta nets are changed by `delta_net`, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
+graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, Gemma 4's have gate and up in one stack, delta nets are changed by `delta_net`, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "granite": gguf.MODEL_ARCH.GRANITE,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
@@ -45,6 +46,8 @@ GLM4_NORMS = {
     "post_attention_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
 }
+# Vectors that have the name of the matrix that they belong to.
+GEMMA4_SCALES = {"router.scale": "ffn_gate_inp", "router.per_expert_scale": "ffn_down_exps"}
 # How transformers names an expert's matrices, and what a stack of them is called in the name map.
 EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
 
@@ -60,7 +63,9 @@ def write(name):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     is_lfm2 = config["model_type"] in ("lfm2", "lfm2_moe")
-    writer.add_feed_forward_length(lfm2_feed_forward(config) if config["model_type"] == "lfm2" else config["intermediate_size"])
+    is_gemma4 = config["model_type"] == "gemma4_text"
+    if not is_gemma4:
+        writer.add_feed_forward_length(lfm2_feed_forward(config) if config["model_type"] == "lfm2" else config["intermediate_size"])
     writer.add_head_count(heads)
     if is_lfm2:
         # A layer without heads of keys has a convolution.
@@ -71,14 +76,16 @@ def write(name):
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     elif "kv_lora_rank" in config:
         add_latent(writer, config)
+    elif is_gemma4:
+        add_gemma4(writer, config)
     else:
         writer.add_head_count_kv(config["num_key_value_heads"])
-    if "head_dim" in config:
+    if "head_dim" in config and not is_gemma4:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config.get("norm_eps") or config["rms_norm_eps"])
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    writer.add_rope_freq_base(config.get("rope_theta") or rope["rope_theta"])
+    writer.add_rope_freq_base(config.get("rope_theta") or (rope.get("full_attention") or rope)["rope_theta"])
     add_scaling(writer, rope, of_deepseek="kv_lora_rank" in config)
     if config["model_type"] == "glm4":
         writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
@@ -104,6 +111,9 @@ def write(name):
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    if config.get("enable_moe_block"):
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["top_k_experts"])
     if "num_experts_per_tok" in config:
         writer.add_expert_count(config.get("num_local_experts") or config.get("num_experts") or config["n_routed_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -128,6 +138,9 @@ def write(name):
         tensors = delta_net(tensors, config)
     if "kv_lora_rank" in config:
         tensors = latent(tensors, config)
+    if is_gemma4:
+        tensors = gemma4(tensors, load_file(folder / "model.safetensors"))
+        writer.add_tensor("rope_freqs.weight", unrotated(config))
     for source, tensor in sorted(tensors.items()):
         if architecture in LIKE_LLAMA and re.search(r"\.(q|k)_proj\.", source):
             tensor = interleaved(tensor, heads if ".q_proj." in source else config["num_key_value_heads"])
@@ -135,6 +148,8 @@ def write(name):
         source = source.replace("expert_bias.weight", "expert_bias.bias")
         source = source.replace("e_score_correction_bias.weight", "e_score_correction.bias")
         target = names.get_name(source, try_suffixes=(".weight", ".bias"))
+        scaled = GEMMA4_SCALES.get(source.removesuffix(".weight").split(".", 3)[-1])
+        target = f"blk.{source.split('.')[2]}.{scaled}.scale" if scaled else target
         norm = source.split(".")[-2]
         if config["model_type"] == "glm4" and norm in GLM4_NORMS:
             target = f"blk.{source.split('.')[2]}.{GLM4_NORMS[norm]}.weight"
@@ -154,6 +169,41 @@ def write(name):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_gemma4(writer, config):
+    """Layers that attend to all tokens have keys of their own, and layers without a cache a wider MLP."""
+    slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+    own = len(slides) - config["num_kv_shared_layers"]
+    wider = 2 if config.get("use_double_wide_mlp") else 1
+    writer.add_feed_forward_length([config["intermediate_size"] * (1 if layer < own else wider) for layer in range(len(slides))])
+    counts = config["num_key_value_heads"], config.get("num_global_key_value_heads")
+    writer.add_head_count_kv([counts[not slid] for slid in slides] if counts[1] else counts[0])
+    writer.add_key_length(config["global_head_dim"])
+    writer.add_value_length(config["global_head_dim"])
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count(config["global_head_dim"])
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(slides)
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def gemma4(tensors, folder):
+    """Experts' gate and up stay in one stack."""
+    found = {name: tensor for name, tensor in tensors.items() if not re.search(r"\.experts\.(gate|up)_proj\.", name)}
+    return found | {f"{name}.weight": tensor for name, tensor in folder.items() if name.endswith("gate_up_proj")}
+
+
+def unrotated(config):
+    """Divisors of the frequencies of layers that attend to all tokens: so large that no other pair is rotated."""
+    pairs = config["global_head_dim"] // 2
+    rotated = int(config["rope_parameters"]["full_attention"]["partial_rotary_factor"] * pairs)
+    return np.array([1.0] * rotated + [1e30] * (pairs - rotated), dtype=np.float32)
 
 
 def lfm2_feed_forward(config):

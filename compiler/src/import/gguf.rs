@@ -32,6 +32,7 @@ mod tensor_type;
 mod value;
 
 mod config;
+mod gemma4;
 mod keys;
 mod rope;
 

@@ -6,10 +6,10 @@
 use serde_json::{Map, Value as Json, json};
 use unicorn_artifact::TokenizerSection;
 
+use super::gemma4;
 use super::keys::{Architecture, Keys, object};
 use super::reader::Gguf;
 use super::rope::{self, RopeShape};
-use super::value::Value;
 use crate::error::{CompileError, Result};
 
 /// Makes the config.json; `tokenizer` gives its token ids.
@@ -30,7 +30,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         "model_type": model_type,
         "vocab_size": embedding.shape[0],
         "hidden_size": sizes.hidden,
-        "intermediate_size": feed_forward(&keys)?,
+        "intermediate_size": feed_forward(&keys, sizes.layers)?,
         "num_hidden_layers": sizes.layers,
         "num_attention_heads": sizes.heads,
         "num_key_value_heads": sizes.kv_heads,
@@ -49,7 +49,9 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         head_dim: sizes.head_dim,
         positions: sizes.positions,
     };
-    config.extend(rope::config_fields(&keys, shape)?);
+    if architecture != Architecture::Gemma4 {
+        config.extend(rope::config_fields(&keys, shape)?);
+    }
     let own = match architecture {
         Architecture::Llama => llama_fields(gguf),
         Architecture::Mixtral => experts_fields(&keys, json!({ "hidden_act": "silu", "sliding_window": null }))?,
@@ -71,6 +73,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => delta_fields(&keys, &sizes)?,
         Architecture::Olmo2 => olmo_fields(&keys, &sizes)?,
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
+        Architecture::Gemma4 => gemma4::fields(&keys, &keys.sliding_layers(sizes.layers, GEMMA_PERIOD)?)?,
         Architecture::Glm4 => object(json!({
             "hidden_act": "silu",
             "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
@@ -89,7 +92,10 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
 }
 
 /// Width of the MLP; of one expert, where every layer has experts and the file states no width of the MLP.
-fn feed_forward(keys: &Keys) -> Result<usize> {
+fn feed_forward(keys: &Keys, layers: usize) -> Result<usize> {
+    if keys.architecture == Architecture::Gemma4 {
+        return gemma4::feed_forward(keys, layers);
+    }
     let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
     let whole = keys.size("feed_forward_length")?;
     // Where experts replace the MLP, the width is theirs.
@@ -353,13 +359,16 @@ fn mistral3_fields(keys: &Keys, config: &mut Map<String, Json>) -> Result<Map<St
     Ok(object(json!({ "hidden_act": "silu", "sliding_window": null, "rope_parameters": rope })))
 }
 
+/// Of so many layers of Gemma 3 and 4, the last attends to all tokens.
+const GEMMA_PERIOD: usize = 6;
+
 fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     let is_gemma2 = keys.architecture == Architecture::Gemma2;
     // GGUF has no key for the scale of q·k. Only the 27B models use another one than the head's size gives, and llama.cpp
     // recognises them by their number of layers.
     let is_27b = sizes.layers == if is_gemma2 { 46 } else { 62 };
     let query_pre_attn_scalar = if is_27b { sizes.hidden / sizes.heads } else { sizes.head_dim };
-    let (default_window, default_period) = if is_gemma2 { (Some(4096), 2) } else { (None, 6) };
+    let (default_window, default_period) = if is_gemma2 { (Some(4096), 2) } else { (None, GEMMA_PERIOD) };
     let window = keys.size("attention.sliding_window")?.or(default_window);
     // Gemma 2 exports from before the keys existed have the published caps.
     let (default_attention_cap, default_final_cap) = if is_gemma2 { (Some(50.0), Some(30.0)) } else { (None, None) };
@@ -379,24 +388,10 @@ fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     Ok(fields)
 }
 
-/// The kind of each layer. A pattern is a period, of which the last layer attends to all tokens, or a bool for each layer.
+/// The kind of each layer.
 fn layer_types(keys: &Keys, layers: usize, window: Option<usize>, default_period: usize) -> Result<Vec<&'static str>> {
-    let key = keys.name("attention.sliding_window_pattern");
-    let is_sliding: Vec<bool> = match keys.gguf.value(&key) {
-        Some(Value::Array(pattern)) => pattern.values().map(|value| value == Value::Bool(true)).collect(),
-        _ => {
-            let period = keys.gguf.unsigned(&key)?.unwrap_or(default_period);
-            (0..layers).map(|layer| period > 0 && layer % period < period - 1).collect()
-        }
-    };
-    if is_sliding.len() != layers {
-        let found = is_sliding.len();
-        return Err(keys
-            .gguf
-            .malformed(format!("{key} has {found} elements, expected one for each of {layers} layers")));
-    }
     let name = |slides: bool| if slides && window.is_some() { "sliding_attention" } else { "full_attention" };
-    Ok(is_sliding.into_iter().map(name).collect())
+    Ok(keys.sliding_layers(layers, default_period)?.into_iter().map(name).collect())
 }
 
 /// The numbers that several fields are made from.
@@ -426,13 +421,17 @@ impl Sizes {
             return Err(keys.gguf.malformed(format!("{key} is {layers}, expected more than {of_them}, {further}")));
         };
         let heads = keys.required_size("attention.head_count")?;
+        let positions = keys.required_size("context_length")?;
+        if keys.architecture == Architecture::Gemma4 {
+            let [sliding, _] = gemma4::heads(keys, &keys.sliding_layers(layers, GEMMA_PERIOD)?)?;
+            return Ok(Sizes { hidden, layers, heads, kv_heads: sliding.count, head_dim: sliding.dim, positions });
+        }
         let kv_heads = match keys.architecture {
             _ if keys.architecture.is_lfm2() => keys.kv_heads_of_attention(layers)?.unwrap_or(heads),
             // Their keys are made of one latent vector.
             Architecture::DeepSeek2 => heads,
             _ => keys.size("attention.head_count_kv")?.unwrap_or(heads),
         };
-        let positions = keys.required_size("context_length")?;
         if keys.architecture == Architecture::DeepSeek2 {
             let head_dim = keys.required_size("rope.dimension_count")?;
             return Ok(Sizes { hidden, layers, heads, kv_heads, head_dim, positions });

@@ -25,6 +25,7 @@ pub enum Architecture {
     Olmo2,
     Gemma2,
     Gemma3,
+    Gemma4,
     Glm4,
     GptOss,
     Granite,
@@ -39,7 +40,7 @@ pub enum Architecture {
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 22] = [
+const ARCHITECTURES: [(&str, Architecture); 23] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -53,6 +54,7 @@ const ARCHITECTURES: [(&str, Architecture); 22] = [
     ("olmo2", Architecture::Olmo2),
     ("gemma2", Architecture::Gemma2),
     ("gemma3", Architecture::Gemma3),
+    ("gemma4", Architecture::Gemma4),
     ("glm4", Architecture::Glm4),
     ("gpt-oss", Architecture::GptOss),
     ("granite", Architecture::Granite),
@@ -88,8 +90,9 @@ impl Architecture {
         ARCHITECTURES.iter().find(|(_, architecture)| *architecture == self).expect("every architecture is listed").0
     }
 
-    pub fn is_gemma(self) -> bool {
-        matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
+    /// Norms multiply by 1 + weight, and files have the sum.
+    pub fn adds_one_to_norms(self) -> bool {
+        matches!(self, Architecture::Gemma2 | Architecture::Gemma3) || self.has_delta_nets()
     }
 
     /// The rows of q and k are ordered as llama.cpp's converter orders Llama's.
@@ -106,6 +109,7 @@ impl Architecture {
                 | Architecture::Qwen3Next
                 | Architecture::Qwen35Moe
                 | Architecture::Olmoe
+                | Architecture::Gemma4
                 | Architecture::GptOss
                 | Architecture::Lfm2Moe
                 | Architecture::DeepSeek2
@@ -149,6 +153,7 @@ impl Architecture {
             Architecture::Olmo2 => ("Olmo2ForCausalLM", "olmo2"),
             Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
             Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
+            Architecture::Gemma4 => ("Gemma4ForCausalLM", "gemma4_text"),
             Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
             Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
             Architecture::Granite => ("GraniteForCausalLM", "granite"),
@@ -163,7 +168,7 @@ impl Architecture {
 
     /// llama.cpp's value where the metadata has none.
     pub fn default_rope_base(self) -> f64 {
-        if self == Architecture::Gemma3 { 1_000_000.0 } else { 10_000.0 }
+        if matches!(self, Architecture::Gemma3 | Architecture::Gemma4) { 1_000_000.0 } else { 10_000.0 }
     }
 }
 
@@ -206,6 +211,25 @@ impl Keys<'_> {
         let number = |value: Value| value.as_unsigned().and_then(|value| value.try_into().ok());
         let numbers: Option<Vec<usize>> = array.values().map(number).collect();
         numbers.ok_or_else(|| self.gguf.malformed(format!("{name} has an element that is no whole number from 0 on")))
+    }
+
+    /// Whether each layer has a window, by a bool for each or by a period, of which the last layer has none.
+    pub fn sliding_layers(&self, layers: usize, default_period: usize) -> Result<Vec<bool>> {
+        let key = self.name("attention.sliding_window_pattern");
+        let is_sliding: Vec<bool> = match self.gguf.value(&key) {
+            Some(Value::Array(pattern)) => pattern.values().map(|value| value == Value::Bool(true)).collect(),
+            _ => {
+                let period = self.gguf.unsigned(&key)?.unwrap_or(default_period);
+                (0..layers).map(|layer| period > 0 && layer % period < period - 1).collect()
+            }
+        };
+        if is_sliding.len() != layers {
+            let found = is_sliding.len();
+            return Err(self
+                .gguf
+                .malformed(format!("{key} has {found} elements, expected one for each of {layers} layers")));
+        }
+        Ok(is_sliding)
     }
 
     /// KV heads of the layers that have any.

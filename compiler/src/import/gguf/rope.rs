@@ -168,7 +168,8 @@ impl Divisors {
 /// The tensors that become fields of config.json and not weights.
 pub const DIVISOR_TENSORS: [&str; 3] = ["rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"];
 
-fn read_divisors(keys: &Keys, name: &str, pairs: usize) -> Result<Option<Vec<f64>>> {
+/// The elements of a tensor of divisors, one a pair; `None`: the file has no such tensor.
+pub fn read_divisors(keys: &Keys, name: &str, pairs: usize) -> Result<Option<Vec<f64>>> {
     let Some(info) = keys.gguf.tensors.get(name) else { return Ok(None) };
     if info.shape != [pairs] {
         let (expected, found) = (vec![pairs], info.shape.clone());

@@ -44,11 +44,11 @@ pub fn locate(
         if wanted.is_transposed {
             expected.reverse();
         }
-        match wanted.stacked {
-            Some(experts) => expected.insert(0, experts),
-            None => expected[0] = wanted.source_rows.unwrap_or(expected[0]),
+        expected[0] = wanted.source_rows.unwrap_or(expected[0]);
+        if let Some(experts) = wanted.stacked {
+            expected.insert(0, experts);
         }
-        if expected[0] == 1 && source.shape.len() == 1 {
+        if expected[0] == 1 && expected.len() > 1 && source.shape.len() == 1 {
             // A matrix of one row is a vector there.
             expected.remove(0);
         }
@@ -71,7 +71,7 @@ pub fn locate(
         };
         places.insert(canonical.clone(), place);
     }
-    let skipped = account_for_the_rest(gguf, architecture, config.layers.len(), &places)?;
+    let skipped = account_for_the_rest(gguf, architecture, config, &places)?;
     Ok((places, skipped))
 }
 
@@ -80,9 +80,9 @@ pub fn locate(
 struct Source {
     name: String,
     first_row: usize,
-    /// Where the source has other rows than the canonical tensor: a fused projection.
+    /// Where the source, or a matrix of its stack, has other rows than the canonical tensor: a fused projection.
     source_rows: Option<usize>,
-    /// Number of experts whose matrices, each of the canonical tensor's shape, the source stacks; `None`: it is not a stack.
+    /// Number of experts whose matrices the source stacks; `None`: it is not a stack.
     stacked: Option<usize>,
     /// Whether the source's rows are columns of ours.
     is_transposed: bool,
@@ -93,17 +93,25 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
             "embed_tokens.weight" => "token_embd.weight".to_string(),
+            "embed_tokens_per_layer.weight" => "per_layer_token_embd.weight".to_string(),
+            "per_layer_model_projection.weight" => "per_layer_model_proj.weight".to_string(),
+            "per_layer_projection_norm.weight" => "per_layer_proj_norm.weight".to_string(),
             "norm.weight" if architecture.is_lfm2() => "token_embd_norm.weight".to_string(),
             "norm.weight" => "output_norm.weight".to_string(),
             "lm_head.weight" => "output.weight".to_string(),
             _ => unreachable!("{canonical} is no canonical name"),
         });
     };
-    if (part, suffix) == ("self_attn", "sinks") {
-        return whole(format!("blk.{layer}.attn_sinks.weight"));
-    }
-    if (part, suffix) == ("mlp.gate", "choice_bias") {
-        return whole(format!("blk.{layer}.exp_probs_b.bias"));
+    let renamed = match (part, suffix) {
+        ("self_attn", "sinks") => Some("attn_sinks.weight"),
+        ("mlp.gate", "choice_bias") => Some("exp_probs_b.bias"),
+        ("", "layer_scalar") => Some("layer_output_scale.weight"),
+        ("router", "scale") => Some("ffn_gate_inp.scale"),
+        ("router", "per_expert_scale") => Some("ffn_down_exps.scale"),
+        _ => None,
+    };
+    if let Some(theirs) = renamed {
+        return whole(format!("blk.{layer}.{theirs}"));
     }
     let in_layer = |part: &str| format!("blk.{layer}.{part}.{suffix}");
     if let Some(latent) = &config.latent {
@@ -119,8 +127,14 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
             (_, "down") => config.hidden_size,
             _ => experts.intermediate_size,
         };
+        let stacked = Some(experts.count);
+        let joined = in_layer("ffn_gate_up_exps");
+        if name != "down" && gguf.tensors.contains_key(joined.as_str()) {
+            let first_row = 2 * expert * rows + if name == "gate" { 0 } else { rows };
+            return Source { name: joined, first_row, source_rows: Some(2 * rows), stacked, ..Source::default() };
+        }
         let name = in_layer(&format!("ffn_{name}_exps"));
-        return Source { name, first_row: expert * rows, stacked: Some(experts.count), ..Source::default() };
+        return Source { name, first_row: expert * rows, stacked, ..Source::default() };
     }
     if let Some(part) = part.strip_prefix("linear_attn") {
         return delta_net(gguf, config, layer, part, suffix);
@@ -203,11 +217,10 @@ fn delta_net(gguf: &Gguf, config: &ModelConfig, layer: &str, part: &str, suffix:
 }
 
 fn stored_as(architecture: Architecture, canonical: &str) -> StoredAs {
-    let adds_one = architecture.is_gemma() || architecture.has_delta_nets();
     match canonical {
         _ if canonical.ends_with("linear_attn.A_log") => StoredAs::NegatedExponential,
         _ if canonical.ends_with("linear_attn.norm.weight") => StoredAs::Itself,
-        _ if adds_one && canonical.ends_with("norm.weight") => StoredAs::Plus(1.0),
+        _ if architecture.adds_one_to_norms() && canonical.ends_with("norm.weight") => StoredAs::Plus(1.0),
         _ => StoredAs::Itself,
     }
 }
@@ -237,6 +250,12 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "mlp.up_proj" => "ffn_up",
         "mlp.down_proj" => "ffn_down",
         "mlp.gate" => "ffn_gate_inp",
+        "post_feedforward_layernorm_1" => "post_ffw_norm_1",
+        "pre_feedforward_layernorm_2" => "pre_ffw_norm_2",
+        "post_feedforward_layernorm_2" => "post_ffw_norm_2",
+        "per_layer_input_gate" => "inp_gate",
+        "per_layer_projection" => "proj",
+        "post_per_layer_input_norm" => "post_norm",
         "mlp.shared_expert_gate" => "ffn_gate_inp_shexp",
         "mlp.shared_expert.gate_proj" => "ffn_gate_shexp",
         "mlp.shared_expert.up_proj" => "ffn_up_shexp",
@@ -251,10 +270,11 @@ fn expert_part(part: &str) -> Option<(usize, &str)> {
     Some((expert.parse().ok()?, name.strip_suffix("_proj")?))
 }
 
-/// `layers.3.mlp.up_proj.weight` as `3`, `mlp.up_proj`, `weight`; `None` for names outside of the layers.
+/// `layers.3.mlp.up_proj.weight` as `3`, `mlp.up_proj`, `weight`, and `layers.3.layer_scalar` with an empty part; `None` for names
+/// outside of the layers.
 fn split_layer_name(canonical: &str) -> Option<(&str, &str, &str)> {
     let (layer, rest) = canonical.strip_prefix("layers.")?.split_once('.')?;
-    let (part, suffix) = rest.rsplit_once('.')?;
+    let (part, suffix) = rest.rsplit_once('.').unwrap_or(("", rest));
     Some((layer, part, suffix))
 }
 
@@ -303,7 +323,7 @@ fn delta_row_order(
 fn account_for_the_rest(
     gguf: &Gguf,
     architecture: Architecture,
-    layers: usize,
+    config: &ModelConfig,
     places: &BTreeMap<String, TensorPlace>,
 ) -> Result<Skipped> {
     /// Vision tower and projector, where they are in the same file.
@@ -311,17 +331,21 @@ fn account_for_the_rest(
     let used: BTreeSet<&str> = places.values().map(|place| place.source_name.as_str()).collect();
     let mut skipped = Skipped::default();
     for (name, info) in &gguf.tensors {
-        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-        // After the layers come those that predict further tokens.
-        if architecture.predicts_further() && layer.is_some_and(|layer| layer >= layers) {
-            skipped.tensors += 1;
-            skipped.bytes += info.len_bytes as u64;
-            continue;
-        }
         if used.contains(name) || DIVISOR_TENSORS.contains(name) {
             continue;
         }
-        if !VISION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let in_layer = in_layer.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
+        let is_known = in_layer.is_some_and(|(layer, part)| match config.layers.len() {
+            // After the layers come those that predict further tokens.
+            layers if layer >= layers => architecture.predicts_further(),
+            // Keys and values of layers that read the cache of another.
+            _ => {
+                ["attn_k.", "attn_v.", "attn_k_norm."].iter().any(|name| part.starts_with(name))
+                    && !config.has_own_cache(layer)
+            }
+        });
+        if !is_known && !VISION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             return Err(CompileError::Unsupported {
                 what: format!("tensor {name}"),
                 detail: format!("this compiler has no use for it in a {} model", architecture.name()),

@@ -33,6 +33,7 @@ pub enum TestValue<'a> {
     Strings(&'a [&'a str]),
     Floats(&'a [f32]),
     Integers(&'a [i32]),
+    Bools(&'a [bool]),
 }
 
 impl TestFile {
@@ -163,6 +164,10 @@ impl TestValue<'_> {
             TestValue::Integers(values) => {
                 put_array_start(&mut bytes, 5, values.len());
                 values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+            }
+            TestValue::Bools(values) => {
+                put_array_start(&mut bytes, 7, values.len());
+                bytes.extend(values.iter().map(|value| u8::from(*value)));
             }
         }
         bytes

@@ -27,10 +27,13 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
     let parts = match model {
         "gpt2" => byte_level::parts(gguf, &vocabulary)?,
         "llama" => sentencepiece::parts(gguf, &vocabulary)?,
+        "gemma4" => sentencepiece::merging_parts(gguf, &vocabulary)?,
         other => {
             return Err(CompileError::Unsupported {
                 what: format!("{model_key} {other}"),
-                detail: "supported are gpt2 (byte-level BPE) and llama (SentencePiece BPE)".to_string(),
+                detail:
+                    "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE) and gemma4 (the same with merges)"
+                        .to_string(),
             });
         }
     };
@@ -105,7 +108,7 @@ fn bos_template(token: &str, id: u32) -> Json {
 /// The end-of-text tokens of the metadata, then control tokens with such a text: many files name only one of
 /// the two that a chat model may end with, and llama.cpp stops at these as well.
 fn stop_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Result<Vec<u32>> {
-    const END_TEXTS: [&str; 9] = [
+    const END_TEXTS: [&str; 11] = [
         "<|eot_id|>",
         "<|eom_id|>",
         "<|im_end|>",
@@ -113,6 +116,8 @@ fn stop_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Result
         "<|endoftext|>",
         "<|end_of_text|>",
         "<end_of_turn>",
+        "<turn|>",
+        "<|tool_response>",
         "<eos>",
         "</s>",
     ];

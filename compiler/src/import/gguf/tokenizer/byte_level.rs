@@ -45,7 +45,7 @@ fn byte_level() -> Json {
 }
 
 /// Pairs in order of their rank. `tokenizers` refuses a pair whose parts or whole are not tokens; this error also names its place.
-fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
+pub fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
     let key = "tokenizer.ggml.merges";
     let list = gguf.require(key, gguf.array(key)?)?;
     let pair = |(rank, merge): (usize, Value)| {

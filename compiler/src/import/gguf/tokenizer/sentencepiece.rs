@@ -1,15 +1,28 @@
 //! `tokenizer.ggml.model` llama: SentencePiece's BPE, where a pair is merged when its whole is a token, best score
-//! first, and characters without a token become bytes.
+//! first, and characters without a token become bytes. `gemma4`: the same with a list of merges in place of scores.
 
 use serde_json::{Value as Json, json};
 
 use super::TokenizerParts;
+use super::byte_level;
 use super::vocabulary::Vocabulary;
 use crate::error::Result;
 use crate::import::gguf::reader::Gguf;
 
 pub fn parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
     let adds_space = gguf.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    with_merges(gguf, vocabulary, adds_space, merges(gguf, vocabulary)?)
+}
+
+/// Gemma 4's tokenizer; as in llama.cpp, runs of line breaks are apart from the rest.
+pub fn merging_parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
+    let merges = byte_level::merges(gguf, vocabulary)?;
+    let pre_tokenizer = byte_level::split(r"[^\n]+|[\n]+");
+    Ok(TokenizerParts { pre_tokenizer, ..with_merges(gguf, vocabulary, false, merges)? })
+}
+
+/// The parts for these merges; `adds_space`: before a text.
+fn with_merges(gguf: &Gguf, vocabulary: &Vocabulary, adds_space: bool, merges: Vec<Json>) -> Result<TokenizerParts> {
     let escape_spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": SPACE });
     let normalizer = if adds_space {
         json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": SPACE }, escape_spaces] })
@@ -41,7 +54,7 @@ pub fn parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
             "byte_fallback": true,
             "ignore_merges": false,
             "vocab": vocabulary.to_json(),
-            "merges": merges(gguf, vocabulary)?,
+            "merges": merges,
         }),
         default_add_bos: true,
         default_bos_id: in_vocabulary(1),
@@ -151,6 +164,31 @@ mod tests {
         let tokenizer = tokenizer_of(&file);
         assert_eq!(encode(&tokenizer, "ab ab"), ["ab", "▁ab"]);
         assert_eq!(tokenizer.decode(&[13, 10], false).unwrap(), " abab");
+    }
+
+    #[test]
+    fn gemma_4_merges_by_its_list_and_never_over_a_line_break() {
+        let tokens = [
+            ("<unk>", 2),
+            ("<s>", 3),
+            ("</s>", 3),
+            ("<0xC3>", 6),
+            ("<0xA9>", 6),
+            ("▁", 1),
+            ("a", 1),
+            ("b", 1),
+            ("\n", 1),
+            ("\n\n", 1),
+            ("▁a", 1),
+            ("ab", 1),
+            ("a\n", 1),
+        ];
+        let mut file = TestFile::with_tokenizer("gemma4", &tokens);
+        file.set("tokenizer.ggml.merges", TestValue::Strings(&["\n \n", "a \n", "a b", "▁ a"]));
+        let tokenizer = tokenizer_of(&file);
+        assert_eq!(encode(&tokenizer, "ab a\n\né"), ["ab", "▁a", "\n\n", "<0xC3>", "<0xA9>"]);
+        assert_eq!(tokenizer.decode(&[11, 10, 9, 3, 4], false).unwrap(), "ab a\n\né");
+        assert!(parsed(&file).add_bos);
     }
 
     #[test]
