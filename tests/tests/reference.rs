@@ -77,9 +77,11 @@ fn the_table_of_families_is_that_of_the_tests() {
 }
 
 /// Chat templates that models of an architecture come with, as in `golden/templates`.
-const TEMPLATES: [(&str, &[&str]); 11] = [
+const TEMPLATES: [(&str, &[&str]); 15] = [
     ("gemma2", &["gemma2"]),
     ("gemma3", &["gemma3"]),
+    ("gemma4", &["gemma4"]),
+    ("gptoss", &["gpt-oss"]),
     ("llama", &["llama3", "deepseek-r1"]),
     ("mistral", &["mistral", "mistral-small"]),
     ("mixtral", &["mistral"]),
@@ -87,6 +89,8 @@ const TEMPLATES: [(&str, &[&str]); 11] = [
     ("qwen2", &["qwen25", "deepseek-r1"]),
     ("qwen2moe", &["qwen25"]),
     ("qwen3", &["qwen3"]),
+    ("qwen3_5", &["qwen35"]),
+    ("qwen3_5moe", &["qwen35"]),
     ("qwen3moe", &["qwen3"]),
     ("smollm3", &["smollm3"]),
 ];
@@ -119,6 +123,9 @@ fn table_of_families() -> String {
     table
 }
 
+/// Texts around reasoning.
+const REASONING: &[&str] = &["<think>", "<|channel>thought", "<|channel|>analysis"];
+
 /// What the templates have, each checked against Jinja's own rendering.
 fn of_templates(names: &[&str]) -> String {
     let has = |parts: &[&str]| {
@@ -128,7 +135,7 @@ fn of_templates(names: &[&str]) -> String {
             parts.iter().any(|part| text.contains(part))
         })
     };
-    let kinds = [("turns", !names.is_empty()), ("tools", has(&["tools"])), ("reasoning", has(&["<think>"]))];
+    let kinds = [("turns", !names.is_empty()), ("tools", has(&["tools", "functions"])), ("reasoning", has(REASONING))];
     let found: Vec<&str> = kinds.into_iter().filter(|(_, has)| *has).map(|(kind, _)| kind).collect();
     if found.is_empty() { "–".into() } else { found.join(", ") }
 }

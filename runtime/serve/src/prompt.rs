@@ -154,8 +154,8 @@ impl PromptEncoder {
         })?;
         let mut format = template.reply_format(!request.tools.is_empty());
         // A template that always begins to reason: without reasoning, that ends at once.
-        if arguments.get("enable_thinking") == Some(&false.into()) && text.trim_end().ends_with("<think>") {
-            text += "</think>";
+        if arguments.get("enable_thinking") == Some(&false.into()) && format.ends_within_reasoning(&text) {
+            text += format.marks.closer();
         }
         if begun.is_empty() {
             format = format.behind(&text);

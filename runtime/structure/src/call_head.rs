@@ -29,6 +29,17 @@ pub(super) fn harmony_head(text: &str) -> Head<'_> {
     Head::Whole(name, before.len() + "<|message|>".len())
 }
 
+/// The same for a call of Gemma, `call:NAME{`: what its grammar matches begins with the head.
+pub(super) fn gemma_head(text: &str) -> Head<'_> {
+    const CALL: &str = "call:";
+    match text.trim_start().strip_prefix(CALL).map(|behind| behind.split_once('{')) {
+        Some(Some((name, _))) => Head::Whole(name, text.len() - text.trim_start().len()),
+        Some(None) => Head::Partial,
+        None if CALL.starts_with(text.trim_start()) => Head::Partial,
+        None => Head::Not,
+    }
+}
+
 /// `Err(true)`: the text ended before.
 fn read<'t>(rest: &mut Rest<'t>) -> Result<(&'t str, usize), bool> {
     for part in ["{", "\"name\"", ":", "\""] {
@@ -85,6 +96,16 @@ mod tests {
         assert_eq!(harmony_head("f <|constrain|>json<|message|>{"), Head::Whole("f", 30));
         assert_eq!(harmony_head("f<|message|>{"), Head::Whole("f", 12));
         assert_eq!(harmony_head("f <|constrain|>js"), Head::Partial);
+    }
+
+    #[test]
+    fn gemma_s_head_ends_with_the_brace() {
+        let text = " call:f{";
+        assert_eq!(gemma_head(text), Head::Whole("f", 1));
+        for end in 0..text.len() {
+            assert_eq!(gemma_head(&text[..end]), Head::Partial, "{end}");
+        }
+        assert_eq!(gemma_head("<tool_call|>"), Head::Not);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use crate::call_head::{Head, harmony_head, head};
+use crate::call_head::{Head, gemma_head, harmony_head, head};
 use crate::error::StructureError;
+use crate::gemma_call::{self, Mark};
 use crate::grammar::{Structure, any_object, call_grammar};
 use crate::vocabulary::Vocabulary;
 
@@ -39,6 +40,8 @@ struct Calls {
     tools: Vec<(String, Matcher)>,
     openers: Vec<&'static str>,
     is_harmony: bool,
+    /// Gemma's calls: what stands around a text.
+    mark: Option<Mark>,
     /// What was seen may be the head of a call.
     in_head: bool,
 }
@@ -58,7 +61,7 @@ impl Start {
     pub fn of_answer(format: &ReplyFormat) -> Start {
         Start(match format {
             ReplyFormat { harmony: true, .. } => vec!["<|channel|>final", "<|message|>"],
-            ReplyFormat { thinks: Some(true), .. } => vec!["</think>"],
+            ReplyFormat { thinks: Some(true), marks, .. } => vec![marks.closer()],
             _ => Vec::new(),
         })
     }
@@ -108,13 +111,20 @@ impl Constraint {
         if format.harmony {
             openers = vec!["to=functions."];
         } else if kind.is_bare() {
-            openers.push("</think>");
+            openers.push(format.marks.closer());
         }
-        let matcher = |schema: Value| vocabulary.matcher(Structure::Schema(schema).grammar(), &[]).ok();
+        let mark = kind.text_mark().map(|text| Mark { text, is_special: vocabulary.is_special(text) });
+        let matcher = |name: &str, schema: &Value| {
+            let grammar = match mark {
+                Some(mark) => gemma_call::call_grammar(&[(name, schema)], mark),
+                None => Structure::Schema(schema.clone()).grammar(),
+            };
+            vocabulary.matcher(grammar, &[]).ok()
+        };
         // A schema that llguidance does not support leaves JSON, at least.
-        let any = |schema: &Value| matcher(schema.clone()).or_else(|| matcher(any_object()));
-        let tools = schemas.iter().filter_map(|(name, schema)| Some((name.clone(), any(schema)?))).collect();
-        let calls = Calls { tools, openers, is_harmony: format.harmony, in_head: begins_bare };
+        let any = |name: &str, schema: &Value| matcher(name, schema).or_else(|| matcher(name, &any_object()));
+        let tools = schemas.iter().filter_map(|(name, schema)| Some((name.clone(), any(name, schema)?))).collect();
+        let calls = Calls { tools, openers, is_harmony: format.harmony, mark, in_head: begins_bare };
         let mut constraint = Constraint {
             vocabulary,
             matcher: None,
@@ -201,7 +211,11 @@ impl Constraint {
             calls.in_head = true;
         }
         let text = String::from_utf8_lossy(&self.seen);
-        let found = if calls.is_harmony { harmony_head(&text) } else { head(&text) };
+        let found = match calls.mark {
+            _ if calls.is_harmony => harmony_head(&text),
+            Some(_) => gemma_head(&text),
+            None => head(&text),
+        };
         let tool = match found {
             Head::Partial if text.len() < MAX_HEAD_BYTES => return,
             Head::Whole(name, at) => calls.tools.iter().find(|tool| tool.0 == name).map(|tool| (tool, at)),
@@ -229,13 +243,16 @@ impl Constraint {
             }
             return;
         }
-        let Some(at) = beginning.find('{') else { return };
+        let Some(at) = beginning.find(if calls.mark.is_some() { "call:" } else { "{" }) else { return };
         let begun = &beginning[at..];
         let of = |schema: &dyn Fn(&Value) -> Value| -> TopLevelGrammar {
             let tools: Vec<(&str, Value)> =
                 schemas.iter().map(|(name, value)| (name.as_str(), schema(value))).collect();
             let tools: Vec<(&str, &Value)> = tools.iter().map(|(name, value)| (*name, value)).collect();
-            call_grammar(&tools, key)
+            match calls.mark {
+                Some(mark) => gemma_call::call_grammar(&tools, mark),
+                None => call_grammar(&tools, key),
+            }
         };
         let matcher = |grammar| self.vocabulary.matcher(grammar, begun.as_bytes()).ok();
         let matcher = matcher(of(&Value::clone)).or_else(|| matcher(of(&|_| any_object())));
@@ -260,24 +277,30 @@ mod tests {
 
     use super::*;
 
-    /// A token for each character from the space to the tilde, a line break and a stop token.
+    /// A token for each character from the space to the tilde, a line break, a stop token and Gemma 4's mark.
     fn vocabulary() -> Arc<Vocabulary> {
         let mut tokens: Vec<String> = (b' '..=b'~').map(|byte| char::from(byte).to_string()).collect();
         tokens.push("\n".to_owned());
         let vocab: serde_json::Map<String, Value> =
             tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
-        let added = json!({"id": 96, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true});
+        let added = [(96, "<end>"), (97, MARK)].map(|(id, content)| {
+            json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true})
+        });
         let json = json!({
-            "version": "1.0", "added_tokens": [added], "normalizer": null, "post_processor": null, "pre_tokenizer": null,
+            "version": "1.0", "added_tokens": added, "normalizer": null, "post_processor": null, "pre_tokenizer": null,
             "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
         });
         let section = TokenizerSection { tokenizer_json: json.to_string(), ..TokenizerSection::default() };
-        Arc::new(Vocabulary::new(&Tokenizer::new(&section).unwrap(), 97, &[96]))
+        Arc::new(Vocabulary::new(&Tokenizer::new(&section).unwrap(), 98, &[96]))
     }
 
-    fn token(character: char) -> u32 {
-        if character == '\n' { 95 } else { character as u32 - 32 }
+    const MARK: &str = "<|\"|>";
+
+    fn tokens(text: &str) -> Vec<u32> {
+        let of_character = |character| if character == '\n' { 95 } else { character as u32 - 32 };
+        let parts: Vec<Vec<u32>> = text.split(MARK).map(|part| part.chars().map(of_character).collect()).collect();
+        parts.join(&97)
     }
 
     /// Whether a text can be written; the stop token ends it where `ends`.
@@ -286,7 +309,7 @@ mod tests {
             let allowed = constraint.allowed().unwrap().is_none_or(|mask| mask.is_allowed(token));
             allowed && constraint.observe(token).is_ok()
         };
-        text.chars().all(|character| takes(token(character))) && (!ends || takes(96))
+        tokens(text).into_iter().all(&mut takes) && (!ends || takes(96))
     }
 
     fn whole(structure: Structure) -> Constraint {
@@ -358,6 +381,65 @@ mod tests {
             "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"f\", \"arguments\": {";
         assert!(accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"city\": \"\"}}}}]"), true));
         assert!(!accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"a"), false));
+    }
+
+    #[test]
+    fn gemma_s_calls_are_written_in_their_own_syntax() {
+        let parameters = json!({"type": "object", "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "array", "items": {"type": "integer"}},
+            "inner": {"type": "object", "properties": {"on": {"type": ["boolean", "null"]}}},
+            "unit": {"enum": ["C", "F", 1]},
+        }, "required": ["city"]});
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        let gemma = |beginning: &str| {
+            let mut format = ReplyFormat::default();
+            format.tools = Some(ToolFormat::Gemma4);
+            Constraint::of_calls(vocabulary(), &[&tool], &format, beginning, false).unwrap()
+        };
+        let whole =
+            r#"<|tool_call>call:f{city:<|"|>Rome, {x<|"|>,days:[1,-20],inner:{on:null},unit:<|"|>C<|"|>}<tool_call|>"#;
+        let least = r#"<|tool_call>call:f{city:<|"|><|"|>}<tool_call|>"#;
+        assert!(accepts(gemma(""), &format!("Sure. {whole}{least} done"), true));
+        for wrong in [
+            "call:f{days",
+            "call:f{town",
+            "call:f{city:1",
+            r#"call:f{city:<|"|>a<|"|>,unit:<|"|>K"#,
+            r#"call:f{city:<|"|>a<|"|>,days:[1.5"#,
+            r#"call:f{city:<|"|>a<|"|>,inner:{on:1"#,
+            r#"call:f{city:<|"|>a<|"|>,unit:1,days"#,
+        ] {
+            assert!(!accepts(gemma(""), &format!("<|tool_call>{wrong}"), false), "{wrong}");
+        }
+        // Unknown tools are free; those that have to be called are not.
+        assert!(accepts(gemma(""), "<|tool_call>call:g{town:1}", false));
+        assert!(accepts(gemma("<|tool_call>call:f{"), r#"city:<|"|>a<|"|>}<tool_call|>"#, false));
+        assert!(!accepts(gemma("<|tool_call>call:f{"), "town", false));
+        assert!(
+            accepts(gemma("<|tool_call>call:"), r#"f{city:<|"|>a<|"|>}"#, false)
+                && !accepts(gemma("<|tool_call>call:"), "g", false)
+        );
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_or_has_no_types_leaves_any_value() {
+        for parameters in [
+            json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
+            json!({"type": "object", "properties": {"a": {"type": "odd"}, "b": {"$ref": "#/nowhere"}, "c": {"enum": [[1]]}}}),
+            json!({"type": "object"}),
+            json!(true),
+        ] {
+            let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+            let mut format = ReplyFormat::default();
+            format.tools = Some(ToolFormat::Gemma);
+            let constraint = Constraint::of_calls(vocabulary(), &[&tool], &format, "", false).unwrap();
+            let text = "<start_function_call>call:f{a:{a:{}}}<end_function_call>";
+            assert!(accepts(constraint, text, true), "{parameters}");
+            let constraint = Constraint::of_calls(vocabulary(), &[&tool], &format, "", false).unwrap();
+            let text = "<start_function_call>call:f{a:{a:<escape>x, < }<escape>}}<end_function_call>";
+            assert_eq!(accepts(constraint, text, true), !parameters.to_string().contains("\"#\""), "{parameters}");
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod constraint;
 mod vocabulary;
 
 mod call_head;
+mod gemma_call;
 mod grammar;
 
 mod gbnf;

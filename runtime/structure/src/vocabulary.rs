@@ -45,6 +45,11 @@ impl Vocabulary {
         self.tokens.get(token as usize).map(|token| token.bytes.as_slice()).unwrap_or_default()
     }
 
+    /// Whether `text` is the name of a special token.
+    pub(crate) fn is_special(&self, text: &str) -> bool {
+        self.tokens.iter().any(|token| token.is_special && token.bytes == text.as_bytes())
+    }
+
     /// A matcher of texts that begin with `begun`, which is there already.
     ///
     /// # Errors

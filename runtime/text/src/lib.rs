@@ -47,7 +47,7 @@ pub use continuation::Continuation;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use output::{EndReason, OutputText, Piece, StopConditions};
-pub use reply::{Delta, ReplyFormat, ReplyParser, ToolFormat};
+pub use reply::{Delta, ReasoningMarks, ReplyFormat, ReplyParser, ToolFormat};
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;
 pub use token_sampler::{AnswerConstraint, TokenSampler};

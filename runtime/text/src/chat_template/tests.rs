@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::reply::ToolFormat;
+use crate::reply::{ReasoningMarks, ToolFormat};
 
 const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}\
     {% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}\
@@ -336,5 +336,10 @@ fn the_format_of_replies_follows_from_the_template() {
     assert_eq!(format("{{ tools }}<tool_call></think>", true).tools, Some(ToolFormat::Hermes));
     assert_eq!(format("{{ tools }}</think>", false).thinks, Some(false));
     assert_eq!(format("{{ tools }}[TOOL_CALLS]", true).tools, Some(ToolFormat::Mistral));
+    let gemma = format("{{ tools }}<|tool_call><channel|>", true);
+    assert_eq!(
+        (gemma.tools, gemma.thinks, gemma.marks),
+        (Some(ToolFormat::Gemma4), Some(false), ReasoningMarks::ThoughtChannel)
+    );
     assert!(format("<|channel|>", false).harmony);
 }

@@ -4,12 +4,43 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplyFormat {
-    /// `Some`: text between `<think>` and `</think>` is reasoning. `Some(true)`: the prompt ends within it.
+    /// `Some`: text between the marks is reasoning. `Some(true)`: the prompt ends within it.
     pub thinks: Option<bool>,
+    /// The marks around reasoning.
+    pub marks: ReasoningMarks,
     /// `Some`: the reply may call tools, in this format.
     pub tools: Option<ToolFormat>,
     /// The reply is made of harmony's channels, whatever else is set.
     pub harmony: bool,
+}
+
+/// What stands around reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReasoningMarks {
+    /// `<think>` and `</think>`.
+    #[default]
+    Think,
+    /// Gemma 4: `<|channel>thought`, with a line break, and `<channel|>`.
+    ThoughtChannel,
+}
+
+impl ReasoningMarks {
+    /// The text that reasoning begins with.
+    pub fn opener(self) -> &'static str {
+        match self {
+            ReasoningMarks::Think => "<think>",
+            ReasoningMarks::ThoughtChannel => "<|channel>thought\n",
+        }
+    }
+
+    /// The text that it ends with.
+    pub fn closer(self) -> &'static str {
+        match self {
+            ReasoningMarks::Think => "</think>",
+            ReasoningMarks::ThoughtChannel => "<channel|>",
+        }
+    }
 }
 
 /// How a family of models writes its calls of tools.
@@ -25,6 +56,8 @@ pub enum ToolFormat {
     Mistral,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
     Gemma,
+    /// Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>`.
+    Gemma4,
     /// For a model whose template has no tools: the system message requests `{"name": …, "arguments": {…}}`.
     Json,
 }
@@ -34,30 +67,48 @@ impl ReplyFormat {
     pub(crate) fn of_template(template: &str, reads_tools: bool, has_tools: bool) -> ReplyFormat {
         let has = |text: &str| template.contains(text);
         if has("<|channel|>") {
-            return ReplyFormat { thinks: None, tools: has_tools.then_some(ToolFormat::Json), harmony: true };
+            let tools = has_tools.then_some(ToolFormat::Json);
+            return ReplyFormat { tools, harmony: true, ..ReplyFormat::default() };
         }
         let format = match () {
             () if !reads_tools => ToolFormat::Json,
             () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
             () if has("<tool_call>") => ToolFormat::Hermes,
             () if has("<start_function_call>") => ToolFormat::Gemma,
+            () if has("<|tool_call>") => ToolFormat::Gemma4,
             () if has("<|python_tag|>") || has("ipython") || has("<|python_start|>") => ToolFormat::Llama,
             () => ToolFormat::Json,
         };
-        ReplyFormat { thinks: has("</think>").then_some(false), tools: has_tools.then_some(format), harmony: false }
+        let found =
+            [ReasoningMarks::Think, ReasoningMarks::ThoughtChannel].into_iter().find(|marks| has(marks.closer()));
+        ReplyFormat {
+            thinks: found.map(|_| false),
+            marks: found.unwrap_or_default(),
+            tools: has_tools.then_some(format),
+            harmony: false,
+        }
     }
 
     /// The format of a reply behind `prompt`, which may end within the reasoning.
     pub fn behind(self, prompt: &str) -> ReplyFormat {
-        let thinks = self.thinks.map(|thinks| thinks || prompt.trim_end().ends_with("<think>"));
+        let thinks = self.thinks.map(|thinks| thinks || self.ends_within_reasoning(prompt));
         ReplyFormat { thinks, ..self }
+    }
+
+    /// Whether `prompt` ends where reasoning has begun.
+    pub fn ends_within_reasoning(&self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.marks.opener().trim_end())
     }
 
     /// The text that a call begins with, up to the first of the arguments of the tool `name`, or without one, up to the name: a reply
     /// that begins so has to be a call.
     pub fn call_beginning(&self, name: Option<&str>) -> Option<String> {
         let arguments = |key: &str| name.map(|name| format!("{name}\", \"{key}\": {{")).unwrap_or_default();
-        let thought = if self.thinks == Some(true) { "</think>\n\n" } else { "" };
+        let thought = match (self.thinks, self.marks) {
+            (Some(true), ReasoningMarks::Think) => "</think>\n\n",
+            (Some(true), marks) => marks.closer(),
+            _ => "",
+        };
         let call = match (self.harmony, self.tools?) {
             (true, _) => {
                 let behind = name.map(|name| format!("{name} <|constrain|>json<|message|>{{")).unwrap_or_default();
@@ -66,9 +117,9 @@ impl ReplyFormat {
             (_, ToolFormat::Hermes) => format!("<tool_call>\n{{\"name\": \"{}", arguments("arguments")),
             (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
             (_, ToolFormat::Mistral) => format!("[TOOL_CALLS][{{\"name\": \"{}", arguments("arguments")),
-            (_, ToolFormat::Gemma) => {
+            (_, format @ (ToolFormat::Gemma | ToolFormat::Gemma4)) => {
                 let behind = name.map(|name| format!("{name}{{")).unwrap_or_default();
-                format!("<start_function_call>call:{behind}")
+                format!("{}call:{behind}", format.openers()[0])
             }
             (_, ToolFormat::Json) => format!("{{\"name\": \"{}", arguments("arguments")),
         };
@@ -89,6 +140,7 @@ impl ToolFormat {
             ToolFormat::Llama => &["<|python_tag|>", "<|python_start|>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
             ToolFormat::Gemma => &["<start_function_call>"],
+            ToolFormat::Gemma4 => &["<|tool_call>"],
             ToolFormat::Json => &[],
         }
     }
@@ -99,7 +151,17 @@ impl ToolFormat {
             ToolFormat::Hermes => &["</tool_call>"],
             ToolFormat::Llama => &["<|python_end|>", "<|eom_id|>"],
             ToolFormat::Gemma => &["<end_function_call>"],
+            ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
             ToolFormat::Mistral | ToolFormat::Json => &[],
+        }
+    }
+
+    /// The text on both sides of a text in Gemma's calls; `None`: arguments are written otherwise.
+    pub fn text_mark(self) -> Option<&'static str> {
+        match self {
+            ToolFormat::Gemma => Some("<escape>"),
+            ToolFormat::Gemma4 => Some("<|\"|>"),
+            _ => None,
         }
     }
 

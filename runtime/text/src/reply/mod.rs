@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! text ──► ReplyParser ── pending: text that may be a part of a marker
-//!             │  by ReplyFormat: think tags, and the ToolFormat that the chat template was made for
+//!             │  by ReplyFormat: marks of reasoning, and the ToolFormat that the chat template was made for
 //!             ├─ json_call: {"name": …, "arguments": {…}}, streamed from the first byte of the arguments
-//!             ├─ pythonic, tagged: calls that are read once they are whole
+//!             ├─ pythonic, tagged, gemma: calls that are read once they are whole
 //!             └─ harmony: channels instead of markers
 //!             ▼
 //!          Delta: what is new
@@ -14,6 +14,7 @@
 //! its parts. Every parser takes time in proportion to the text, however it is cut.
 
 mod format;
+mod gemma;
 mod harmony;
 mod json_call;
 mod json_scan;
@@ -22,7 +23,7 @@ mod pending;
 mod pythonic;
 mod tagged;
 
-pub use format::{ReplyFormat, ToolFormat};
+pub use format::{ReasoningMarks, ReplyFormat, ToolFormat};
 pub use parser::ReplyParser;
 
 /// What is new of a reply. Texts are never empty.

@@ -3,11 +3,11 @@
 use serde_json::{Map, Value};
 
 use super::Delta;
-use super::format::{ReplyFormat, ToolFormat};
+use super::format::{ReasoningMarks, ReplyFormat, ToolFormat};
 use super::harmony::{self, Harmony};
 use super::json_call::{JsonCall, Part};
 use super::pending::Pending;
-use super::{pythonic, tagged};
+use super::{gemma, pythonic, tagged};
 
 /// Reads the text of one reply, piece by piece.
 ///
@@ -25,6 +25,7 @@ pub struct ReplyParser {
     pending: Pending,
     state: State,
     thinks: bool,
+    marks: ReasoningMarks,
     tools: Option<ToolFormat>,
     /// Names of the tools.
     names: Vec<String>,
@@ -70,9 +71,6 @@ enum Whole {
     Name,
 }
 
-const THINK: &str = "<think>";
-const THINK_END: &str = "</think>";
-
 impl ReplyParser {
     /// A parser for a reply in `format` that may call tools of these names.
     pub fn new(format: &ReplyFormat, tools: impl IntoIterator<Item = impl Into<String>>) -> ReplyParser {
@@ -85,6 +83,7 @@ impl ReplyParser {
             pending: Pending::default(),
             state,
             thinks: format.thinks.is_some(),
+            marks: format.marks,
             tools: format.tools,
             names: tools.into_iter().map(Into::into).collect(),
             n_calls: 0,
@@ -138,7 +137,7 @@ impl ReplyParser {
         match &mut self.state {
             State::Start => self.start(at_end),
             State::Reasoning => {
-                let (text, ended) = self.pending.take_until(&[THINK_END]);
+                let (text, ended) = self.pending.take_until(&[self.marks.closer()]);
                 add_text(deltas, text, Delta::Reasoning);
                 if ended.is_some() {
                     self.state = State::Start;
@@ -182,11 +181,11 @@ impl ReplyParser {
         if text.is_empty() {
             return false;
         }
-        let may_begin = |marker: &str| marker.starts_with(text) && !at_end;
-        if self.thinks && (text.starts_with(THINK) || may_begin(THINK)) {
-            if text.starts_with(THINK) {
+        let (opener, may_begin) = (self.marks.opener(), |marker: &str| marker.starts_with(text) && !at_end);
+        if self.thinks && (text.starts_with(opener) || may_begin(opener)) {
+            if text.starts_with(opener) {
                 self.pending.take_space();
-                self.pending.take(THINK.len());
+                self.pending.take(opener.len());
                 self.state = State::Reasoning;
                 return true;
             }
@@ -229,7 +228,7 @@ impl ReplyParser {
                 return true;
             }
             (ToolFormat::Hermes, '<') => whole(Whole::Function),
-            (ToolFormat::Gemma, 'c') => whole(Whole::Gemma),
+            (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma),
             (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name),
             _ => {
                 self.no_call(String::new(), deltas);
@@ -305,7 +304,10 @@ impl ReplyParser {
         let calls = match kind {
             Whole::Pythonic => pythonic::calls(text),
             Whole::Function => tagged::function(text).map(|call| vec![call]),
-            Whole::Gemma => tagged::gemma(text).map(|call| vec![call]),
+            Whole::Gemma => {
+                let mark = self.tools.and_then(ToolFormat::text_mark);
+                mark.and_then(|mark| gemma::call(text, mark)).map(|call| vec![call])
+            }
             Whole::Name => None,
         };
         let is_tool = |(name, _): &(String, Map<String, Value>)| self.names.contains(name);

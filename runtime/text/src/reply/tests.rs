@@ -101,6 +101,24 @@ fn gemma_calls_have_a_syntax_of_their_own() {
 }
 
 #[test]
+fn gemma_4_thinks_on_a_channel_and_marks_texts_with_a_token() {
+    let format =
+        ReplyFormat { thinks: Some(false), marks: ReasoningMarks::ThoughtChannel, ..tools(ToolFormat::Gemma4) };
+    let call = r#"<|tool_call>call:add{a:<|"|>x, {y<|"|>,b:{c:[1,<|"|>z<|"|>,{}],d:null}}<tool_call|>"#;
+    let arguments = r#"{"a":"x, {y","b":{"c":[1,"z",{}],"d":null}}"#;
+    let text = format!("<|channel>thought\nHm.<channel|>{call}{call}<|tool_response>");
+    assert_eq!(whole(&format, &text), reply("Hm.", "", &[("add", arguments), ("add", arguments)]));
+    assert_eq!(whole(&format, "<|channel>thought\n<channel|>Yes."), reply("", "Yes.", &[]));
+    assert_eq!(whole(&format, "<|channel>other"), reply("", "<|channel>other", &[]));
+    assert_eq!(
+        whole(&format, r#"<|tool_call>call:get_weather{}<tool_call|>"#),
+        reply("", "", &[("get_weather", "{}")])
+    );
+    assert_eq!(format.clone().behind("<|turn>model\n<|channel>thought\n").thinks, Some(true));
+    assert_eq!(format.call_beginning(Some("add")).as_deref(), Some("<|tool_call>call:add{"));
+}
+
+#[test]
 fn harmony_s_channels_are_reasoning_calls_and_content() {
     let format = ReplyFormat { harmony: true, ..ReplyFormat::default() };
     let thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
@@ -140,6 +158,9 @@ fn what_only_looks_like_a_call_is_content() {
         (ToolFormat::Hermes, r#"<tool_call>{"name": 1}"#),
         (ToolFormat::Mistral, "[TOOL_CALLS]unknown[ARGS]{}"),
         (ToolFormat::Gemma, "<start_function_call>call:add{a"),
+        (ToolFormat::Gemma4, r#"<|tool_call>call:add{a:<|"|>open}"#),
+        (ToolFormat::Gemma4, "<|tool_call>call:add{a:1 b:2}x"),
+        (ToolFormat::Gemma4, "<|tool_call>call:unknown{}"),
     ] {
         assert_eq!(whole(&tools(format), text), reply("", text, &[]));
     }
@@ -186,6 +207,11 @@ fn part() -> impl Strategy<Value = &'static str> {
         "call:add{",
         "<escape>",
         "<end_function_call>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|\"|>",
+        "<|channel>thought\n",
+        "<channel|>",
         "<|channel|>",
         "<|message|>",
         "<|end|>",
@@ -210,10 +236,11 @@ proptest! {
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Llama), Some(ToolFormat::Mistral),
-            Some(ToolFormat::Gemma), Some(ToolFormat::Json)]),
+            Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+        marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel]),
         harmony in any::<bool>(),
     ) {
-        let format = ReplyFormat { thinks, tools, harmony };
+        let format = ReplyFormat { thinks, marks, tools, harmony };
         whole(&format, &parts.concat());
     }
 }
@@ -227,6 +254,7 @@ fn a_long_reply_takes_time_in_proportion() {
         (tools(ToolFormat::Hermes), format!("<tool_call><function=add>{}", letters("<"))),
         (tools(ToolFormat::Llama), format!("[add(a=\"{}", letters(")"))),
         (ReplyFormat { thinks: Some(true), ..ReplyFormat::default() }, letters("</thin")),
+        (tools(ToolFormat::Gemma4), format!("<|tool_call>call:add{{a:{}", letters("["))),
     ] {
         let letters = text.as_bytes().iter().map(|letter| char::from(*letter).to_string());
         read(&format, letters);
