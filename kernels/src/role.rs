@@ -18,6 +18,8 @@ pub enum Role {
     StepState,
     /// The packed matrix.
     Weights,
+    /// The packed matrices behind those: this part of a stack, of which `Weights` is part 0.
+    WeightsPart(u8),
     /// The activation that is read.
     Input,
     /// The same, read four elements at a time.
@@ -125,6 +127,8 @@ impl Role {
                 | Role::InputQuads
                 | Role::InputFixedSums
                 | Role::QuantizedInput
+                | Role::Routes
+                | Role::MadeRoutes
                 | Role::Residual
                 | Role::Output
                 | Role::OutputQuads
@@ -194,7 +198,7 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
             Role::Step | Role::StepState => ("step", "Step"),
-            Role::Weights => ("weights", "array<vec4<u32>>"),
+            Role::Weights | Role::WeightsPart(_) => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
             Role::InputQuads => ("input", "array<vec4<f32>>"),
             Role::QuantizedInput => ("codes", "array<vec4<u32>>"),
@@ -244,7 +248,8 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
         let access = if binding.writes || guarded.contains(&binding.role) { "read_write" } else { "read" };
         let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums);
         let coherent = if is_exchanged || is_coherent(binding.role) { " @coherent" } else { "" };
-        format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}: {kind};\n")
+        let part = if let Role::WeightsPart(part) = binding.role { format!("_{part}") } else { String::new() };
+        format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}{part}: {kind};\n")
     };
     bindings.iter().enumerate().map(declare).collect()
 }

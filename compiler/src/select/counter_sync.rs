@@ -1,6 +1,6 @@
 //! Which dispatches of a step follow one another without a barrier (`unicorn_kernels::counter_sync`).
 
-use unicorn_kernels::{KernelSpec, counter_sync};
+use unicorn_kernels::{ActivationFormat, KernelSpec, counter_sync};
 
 use super::{KernelDispatch, Operand};
 
@@ -13,7 +13,7 @@ pub fn synchronize(dispatches: &mut [KernelDispatch]) {
     }
     let mut can_wait: Vec<bool> = dispatches
         .iter_mut()
-        .map(|dispatch| !dispatch.is_next_part && dispatch.spec.counter_sync().is_some())
+        .map(|dispatch| !dispatch.is_next_part && pays(dispatch) && dispatch.spec.counter_sync().is_some())
         .collect();
     can_wait.push(false);
     let mut is_any_counted = false;
@@ -33,5 +33,15 @@ pub fn synchronize(dispatches: &mut [KernelDispatch]) {
     {
         sample.counter_sync = true;
         operands.push(Operand::SyncCounterSlots);
+    }
+}
+
+/// Whether waiting by counters is faster than a barrier. Loads of what another dispatch of the step has written pass by the nearest
+/// cache then, and kernels that read it more than once lose more by that in many rows than they gain.
+fn pays(dispatch: &KernelDispatch) -> bool {
+    match &dispatch.spec {
+        KernelSpec::Route(_) | KernelSpec::ExpertSum(_) => dispatch.rows == 1,
+        KernelSpec::MatMul(spec) if spec.input == ActivationFormat::F32 || spec.experts.is_some() => dispatch.rows == 1,
+        _ => true,
     }
 }

@@ -5,7 +5,7 @@ use unicorn_kernels::expert_rows::{ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::ExpertSumSpec;
 use unicorn_kernels::gemm::{GemmSpec, GemmTile, Product};
 use unicorn_kernels::layout::TILE_ROWS;
-use unicorn_kernels::matmul::{ExpertsSpec, MatMulSpec, MatMulTile};
+use unicorn_kernels::matmul::{ExpertsSpec, MAX_PARTS, MatMulSpec, MatMulTile};
 use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
 use unicorn_kernels::route::RouteSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Number, Precision, Role, WeightLayout};
@@ -53,6 +53,7 @@ impl Selector<'_> {
             scaled: scale.is_some(),
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
+            counter_sync: false,
         };
         self.push(node, KernelSpec::Route(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(input),
@@ -152,6 +153,7 @@ impl Selector<'_> {
             chosen: value.rows_per_token,
             stride: self.stride_of(input),
             routes_stride: self.stride_of(routes),
+            counter_sync: false,
         };
         self.push(node, KernelSpec::ExpertSum(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(input),
@@ -161,7 +163,7 @@ impl Selector<'_> {
         self.quantize(node, out);
     }
 
-    /// One dispatch for each part of the stack; workgroups of a row whose expert is in another part end at once.
+    /// One dispatch for the stack, or for each part of it; then workgroups of a row whose expert is in another part end at once.
     pub(super) fn expert_matmul(&mut self, node: &FusedNode) {
         let FusedOp::ExpertMatMul { input, routes, matrix, bias, out, .. } = node.op else {
             unreachable!("called for experts")
@@ -177,13 +179,17 @@ impl Selector<'_> {
             ActivationFormat::F32 => Operand::Value(input),
             _ => Operand::Encoded(input),
         };
-        for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
-            let spec = self.expert_kernel(node, id, by_expert, encodes);
+        let parts = self.weights.matrix(matrix);
+        let bound = if self.binds_whole_stacks(parts, node, by_expert) { parts.len() } else { 1 };
+        for (part, ids) in parts.chunks(bound).enumerate() {
+            let spec = self.expert_kernel(node, ids, by_expert, encodes);
             // As many experts as the rows choose in total, at most all: each is read about once, if it stays in the cache.
             let read = self.rows_of(out).min(experts);
-            let bytes = self.weights.get(id).len_bytes * read as u64 / experts as u64;
+            let len_bytes: u64 = ids.iter().map(|&id| self.weights.get(id).len_bytes).sum();
+            let bytes = len_bytes * read as u64 / experts as u64;
             self.push(node, spec, self.kind.rows, bytes, |role| match role {
-                Role::Weights => Operand::Weight(id),
+                Role::Weights => Operand::Weight(ids[0]),
+                Role::WeightsPart(part) => Operand::Weight(ids[usize::from(part)]),
                 Role::Bias => Operand::Weight(self.weights.vector(bias.expect("experts with biases"))),
                 Role::Routes | Role::ExpertRows => from,
                 Role::InputQuads | Role::QuantizedInput => input,
@@ -197,9 +203,24 @@ impl Selector<'_> {
         }
     }
 
-    fn expert_kernel(&self, node: &FusedNode, id: PackedId, by_expert: Option<ByExpert>, encodes: bool) -> KernelSpec {
+    /// Whether one dispatch binds every part of a stack: matmuls of integers do.
+    fn binds_whole_stacks(&self, parts: &[PackedId], node: &FusedNode, by_expert: Option<ByExpert>) -> bool {
+        let FusedOp::ExpertMatMul { input, .. } = node.op else { return false };
+        let is_matmul = by_expert.is_none_or(|by_expert| matches!(by_expert.kernel, TileKernel::MatMul));
+        let takes_parts = self.experts_input(input) != ActivationFormat::F32;
+        is_matmul && takes_parts && parts.len() <= MAX_PARTS
+    }
+
+    /// The kernel that multiplies by the matrices of `ids`, parts of a stack that follow each other.
+    fn expert_kernel(
+        &self,
+        node: &FusedNode,
+        ids: &[PackedId],
+        by_expert: Option<ByExpert>,
+        encodes: bool,
+    ) -> KernelSpec {
         let tiles = by_expert.map(|by_expert| by_expert.tiles);
-        let spec = self.expert_spec(node, id, tiles, encodes);
+        let spec = self.expert_spec(node, ids, tiles, encodes);
         let product = || Product {
             layout: spec.layout,
             input: Precision::Int8,
@@ -228,11 +249,12 @@ impl Selector<'_> {
         }
     }
 
-    fn expert_spec(&self, node: &FusedNode, id: PackedId, tiles: Option<ExpertTiles>, encodes: bool) -> MatMulSpec {
+    fn expert_spec(&self, node: &FusedNode, ids: &[PackedId], tiles: Option<ExpertTiles>, encodes: bool) -> MatMulSpec {
         let FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } = node.op else {
             unreachable!("called for experts")
         };
-        let (stack, first_row) = self.matrix(id);
+        let (stack, first_row) = self.matrix(ids[0]);
+        let rows: usize = ids.iter().map(|&id| self.matrix(id).0.rows).sum();
         let matrix = &self.graph.matrices[matrix.0];
         let expert_rows = matrix.expert_rows();
         let own = &self.graph.values[out.0];
@@ -253,7 +275,8 @@ impl Selector<'_> {
                 chosen: own.rows_per_token,
                 own_input: self.graph.values[input.0].rows_per_token > 1,
                 first: first_row / expert_rows,
-                count: stack.rows / expert_rows,
+                count: rows / expert_rows,
+                part: stack.rows / expert_rows,
                 routes_stride: self.stride_of(routes),
                 tiles,
             }),

@@ -30,6 +30,7 @@ impl Selector<'_> {
             norm_sum: step.weight.is_some(),
             fixed_sums: false,
             format: self.stored_format(step.out),
+            also_f32: false,
             lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
             counter_sync: false,
@@ -49,16 +50,17 @@ impl Selector<'_> {
     }
 
     pub(super) fn norm(&mut self, node: &FusedNode, step: &NormStep) {
-        let spec = KernelSpec::Norm(self.norm_spec(step));
+        let mut spec = self.norm_spec(step);
+        if let Some(format) = self.encoded_beside(step.out) {
+            (spec.format, spec.also_f32) = (format, true);
+        }
+        let spec = KernelSpec::Norm(spec);
         let operands = operands(&spec, |role| match role {
             Role::OutputQuads => self.value(step.out),
             Role::Encoded => Operand::Encoded(step.out),
             role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-        if let Some(format) = self.encoded_beside(step.out) {
-            self.quantize_to(node, step.out, format);
-        }
     }
 
     /// The matmul that computes this norm as its prologue: the only reader of its output, in a program where that matmul has

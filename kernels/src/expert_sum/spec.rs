@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::counter_sync;
 use crate::kernel::Kernel;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
 
 /// Parameters of one weighted sum.
@@ -17,13 +18,16 @@ pub struct ExpertSumSpec {
     pub stride: usize,
     /// Words between rows of the routes.
     pub routes_stride: usize,
+    /// Synchronises with the dispatches before and after it by counters, not by barriers: see `counter_sync`.
+    pub counter_sync: bool,
 }
 
 const WORKGROUP: usize = 64;
 
 impl Kernel for ExpertSumSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Input, Role::Routes, Role::Output])
+        let counters = self.counter_sync.then_some(Role::SyncCounters);
+        bindings([Role::Step, Role::Input, Role::Routes, Role::Output].into_iter().chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -31,13 +35,17 @@ impl Kernel for ExpertSumSpec {
     }
 
     fn wgsl(&self) -> String {
-        let values = Values::default()
+        let values = counter_sync::values(self.counter_sync, Values::default())
             .size("WIDTH", self.width)
             .size("CHOSEN", self.chosen)
             .size("STRIDE", self.stride)
             .size("ROUTES_STRIDE", self.routes_stride)
             .size("WORKGROUP", WORKGROUP)
-            .text("DECLARATIONS", declarations(&self.bindings()));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
         render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
     }
 }

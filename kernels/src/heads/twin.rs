@@ -74,6 +74,7 @@ impl HeadsSpec {
             norm_sum: true,
             fixed_sums: false,
             format: ActivationFormat::F32,
+            also_f32: false,
             lanes: 0,
             subgroup_size: 0,
             counter_sync: false,

@@ -181,7 +181,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#for tile in 0..TILES_PER_LANE
     // A lane past the last tile computes the last one again and stores nothing.
 //#if EXPERTS
-    ${declare}base_${tile} = (expert * TILES + min(${first} + ${tile}u, TILES - 1u)) * BLOCKS * BLOCK_WORDS;
+    ${declare}base_${tile} = (matrix * TILES + min(${first} + ${tile}u, TILES - 1u)) * BLOCKS * BLOCK_WORDS;
 //#else
     ${declare}base_${tile} = min(${first} + ${tile}u, TILES - 1u) * BLOCKS * BLOCK_WORDS;
 //#endif
@@ -198,11 +198,11 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 // Whether a driver leaves the first loads in front of the wait is a matter of `MatMulTile::early`.
 
 // Words and parameters of every tile for the lane's group number `ahead` behind k_group, which is number `part` of those in flight.
-//#macro load_part(declare, ahead, part)
+//#macro load_part(buffer, declare, ahead, part)
     ${declare}group_${part} = min(k_group + ${ahead * SPLIT_K}u, INPUT_GROUPS - 1u);
 //#for tile in 0..TILES_PER_LANE
 //#expand place_group("MATRIX", "${part}_${tile}", "base_${tile}", "group_${part}")
-//#expand load_group("MATRIX", "${part}_${tile}", declare, "weights", "row", "group_${part}")
+//#expand load_group("MATRIX", "${part}_${tile}", declare, buffer, "row", "group_${part}")
 //#end
 //#end
 
@@ -227,9 +227,9 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 
 // The groups of a round that begins at k_group.
-//#macro load_round(declare)
+//#macro load_round(buffer, declare)
 //#for part in 0..UNROLL
-//#expand load_part(declare, part, part)
+//#expand load_part(buffer, declare, part, part)
 //#end
 //#end
 
@@ -248,18 +248,18 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 
 // A round's groups are loaded before the first is multiplied, those of the first round in front of the wait. It takes fewer registers than
 // the other order.
-//#macro multiply_groups_in_rounds()
+//#macro multiply_groups_in_rounds(buffer)
 //#expand place_tiles("let ", "first_tile")
     var k_group = slice;
-//#if COUNTER_SYNC
-//#expand load_round("let ")
+//#if COUNTER_SYNC && !EXPERTS
+//#expand load_round(buffer, "let ")
     await_dispatch(lane);
 //#expand multiply_round(0)
     k_group += ${UNROLL * SPLIT_K}u;
 //#endif
-//#if !COUNTER_SYNC || ROUNDS > 1
+//#if !COUNTER_SYNC || EXPERTS || ROUNDS > 1
     for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * SPLIT_K}u) {
-//#expand load_round("let ")
+//#expand load_round(buffer, "let ")
 //#expand multiply_round(ROUNDS - 1)
     }
 //#endif
@@ -272,7 +272,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
     for (var run = 1u; run < ${ROUNDS}u; run++) {
 //#for part in 0..UNROLL
 //#expand multiply_part(part)
-//#expand load_part("", part + UNROLL, part)
+//#expand load_part("weights", "", part + UNROLL, part)
 //#end
         k_group += ${UNROLL * SPLIT_K}u;
     }
@@ -282,7 +282,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
     if (pass_index + 1u < PASSES) {
 //#expand place_tiles("", "first_tile + GROUP_TILES * TILES_PER_LANE")
         k_group = slice;
-//#expand load_round("")
+//#expand load_round("weights", "")
     }
 //#endif
 //#end
@@ -549,6 +549,18 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 //#end
 
+//#if EXPERTS
+// Which of the bound matrices is the expert's.
+//#macro place_matrix()
+//#if WEIGHT_PARTS > 1
+    let part_of_stack = expert / ${PART_EXPERTS}u;
+    let matrix = expert % ${PART_EXPERTS}u;
+//#else
+    let matrix = expert;
+//#endif
+//#end
+
+//#endif
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 //#if ROW_FROM_STEP
@@ -556,6 +568,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let output_row = 0u;
 //#else if BY_EXPERT
 //#expand expert_of_workgroup()
+//#expand place_matrix()
     own_rows = expert_rows[tile_at + 2u];
     let last_pair = first_pair + own_rows - 1u;
 //#for token in 0..TOKENS_PER_LANE
@@ -569,14 +582,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else if EXPERTS
     let output_row = group.x;
     let step_row = output_row / ${CHOSEN}u;
+//#if COUNTER_SYNC
+    await_dispatch(lane);
+//#endif
     if (step_row >= step.header.n_rows) {
+//#if COUNTER_SYNC
+        count_workgroup(lane);
+//#endif
         return;
     }
     // Experts before the first of this part wrap to numbers past the last.
     let expert = routes[step_row * ${ROUTES_STRIDE}u + output_row % ${CHOSEN}u] - ${FIRST_EXPERT}u;
     if (expert >= ${EXPERTS_HERE}u) {
+//#if COUNTER_SYNC
+        count_workgroup(lane);
+//#endif
         return;
     }
+//#expand place_matrix()
 //#if OWN_INPUT
     let input_row = output_row;
 //#else
@@ -605,10 +628,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // The first pass's first groups are loaded before the wait.
 //#expand place_tiles("var ", "(group.y * PASSES * GROUP_TILES + lane / (8u * SPLIT_K)) * TILES_PER_LANE")
     var k_group = slice;
-//#expand load_round("var ")
+//#expand load_round("weights", "var ")
 //#endif
 //#if PROLOGUE || !CODES
-//#if COUNTER_SYNC
+//#if COUNTER_SYNC && !EXPERTS
     await_dispatch(lane);
 //#endif
 //#if PROLOGUE
@@ -645,8 +668,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand multiply_blocks()
 //#else if PROLOGUE
 //#expand multiply_groups_rolling()
+//#else if WEIGHT_PARTS > 1
+    if (part_of_stack == 0u) {
+//#expand multiply_groups_in_rounds("weights")
+    }
+//#for other in 1..WEIGHT_PARTS
+    if (part_of_stack == ${other}u) {
+//#expand multiply_groups_in_rounds("weights_${other}")
+    }
+//#end
 //#else
-//#expand multiply_groups_in_rounds()
+//#expand multiply_groups_in_rounds("weights")
 //#endif
 //#expand add_up_slices()
 //#endif

@@ -10,5 +10,5 @@
 mod spec;
 mod twin;
 
-pub use spec::{ExpertsSpec, MatMulSpec, MatMulTile, Sharing};
+pub use spec::{ExpertsSpec, MAX_PARTS, MatMulSpec, MatMulTile, Sharing};
 pub use twin::{MatMulInputs, twin};

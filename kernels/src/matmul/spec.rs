@@ -51,8 +51,7 @@ pub struct MatMulSpec {
     pub tile: MatMulTile,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
-    /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`. Not supported for
-    /// f32 activations.
+    /// Synchronises with the dispatches before and after it by counters, without a barrier: see `counter_sync`.
     pub counter_sync: bool,
 }
 
@@ -68,6 +67,9 @@ pub struct ExpertsSpec {
     pub first: usize,
     /// Experts of the stack.
     pub count: usize,
+    /// Experts of one binding of weights: the stack is bound in parts of so many, up to `MAX_PARTS`, of which the last may have fewer.
+    /// At least `count`: it is one.
+    pub part: usize,
     /// Words between rows of the routes.
     pub routes_stride: usize,
     /// Tiles of the table (`expert_rows`) from which a workgroup takes several rows of one expert; `None`: a workgroup has one row,
@@ -75,7 +77,15 @@ pub struct ExpertsSpec {
     pub tiles: Option<ExpertTiles>,
 }
 
+/// Most parts of a stack that one kernel binds.
+pub const MAX_PARTS: usize = 4;
+
 impl ExpertsSpec {
+    /// Bindings of weights.
+    fn parts(&self) -> usize {
+        self.count.div_ceil(self.part)
+    }
+
     /// The matrix of the stack and the row of the input that give row `row` of the result; `None`: its expert is in another stack.
     pub(crate) fn matrix_and_input(&self, routes: &[u32], row: usize) -> Option<(usize, usize)> {
         let step_row = row / self.chosen;
@@ -104,6 +114,8 @@ impl ExpertsSpec {
             .count("CHOSEN", experts.map_or(0, |experts| experts.chosen))
             .count("FIRST_EXPERT", experts.map_or(0, |experts| experts.first))
             .count("EXPERTS_HERE", experts.map_or(0, |experts| experts.count))
+            .count("PART_EXPERTS", experts.map_or(1, |experts| experts.part))
+            .count("WEIGHT_PARTS", experts.map_or(1, ExpertsSpec::parts))
             .count("ROUTES_STRIDE", experts.map_or(0, |experts| experts.routes_stride));
         match tiles {
             Some(tiles) => tiles.values(values),
@@ -159,6 +171,8 @@ impl MatMulTile {
 impl Kernel for MatMulSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let mut roles = vec![Role::Step, Role::Weights];
+        let parts = self.experts.map_or(1, |experts| experts.parts());
+        roles.extend((1..parts).map(|part| Role::WeightsPart(part as u8)));
         match (&self.fused_tail, self.output) {
             (Some(_), _) => roles.extend(FusedTailSpec::roles()),
             (None, ActivationFormat::F32) => roles.push(Role::Output),
@@ -244,9 +258,9 @@ impl Kernel for MatMulSpec {
     }
 
     fn counter_sync(&mut self) -> Option<&mut bool> {
-        // Weights of experts are not known before the wait.
-        let can_wait = self.input != ActivationFormat::F32 && self.experts.is_none();
-        can_wait.then_some(&mut self.counter_sync)
+        // Tiles of rows by expert are made by a kernel that does not count.
+        let by_expert = self.experts.is_some_and(|experts| experts.tiles.is_some());
+        (!by_expert).then_some(&mut self.counter_sync)
     }
 
     fn clears(&mut self) -> Option<&mut usize> {
@@ -332,7 +346,13 @@ impl MatMulSpec {
             let rows = experts.tiles.map_or(1, |tiles| tiles.tile_rows);
             assert_eq!(tile.tokens_per_lane, rows, "a workgroup has rows of one expert");
             let is_plain = self.softcap.is_none() && self.prologue.is_none() && !self.row_from_step;
-            assert!(is_plain && self.output_first == 0 && !self.counter_sync, "experts make whole rows of all rows");
+            assert!(is_plain && self.output_first == 0, "experts make whole rows of all rows");
+            assert!(
+                experts.tiles.is_none() || !self.counter_sync,
+                "tiles of rows come from a kernel that does not count"
+            );
+            assert!(experts.parts() == 1 || self.input != ActivationFormat::F32, "parts of a stack take integers");
+            assert!((1..=MAX_PARTS).contains(&experts.parts()), "a stack has parts");
         }
         assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");
         assert!(tile.sharing == Sharing::Own || tile.split_k == 1, "neighbours work on the same block");

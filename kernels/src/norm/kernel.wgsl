@@ -36,7 +36,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for i in 0..SLOTS
 //#if ENCODE
     store_quad(row * STRIDE, quad_${i}, x_${i}, lane);
-//#else
+//#endif
+//#if !ENCODE || ALSO_F32
     if (inside_${i}) {
         output[at + quad_${i}] = x_${i};
     }

@@ -31,6 +31,8 @@ pub struct NormSpec {
     pub fixed_sums: bool,
     /// How the result is stored.
     pub format: ActivationFormat,
+    /// Whether it is stored in f32, too, for readers of both.
+    pub also_f32: bool,
     /// Invocations of a workgroup of the standalone kernel: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
@@ -41,8 +43,10 @@ pub struct NormSpec {
 
 impl Kernel for NormSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
+        let plain = self.also_f32.then_some(Role::OutputQuads);
         let counters = self.counter_sync.then_some(Role::SyncCounters);
-        bindings([Role::Step, self.format.output_role()].into_iter().chain(self.data_roles()).chain(counters))
+        let outputs = [Role::Step, self.format.output_role()].into_iter().chain(plain);
+        bindings(outputs.chain(self.data_roles()).chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -50,6 +54,7 @@ impl Kernel for NormSpec {
     }
 
     fn wgsl(&self) -> String {
+        assert!(!self.also_f32 || self.format != ActivationFormat::F32, "two formats");
         let lanes = self.lanes;
         let slots = self.format.stored_quads(self.width).div_ceil(lanes);
         let values = counter_sync::values(self.counter_sync, Values::default())
@@ -59,6 +64,7 @@ impl Kernel for NormSpec {
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", self.eps.get())
             .flag("SUBGROUPS", self.subgroup_size > 0)
+            .flag("ALSO_F32", self.also_f32)
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
         let values = self.row_values(slots, values);
         render(include_str!("kernel.wgsl"), &self.format.row_values(self.width, values))

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::counter_sync;
 use crate::kernel::Kernel;
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
 
 /// Parameters of one router.
@@ -28,6 +29,8 @@ pub struct RouteSpec {
     pub input_stride: usize,
     /// Words between rows of the routes.
     pub output_stride: usize,
+    /// Synchronises with the dispatches before and after it by counters, not by barriers: see `counter_sync`.
+    pub counter_sync: bool,
 }
 
 /// Scores of the experts of a row.
@@ -45,12 +48,15 @@ pub fn routes_width(chosen: usize) -> usize {
 }
 
 const WORKGROUP: usize = 128;
+/// Quads of experts that a lane looks at together.
+const TOGETHER: usize = 8;
 
 impl Kernel for RouteSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let scale = self.scaled.then_some(Role::ExpertScale);
         let bias = self.choice_bias.then_some(Role::ChoiceBias);
-        bindings([Role::Step, Role::Input, Role::MadeRoutes].into_iter().chain(scale).chain(bias))
+        let counters = self.counter_sync.then_some(Role::SyncCounters);
+        bindings([Role::Step, Role::Input, Role::MadeRoutes].into_iter().chain(scale).chain(bias).chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -60,8 +66,10 @@ impl Kernel for RouteSpec {
     fn wgsl(&self) -> String {
         assert!((1..=self.experts).contains(&self.chosen), "a row has experts, and no more than there are");
         assert!(!self.choice_bias || self.scores == Scores::Sigmoid, "a softmax is chosen from by its logits");
-        let values = Values::default()
+        let values = counter_sync::values(self.counter_sync, Values::default())
             .size("EXPERTS", self.experts)
+            .size("QUADS", self.experts.div_ceil(4).next_multiple_of(TOGETHER))
+            .count("TOGETHER", TOGETHER)
             .size("CHOSEN", self.chosen)
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
@@ -69,10 +77,14 @@ impl Kernel for RouteSpec {
             .number("ROUTE_FACTOR", self.factor.get())
             .flag("SIGMOID", self.scores == Scores::Sigmoid)
             .flag("CHOICE_BIAS", self.choice_bias)
-            .text("RANKED", if self.choice_bias { "ranks" } else { "logits" })
+            .number("LOWEST", f32::MIN)
             .flag("NORMALIZED", self.normalized)
             .flag("SCALED", self.scaled)
-            .text("DECLARATIONS", declarations(&self.bindings()));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
         render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
     }
 }

@@ -1,5 +1,6 @@
 //! Mixtures of experts: the router, matmuls with a matrix for each expert, the weighted sum, and the gate of a shared expert.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use unicorn_kernels::Number;
@@ -13,12 +14,13 @@ use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
 use unicorn_kernels::route::{self, RouteSpec, Scores, routes_width};
 
 use super::*;
-use tests::launch::device_register_matrices;
+use tests::launch::{Launch, device_register_matrices};
 use unicorn_spirv::target::GemmTuning;
 
 #[test]
 fn routes_are_those_of_the_twin() {
-    let target = &targets()[0];
+    let targets = targets();
+    let target = counting(&targets);
     let scores = prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
     let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), (1..5usize, scores));
     check_cases("route", 16, &cases, |&(experts, chosen, normalized, scaled, (n_rows, (scores, choice_bias))), rng| {
@@ -33,6 +35,7 @@ fn routes_are_those_of_the_twin() {
             scaled,
             input_stride: experts.next_multiple_of(32),
             output_stride: routes_width(chosen).next_multiple_of(32),
+            counter_sync: target.counter_sync && experts % 2 == 0,
         };
         let mut logits = normals(rng, n_rows * spec.input_stride);
         // Equal ones: the first is chosen.
@@ -43,7 +46,8 @@ fn routes_are_those_of_the_twin() {
         let bias = normals(rng, if choice_bias { experts } else { 0 });
         operands.extend(scaled.then(|| Operand::floats(&scale)));
         operands.extend(choice_bias.then(|| Operand::floats(&bias)));
-        let found = launch(target, KernelSpec::Route(spec.clone()), operands, n_rows).run();
+        operands.extend(spec.counter_sync.then_some(Operand::SyncCounters));
+        let found = run_twice(launch(target, KernelSpec::Route(spec.clone()), operands, n_rows), spec.counter_sync);
         for row in 0..n_rows {
             let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &scale, &bias);
             let row = &found[&0][row * spec.output_stride..][..spec.output_stride];
@@ -52,6 +56,19 @@ fn routes_are_those_of_the_twin() {
             assert!(row[2 * chosen..].iter().all(|&word| word == POISON.to_bits()), "{spec:?}");
         }
     });
+}
+
+/// A target whose dispatches wait for each other by counters, if there is one.
+fn counting(targets: &[Target]) -> &Target {
+    targets.iter().find(|target| target.counter_sync).unwrap_or(&targets[0])
+}
+
+/// Runs a step; with counters, twice, so that the second time waits for the first.
+fn run_twice(mut launch: Launch, counter_sync: bool) -> BTreeMap<usize, Vec<u32>> {
+    if counter_sync {
+        launch.steps.push(launch.steps[0].clone());
+    }
+    launch.run()
 }
 
 /// Whatever the router's logits are, what reads the routes stays inside the stack.
@@ -67,6 +84,7 @@ fn logits_that_are_no_numbers_choose_experts_that_exist() {
         scaled: false,
         input_stride: 32,
         output_stride: 32,
+        counter_sync: false,
     };
     let logits = [[f32::NAN; 32], [f32::INFINITY; 32], [f32::NEG_INFINITY; 32]].concat();
     let operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words: 96 }];
@@ -116,16 +134,25 @@ fn rows_by_expert_are_those_of_the_twin() {
 
 #[test]
 fn expert_sums_are_those_of_the_twin() {
-    let target = &targets()[0];
+    let targets = targets();
+    let target = counting(&targets);
     check_cases("expert sum", 3, &(1..300usize, 1..9usize, 1..5usize), |&(width, chosen, n_rows), rng| {
         let stride = width.next_multiple_of(32);
-        let spec = ExpertSumSpec { width, chosen, stride, routes_stride: 32 };
+        let spec = ExpertSumSpec {
+            width,
+            chosen,
+            stride,
+            routes_stride: 32,
+            counter_sync: target.counter_sync && width % 2 == 0,
+        };
         let input = normals(rng, n_rows * chosen * stride);
         let routes = routes(rng, 0..8, [n_rows, chosen, 32]);
         let words = n_rows * stride;
-        let operands =
+        let mut operands =
             vec![Operand::Step, Operand::floats(&input), Operand::words(&routes), Operand::Out { id: 0, words }];
-        let found = launch(target, KernelSpec::ExpertSum(spec.clone()), operands, n_rows).run();
+        operands.extend(spec.counter_sync.then_some(Operand::SyncCounters));
+        let kernel = KernelSpec::ExpertSum(spec.clone());
+        let found = run_twice(launch(target, kernel, operands, n_rows), spec.counter_sync);
         let mut expected = vec![POISON; words];
         for row in 0..n_rows {
             let weights = floats(&routes[row * 32 + chosen..][..chosen]);
@@ -165,9 +192,9 @@ fn matmuls_of_experts() {
         let shape = (1..5usize, 1..20usize, select(formats), prop::option::of(activations()), any::<bool>());
         // Rows of a tile; 1: each row by itself.
         let tile_rows = select(vec![1, 2, 4, 8]);
-        let experts = (1..5usize, 1..12usize, 0..3usize, 1..4usize, tile_rows);
+        let experts = (1..5usize, 1..12usize, 0..3usize, 1..8usize, 1..5usize, tile_rows);
         let name = format!("experts, integers {is_integer}, {}", target.name);
-        check_cases(&name, 5, &(shape, experts), |(shape, (chosen, n_rows, first, count, tile_rows)), rng| {
+        check_cases(&name, 5, &(shape, experts), |(shape, (chosen, n_rows, first, count, parts, tile_rows)), rng| {
             let &(tile_pairs, quads, format, activation, own_input) = shape;
             let act_mul = activation.is_some();
             // Without gate and up, the last tile of an expert may be incomplete.
@@ -185,9 +212,12 @@ fn matmuls_of_experts() {
                     own_input,
                     first: *first,
                     count: *count,
+                    // Only integers are multiplied by a stack in parts.
+                    part: if is_integer { count.div_ceil(*parts) } else { *count },
                     routes_stride: 32,
                     tiles: (*tile_rows > 1).then(|| tiles(n_rows * chosen, first + count, *tile_rows)),
                 }),
+                counter_sync: target.counter_sync && *tile_rows == 1 && rows % 3 == 0,
                 tile: MatMulTile {
                     tokens_per_lane: *tile_rows,
                     tiles_per_lane: if act_mul { 2 } else { 1 },
@@ -266,6 +296,7 @@ fn gemms_of_experts() {
                 own_input,
                 first,
                 count,
+                part: count,
                 routes_stride: 32,
                 tiles: Some(tiles(n_rows * chosen, first + count, step_rows)),
             }),
@@ -342,18 +373,21 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
     let bias = biases(rng, &experts, spec.layout.rows, spec.bias);
     let words = n_rows * experts.chosen * spec.output_stride;
     let kernel = KernelSpec::MatMul(spec.clone());
+    let parts: Vec<&[u8]> = weights.chunks(weights.len() / experts.count * experts.part).collect();
     let operand = |role| match role {
         Role::Step => Operand::Step,
-        Role::Weights => Operand::Bytes(weights.clone()),
+        Role::Weights => Operand::Bytes(parts[0].to_vec()),
+        Role::WeightsPart(part) => Operand::Bytes(parts[usize::from(part)].to_vec()),
         Role::Output | Role::Encoded => Operand::Out { id: 0, words },
         Role::InputQuads | Role::QuantizedInput => Operand::words(&input),
         Role::Routes => Operand::words(&routes),
         Role::ExpertRows => Operand::words(&table(&experts, &routes, n_rows)),
         Role::Bias => Operand::floats(&bias),
+        Role::SyncCounters => Operand::SyncCounters,
         other => panic!("a matmul of experts has no {other:?}"),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
-    let found = launch(target, kernel, operands, n_rows).run();
+    let found = run_twice(launch(target, kernel, operands, n_rows), spec.counter_sync);
     let mut expected = vec![POISON.to_bits(); words];
     let inputs = MatMulInputs {
         packed: &weights,

@@ -54,6 +54,7 @@ fn norm_before(spec: &MatMulSpec, (add, post_norm, sums): (bool, bool, bool)) ->
         norm_sum: !(add && post_norm && sums),
         fixed_sums: sums,
         format: spec.input,
+        also_f32: false,
         lanes: 64,
         subgroup_size: spec.subgroup_size,
         counter_sync: false,

@@ -35,6 +35,7 @@ fn norms(target: &Target, format: ActivationFormat) -> impl Strategy<Value = (No
                 norm_sum: !(add && plain),
                 fixed_sums: sums && target.fused_tail.is_some(),
                 format,
+                also_f32: width % 2 == 1 && format != ActivationFormat::F32,
                 lanes: target.norm.lanes.max(target.subgroup_size as usize),
                 subgroup_size: target.subgroup_size,
                 counter_sync: counter_sync && target.counter_sync,
@@ -88,6 +89,7 @@ pub fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut Std
     let kernel = KernelSpec::Norm(spec.clone());
     let operand = |role| match role {
         Role::Step => Operand::Step,
+        Role::OutputQuads if spec.also_f32 => Operand::Out { id: 2, words: n_rows * stride },
         Role::OutputQuads | Role::Encoded => Operand::Out { id: 0, words: n_rows * stride },
         Role::InputQuads => Operand::floats(&input),
         Role::InputFixedSums => Operand::words(&words_of_sums(&input)),
@@ -105,12 +107,15 @@ pub fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut Std
         launch.steps.push(launch.steps[0].clone());
     }
     let found = launch.run();
-    let (mut sums, mut normed) = (Vec::new(), Vec::new());
+    let (mut sums, mut normed, mut plain) = (Vec::new(), Vec::new(), Vec::new());
     for at in (0..n_rows).map(|row| row * stride) {
         let row = at..at + width;
         let (mut sum, out) = norm_row(spec, &input[row.clone()], &residual[row.clone()], &post_weight, &weight);
         sum.resize(stride, POISON);
         sums.extend(padded_quads(&sum, width));
+        let mut of_row = out.clone();
+        of_row.resize(stride, POISON);
+        plain.extend(padded_quads(&of_row, width));
         let mut words = encode_row(format, &out);
         if format == ActivationFormat::F32 {
             words.resize(width.next_multiple_of(4), 0);
@@ -122,5 +127,8 @@ pub fn check_norm(target: &Target, spec: &NormSpec, n_rows: usize, rng: &mut Std
     assert_same_rows(&format!("{spec:?}"), format, &found[&0], &normed, [width, stride], tolerance);
     if add {
         assert_same(&format!("sum of {spec:?}"), &floats(&found[&1]), &sums, TOLERANCE);
+    }
+    if spec.also_f32 {
+        assert_same(&format!("f32 of {spec:?}"), &floats(&found[&2]), &plain, TOLERANCE);
     }
 }
