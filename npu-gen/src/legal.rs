@@ -13,6 +13,7 @@ use crate::device::{
     descriptors_of_parity, limits,
 };
 use crate::lower::{Direction, Lowered};
+use crate::route::route;
 use crate::shim;
 
 /// Most resources that a tile of one kind uses.
@@ -154,6 +155,12 @@ pub fn check(design: &Design, lowered: &Lowered) -> Result<Usage, Vec<Fault>> {
     checker.cores();
     checker.host();
     checker.balance();
+    // Only of a design without other faults: routes start and end at channels that exist.
+    if checker.faults.is_empty()
+        && let Err(error) = route(design, lowered)
+    {
+        checker.expect(false, "stream switches", error);
+    }
     if checker.faults.is_empty() { Ok(usage) } else { Err(checker.faults) }
 }
 

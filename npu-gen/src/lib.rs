@@ -3,6 +3,7 @@
 //! ```text
 //! Problem ─ solve ─► GemmShape ─ gemm ─► Design ─ lower ─► Lowered ─ legal ─► usage, or faults
 //!                                           │                 └──── interpret ─► outputs, by the twins' maths
+//!                                           ├─ route ─► connections of the stream switches
 //!                                           ├─ stream ─► instruction stream (bytes), and back into commands of the interpreter
 //!                                           └─ emit ─► MLIR, in the dialect of 2024 or of 2026
 //! ```
@@ -19,7 +20,9 @@
 pub mod design;
 pub mod device;
 pub mod lower;
+pub mod route;
 pub mod shim;
+pub mod switch;
 
 pub mod attention;
 pub mod emit;

@@ -7,6 +7,7 @@ pub mod attention;
 pub mod models;
 pub mod mutants;
 pub mod odd;
+pub mod walk;
 
 use unicorn_kernels::npu::quantize::{Activations, Weights};
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GEMV_ROWS, GemmShape};
