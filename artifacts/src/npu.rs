@@ -7,9 +7,11 @@
 //! A program is a matrix product of fixed size; a product is a matrix of the model with the program that multiplies by it and the
 //! place of its weights in a section of NPU weights. The check covers what a stream may write, not what its program computes.
 
+pub mod cdo;
 mod check;
 pub mod control;
 pub mod instruction;
+pub mod pdi;
 pub mod registers;
 pub mod shims;
 pub mod task;

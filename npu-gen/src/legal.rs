@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use unicorn_kernels::npu::attention::BLOCK;
-use unicorn_kernels::npu::tile::{CoreTile, Epilogue};
 
+use crate::addresses::{addresses, reserved_bytes};
 use crate::design::{Body, BufferId, Core, CoreOp, Design, FifoId, HostOp, Port, Work};
 use crate::device::{
-    ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, STACK_BYTES, TABLE_BYTES, Tile, TileKind, WORD_BYTES,
-    descriptors_of_parity, limits,
+    ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, COLUMNS, LOCK_MAX, ROWS, Tile, TileKind, WORD_BYTES, descriptors_of_parity,
+    limits,
 };
 use crate::lower::{Direction, Lowered};
 use crate::route::route;
@@ -80,27 +80,6 @@ impl Display for Fault {
     }
 }
 
-/// Bytes of a core's memory that hold neither objects nor buffers: the stack, and tables of the external epilogue.
-pub fn reserved_bytes(core: &CoreTile) -> usize {
-    STACK_BYTES
-        + match core.epilogue {
-            Epilogue::Scale => 0,
-            Epilogue::ActMul(_) => TABLE_BYTES,
-        }
-}
-
-/// The same in a design of attention, whose softmax has an exponential and therefore tables.
-pub fn attention_reserved_bytes(core: &Core) -> usize {
-    fn has_softmax(steps: &[CoreOp]) -> bool {
-        steps.iter().any(|step| match step {
-            CoreOp::Forever(body) | CoreOp::Repeat { body, .. } => has_softmax(body),
-            CoreOp::Run(body) => matches!(body, Body::Softmax { .. }),
-            CoreOp::Acquire { .. } | CoreOp::Release { .. } => false,
-        })
-    }
-    STACK_BYTES + if has_softmax(&core.program) { TABLE_BYTES } else { 0 }
-}
-
 /// Buffers with their bytes, and objects with their side and bytes.
 type Needs = (Vec<(BufferId, usize)>, Vec<(FifoId, Port, usize)>);
 
@@ -156,10 +135,13 @@ pub fn check(design: &Design, lowered: &Lowered) -> Result<Usage, Vec<Fault>> {
     checker.host();
     checker.balance();
     // Only of a design without other faults: routes start and end at channels that exist.
-    if checker.faults.is_empty()
-        && let Err(error) = route(design, lowered)
-    {
-        checker.expect(false, "stream switches", error);
+    if checker.faults.is_empty() {
+        if let Err(error) = route(design, lowered) {
+            checker.expect(false, "stream switches", error);
+        }
+        if let Err(error) = addresses(design, lowered) {
+            checker.expect(false, "gaps between buffers", error);
+        }
     }
     if checker.faults.is_empty() { Ok(usage) } else { Err(checker.faults) }
 }
@@ -250,10 +232,7 @@ impl Checker<'_> {
             tiles.entry(buffer.tile).or_default().memory_bytes += buffer.len * buffer.element.bytes();
         }
         for core in &self.design.cores {
-            tiles.entry(core.tile).or_default().memory_bytes += match &self.design.work {
-                Work::Product(tile) => reserved_bytes(tile),
-                Work::Attention(_) => attention_reserved_bytes(core),
-            };
+            tiles.entry(core.tile).or_default().memory_bytes += reserved_bytes(&self.design.work, core);
         }
         for lock in &self.lowered.locks {
             tiles.entry(lock.tile).or_default().locks += 1;

@@ -3,7 +3,7 @@
 //! ```text
 //! Problem ─ solve ─► GemmShape ─ gemm ─► Design ─ lower ─► Lowered ─ legal ─► usage, or faults
 //!                                           │                 └──── interpret ─► outputs, by the twins' maths
-//!                                           ├─ route ─► connections of the stream switches
+//!                                           ├─ control (route, addresses) ─► CDO files, device image (PDI)
 //!                                           ├─ stream ─► instruction stream (bytes), and back into commands of the interpreter
 //!                                           └─ emit ─► MLIR, in the dialect of 2024 or of 2026
 //! ```
@@ -20,9 +20,12 @@
 pub mod design;
 pub mod device;
 pub mod lower;
-pub mod route;
 pub mod shim;
 pub mod switch;
+
+pub mod addresses;
+pub mod control;
+pub mod route;
 
 pub mod attention;
 pub mod emit;

@@ -16,6 +16,7 @@ use unicorn_kernels::npu::tile::{
     REGISTER_ROWS,
 };
 
+use crate::addresses::product_reserved_bytes;
 use crate::design::Design;
 use crate::device::{
     CLOCK_HZ, LOAD_BYTES_PER_CYCLE, MACS_PER_CYCLE, STORE_BYTES_PER_CYCLE, STREAM_BYTES_PER_CYCLE, TileKind, limits,
@@ -220,7 +221,7 @@ pub fn solve(problem: &Problem) -> Option<Solution> {
 /// Memory of a core: two objects of each stream, sums, scales, stack and tables.
 fn core_bytes(core: &CoreTile) -> usize {
     let streams = core.activation_bytes() + core.weight_bytes() + 2 * core.output_values();
-    2 * streams + 4 * core.sums() + core.scales_bytes() + legal::reserved_bytes(core)
+    2 * streams + 4 * core.sums() + core.scales_bytes() + product_reserved_bytes(core)
 }
 
 impl Display for Solution {

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod attention;
+pub mod configured;
 pub mod models;
 pub mod mutants;
 pub mod odd;
