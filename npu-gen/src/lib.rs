@@ -34,6 +34,7 @@ pub mod interpret;
 pub mod legal;
 pub mod solve;
 pub mod stream;
+pub mod xclbin;
 
 // The packages whose types are part of this one's public signatures, so that one dependency is enough.
 pub use unicorn_artifact;

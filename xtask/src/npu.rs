@@ -65,25 +65,36 @@ pub fn run_simulated(prepare: &dyn Fn(&mut Command)) -> Result<()> {
     run(&mut test)
 }
 
-/// Where AMD's assembler of instruction streams is packaged for Debian, and in what. It runs on every Linux with the libraries of that release.
-const AIEBU_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
-const AIEBU_PACKAGES: [&str; 1] = ["libxrt-utils-npu"];
+/// Where AMD's tools for instruction streams and containers are packaged for Debian, and in what. They run on every Linux with the libraries of
+/// that release.
+const TOOL_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
+const TOOL_PACKAGES: [&str; 3] = ["libxrt-utils-npu", "libxrt-utils", "xilinx-bootgen"];
+/// Variables by which the tests find them.
+const TOOLS: [(&str, &str); 4] = [
+    ("AIEBU_ASM", "aiebu-asm"),
+    ("AIEBU_DUMP", "aiebu-dump"),
+    ("BOOTGEN", "bootgen"),
+    ("XCLBINUTIL", "xclbinutil"),
+];
 
-/// Lets AMD's disassembler read instruction streams: skipped on a system that gets no packages from Debian.
+/// Lets AMD's tools read instruction streams, and read and write device images and XCLBIN files: skipped on a system that gets no packages
+/// from Debian.
 ///
 /// # Errors
-/// When the packages cannot be had, or the disassembler reads something else.
-pub fn disassemble_where_possible(skipped: &Skipped) -> Result<()> {
+/// When the packages cannot be had, or a tool reads or writes something else.
+pub fn compare_with_tools_where_possible(skipped: &Skipped) -> Result<()> {
     if debian::release().is_none() {
-        return skipped.skip("Debian packages", "NPU instruction streams were not disassembled: this is no Debian");
+        let what = "NPU instruction streams and containers were not read by AMD's tools: this is no Debian";
+        return skipped.skip("Debian packages", what);
     }
-    let tree = Tree::unpacked(&target_folder()?.join("aiebu"), &AIEBU_SUITES, &AIEBU_PACKAGES)
-        .context("aiebu-asm cannot be had from Debian")?;
+    let tree = Tree::unpacked(&target_folder()?.join("npu-tools"), &TOOL_SUITES, &TOOL_PACKAGES)
+        .context("AMD's tools cannot be had from Debian")?;
     let libraries = tree.libraries("libc.so.6")?;
     let mut test = cargo();
-    test.args(["test", "--workspace", "--test", "aiebu"]);
-    test.env("AIEBU_ASM", tree.program("aiebu-asm", &libraries)?);
-    test.env("AIEBU_DUMP", tree.program("aiebu-dump", &libraries)?);
+    test.args(["test", "--workspace", "--test", "aiebu", "--test", "bootgen", "--test", "xclbinutil"]);
+    for (variable, tool) in TOOLS {
+        test.env(variable, tree.program(tool, &libraries)?);
+    }
     // Here nothing is skipped.
     run(test.env("UNICORN_STRICT", "all"))
 }

@@ -65,7 +65,7 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
     steps.time("matrices", |times| matrices::run_where_possible(skipped, times))?;
     steps.time("faults", |times| faults(prepare, times))?;
     steps.time("simulated NPU", |_| npu::run_simulated(&prepare))?;
-    steps.time("NPU instruction streams", |_| npu::disassemble_where_possible(skipped))?;
+    steps.time("NPU streams and containers", |_| npu::compare_with_tools_where_possible(skipped))?;
     steps.time("NPU driver's structs", |_| npu::compare_headers_where_possible(skipped))?;
     steps.time("NPU programs with MLIR", |times| npu::run_where_possible(skipped, times))?;
     steps.time("RADV reports", |_| radv_report::run_where_possible(skipped))
