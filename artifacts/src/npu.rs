@@ -116,12 +116,19 @@ pub struct NpuProgram {
     pub arguments: Vec<NpuArgument>,
     /// The firmware's instructions for one command.
     pub instructions: Vec<u8>,
-    /// The image that configures the array (PDI); empty if it was not made.
+    /// The image that configures the array (PDI), with or without programs for its cores ([`NpuProgram::runs_cores`]); empty if there is none.
     pub control: Vec<u8>,
     /// Use of the fullest tile of each kind.
     pub uses: Vec<NpuTileUse>,
     /// Estimated cost.
     pub estimate: NpuEstimate,
+}
+
+impl NpuProgram {
+    /// Whether the control image starts cores: one that this project makes configures the array without programs for them.
+    pub fn runs_cores(&self) -> bool {
+        control::runs_cores(&self.control, self.shape.columns)
+    }
 }
 
 /// The shape of a program, with its padding, and a core's share. `kernels/src/npu/tile.rs` draws the layouts that follow from it.

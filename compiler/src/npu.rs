@@ -38,6 +38,7 @@ use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S
 use products::{Product, products, solution};
 
 pub use check::NpuCheck;
+use control::control_part;
 pub(crate) use control::{keep_control, with_control};
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuTexts, NpuWork};
@@ -384,7 +385,7 @@ fn program(problem: &Problem, solution: &Solution) -> NpuProgram {
         activation: activation_of(problem.epilogue),
         arguments: design.arguments.iter().map(argument).collect(),
         instructions: encode(design, lowered),
-        control: Vec::new(),
+        control: control_part(design, lowered).image(),
         uses: [TileKind::Core, TileKind::Memory, TileKind::Shim].map(tile_use).into(),
         estimate: NpuEstimate {
             cycles: estimate.cycles as u64,

@@ -7,6 +7,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
+use unicorn_artifact::npu::cdo::CdoCommand;
+use unicorn_artifact::npu::control::check_control;
+use unicorn_artifact::npu::pdi::{read_pdi, write_pdi};
+use unicorn_artifact::rewrite::replace_plan;
 use unicorn_artifact::{ArtifactView, NpuSection};
 use unicorn_compiler::{
     Additions, CompileOptions, NpuOptions, NpuWork, ReplanOptions, Silent, Source, compile, replan, reproduce, retarget,
@@ -32,12 +36,14 @@ fn compiled(npu: Option<NpuOptions>) -> Vec<u8> {
     std::fs::read(&path).unwrap()
 }
 
+fn npu_options() -> NpuOptions {
+    NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, Some(vec![NpuWork::Ffn])))
+}
+
 /// FFN of two layers on the NPU: two programs.
 fn artifact() -> &'static [u8] {
     static ARTIFACT: OnceLock<Vec<u8>> = OnceLock::new();
-    ARTIFACT.get_or_init(|| {
-        compiled(Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (64, Some(vec![NpuWork::Ffn])))))
-    })
+    ARTIFACT.get_or_init(|| compiled(Some(npu_options())))
 }
 
 fn section_of(bytes: &[u8]) -> NpuSection {
@@ -62,6 +68,35 @@ fn with_images(images: &Path) -> ReplanOptions {
     options
 }
 
+/// The control part of each program, of which the artifact says that it is not complete.
+#[test]
+fn programs_have_images_without_programs_for_the_cores() {
+    let section = section_of(artifact());
+    for program in &section.programs {
+        let control = check_control(&program.control, program.shape.columns).unwrap();
+        assert!(control.cores == 0 && control.writes > 500 && !program.runs_cores(), "{}: {control:?}", program.name);
+    }
+    assert!(artifact() == compiled(Some(npu_options())));
+    // It is made again and compared; only an image with programs for the cores is a user's own.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.unicorn");
+    std::fs::write(&path, artifact()).unwrap();
+    reproduce(&path, Some(&model()), &mut Silent).unwrap();
+    // A lock that starts at another value, with right checksums.
+    let view = ArtifactView::parse(artifact()).unwrap();
+    let mut changed = section.clone();
+    let mut commands = read_pdi(&section.programs[0].control).unwrap();
+    let lock = commands.iter_mut().find_map(|command| match command {
+        CdoCommand::Write { value, .. } => Some(value),
+        _ => None,
+    });
+    *lock.unwrap() += 1;
+    changed.programs[0].control = write_pdi(&[commands]);
+    replace_plan(&path, &view.plan, Some(&changed), |_| {}).unwrap();
+    let error = reproduce(&path, Some(&model()), &mut Silent).unwrap_err().to_string();
+    assert!(error.contains("npu"), "{error}");
+}
+
 #[test]
 fn programs_get_their_images_and_nothing_else_changes() {
     let (_folder, path, images) = folders();
@@ -69,8 +104,11 @@ fn programs_get_their_images_and_nothing_else_changes() {
     let bytes = std::fs::read(&path).unwrap();
     let mut section = section_of(&bytes);
     assert!(section.programs.len() == 2 && section.programs.iter().all(|program| program.control == control_image()));
-    section.programs.iter_mut().for_each(|program| program.control.clear());
-    assert!(section == section_of(artifact()));
+    let made = section_of(artifact());
+    for (program, made) in section.programs.iter_mut().zip(&made.programs) {
+        program.control.clone_from(&made.control);
+    }
+    assert!(section == made);
     let [found, before] = [&bytes, artifact()].map(|bytes| ArtifactView::parse(bytes).unwrap());
     assert!(found.plan == before.plan && found.kernels == before.kernels && found.meta == before.meta);
     reproduce(&path, Some(&model()), &mut Silent).unwrap();
@@ -101,6 +139,8 @@ fn images_that_do_not_fit_are_refused_and_the_artifact_stays() {
     refused(&|images| write(images, b""), "header table is words 4 to 36");
     refused(&|images| write(images, &control_image()[..396]), "data is words");
     refused(&|images| write(images, &vec![0; 5 << 20]), "at most 4194304 bytes");
+    // An image that the compiler has made itself.
+    refused(&|images| write(images, &section_of(artifact()).programs[1].control), "it starts no core");
     // A command that writes another column than the program's four: the block's address.
     let mut outside = control_image();
     outside[4 * 0x5b..][..4].copy_from_slice(&(4u32 << 25 | 2 << 20 | 0x1d000).to_le_bytes());

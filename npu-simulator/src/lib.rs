@@ -6,8 +6,8 @@
 //! ```
 //!
 //! It executes the given bytes: the packet in the command's buffer, the instruction stream in the heap, activations and weights at
-//! their addresses. No compiler here can make the control image that configures the array on silicon: the simulated array is
-//! configured by the shape in the program's record. Not simulated: time, the firmware, rounding modes of the silicon.
+//! their addresses. No compiler here can make the cores' programs of a control image, which configures the array on silicon: the simulated
+//! array is configured by the shape in the program's record. Not simulated: time, the firmware, rounding modes of the silicon.
 //!
 //! Only tests and builds with the feature `npu-simulator` of `unicorn-run` have it.
 

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use unicorn_artifact::header::{SECTION_ALIGN, Section, encode_header};
+use unicorn_artifact::npu::cdo::CdoCommand;
 use unicorn_artifact::npu::control::check_control;
+use unicorn_artifact::npu::pdi::{read_pdi, write_pdi};
 use unicorn_artifact::{
     Account, ArtifactView, Budget, BufferRef, KvGroupPlan, KvSegment, Tier, TokenizerSection, codec, fit,
 };
@@ -133,11 +135,17 @@ pub fn npu_stream(bytes: &[u8]) {
     }
 }
 
-/// A control image of an NPU program: reading returns, and what is accepted for one column is accepted for more.
+/// A control image of an NPU program: reading returns, what is accepted for one column is accepted for more, and its commands are written and
+/// read again.
 pub fn npu_control(bytes: &[u8]) {
     for bytes in [bytes, &with_checksums(bytes)] {
-        if let Ok(writes) = check_control(bytes, 1) {
-            assert_eq!(check_control(bytes, 4), Ok(writes));
+        if let Ok(control) = check_control(bytes, 1) {
+            assert_eq!(check_control(bytes, 4), Ok(control));
+            let mut commands = read_pdi(bytes).expect("it has been read");
+            let mut again = read_pdi(&write_pdi(&[commands.clone()])).expect("what was written is read");
+            // Blocks are aligned by commands that do nothing.
+            [&mut commands, &mut again].map(|all| all.retain(|one| !matches!(one, CdoCommand::Nothing { .. })));
+            assert_eq!(commands, again);
         }
     }
 }

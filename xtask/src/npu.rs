@@ -70,12 +70,8 @@ pub fn run_simulated(prepare: &dyn Fn(&mut Command)) -> Result<()> {
 const TOOL_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const TOOL_PACKAGES: [&str; 3] = ["libxrt-utils-npu", "libxrt-utils", "xilinx-bootgen"];
 /// Variables by which the tests find them.
-const TOOLS: [(&str, &str); 4] = [
-    ("AIEBU_ASM", "aiebu-asm"),
-    ("AIEBU_DUMP", "aiebu-dump"),
-    ("BOOTGEN", "bootgen"),
-    ("XCLBINUTIL", "xclbinutil"),
-];
+const TOOLS: [(&str, &str); 4] =
+    [("AIEBU_ASM", "aiebu-asm"), ("AIEBU_DUMP", "aiebu-dump"), ("BOOTGEN", "bootgen"), ("XCLBINUTIL", "xclbinutil")];
 
 /// Lets AMD's tools read instruction streams, and read and write device images and XCLBIN files: skipped on a system that gets no packages
 /// from Debian.

@@ -1,17 +1,28 @@
-//! Control images of an artifact's NPU programs, which a user's tools make of their MLIR.
+//! Control images of an artifact's NPU programs: made here without programs for the cores, which have no compiler here, and by a user's tools
+//! with them.
 //!
 //! ```text
+//! Design, Lowered ─ control_part ─► NPU section, files of --emit
 //! --emit mlir ─► NAME.mlir ─ aiecc with Peano ─► NAME.pdi, NAME.insts.bin ─ with_control ─► NPU section
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use unicorn_artifact::npu::control::{MAX_CONTROL_BYTES, check_control};
+use unicorn_artifact::npu::control::{Control as Checked, MAX_CONTROL_BYTES, check_control};
 use unicorn_artifact::npu::{NpuProgram, NpuSection};
+use unicorn_npu::Design;
+use unicorn_npu::control::{Control, control};
+use unicorn_npu::lower::Lowered;
 
 use crate::error::{CompileError, Result};
+
+/// The control part of a program that fits the device, without programs for its cores.
+pub(super) fn control_part(design: &Design, lowered: &Lowered) -> Control {
+    control(design, lowered, &BTreeMap::new()).expect("a legal design has routes and addresses")
+}
 
 /// `section` with the control image of each program from `folder`: NAME.pdi, and beside it NAME.insts.bin if the tools' instructions are to
 /// be compared with the artifact's.
@@ -23,11 +34,15 @@ pub fn with_control(section: &NpuSection, folder: &Path) -> Result<NpuSection> {
     for program in &mut section.programs {
         let path = beside(folder, program, "pdi")?;
         let image = read(&path).map_err(CompileError::io(&path))?;
-        if let Err(what) = check_control(&image, program.shape.columns) {
-            return Err(CompileError::malformed(
-                &path,
-                format!("control image of NPU program {}: {what}", program.name),
-            ));
+        let refused = |what: &str| {
+            let what = format!("control image of NPU program {}: {what}", program.name);
+            Err(CompileError::malformed(&path, what))
+        };
+        match check_control(&image, program.shape.columns) {
+            // Such as those of --emit.
+            Ok(Checked { cores: 0, .. }) => return refused("it starts no core, expected one with the cores' programs"),
+            Ok(_) => {}
+            Err(what) => return refused(&what),
         }
         let path = beside(folder, program, "insts.bin")?;
         match read(&path) {
@@ -47,10 +62,13 @@ pub fn with_control(section: &NpuSection, folder: &Path) -> Result<NpuSection> {
     Ok(section)
 }
 
-/// The control images of `found` for those programs of `made` that have the same instructions.
+/// The control images with programs for the cores, which a user's tools have made, of `found` for those programs of `made` that have the same
+/// instructions.
 pub fn keep_control(made: &mut NpuSection, found: &NpuSection) {
     for program in &mut made.programs {
-        let same = |one: &&NpuProgram| one.name == program.name && one.instructions == program.instructions;
+        let same = |one: &&NpuProgram| {
+            one.name == program.name && one.instructions == program.instructions && one.runs_cores()
+        };
         if let Some(found) = found.programs.iter().find(same) {
             program.control.clone_from(&found.control);
         }

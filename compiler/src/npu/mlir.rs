@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use unicorn_artifact::hash::hash;
+use unicorn_artifact::npu::cdo::cdo_file;
 use unicorn_npu::emit::{Dialect, generic_text, module, readable};
 use unicorn_npu::lower::Lowered;
 use unicorn_npu::stream::encode;
+use unicorn_npu::xclbin::{Program, xclbin};
 use unicorn_npu::{Design, Problem};
 
 use super::attention::attention;
+use super::control::control_part;
 use super::options::{NpuMlir, NpuOptions, NpuTexts};
 use super::products::{products, solution};
 use crate::Planned;
@@ -77,5 +81,16 @@ fn text(
         readable: readable(&operations),
         generic: generic_text(&operations).expect("MLIR takes what this project makes"),
         instructions: encode(design, lowered),
+        control: control_files(design, lowered),
     }
+}
+
+/// Commands, device image and XCLBIN; their identity is a hash of the image.
+fn control_files(design: &Design, lowered: &Lowered) -> Vec<(&'static str, Vec<u8>)> {
+    let control = control_part(design, lowered);
+    let image = control.image();
+    let identity = *hash(&image).first_chunk().expect("a hash has 32 bytes");
+    let program = Program { columns: design.columns, arguments: &design.arguments, image: &image, identity };
+    let container = xclbin(&program);
+    vec![("init.cdo", cdo_file(&control.init)), ("pdi", image), ("xclbin", container)]
 }

@@ -121,8 +121,9 @@ pub fn quoted(text: &str) -> String {
 
 fn npu_remedy(error: &NpuError) -> String {
     let control = match error {
-        NpuError::NoControl { .. } => {
-            "\n  compile its cores, which unicorn-compile --emit mlir writes, with AMD's compiler for AIE2"
+        NpuError::NoCorePrograms { .. } => {
+            "\n  compile what unicorn-compile --emit mlir writes with AMD's tools, and give the artifact their images: \
+             unicorn-compile replan ARTIFACT --npu-control DIR"
         }
         _ => "",
     };

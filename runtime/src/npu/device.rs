@@ -47,10 +47,9 @@ impl NpuDevice {
         limit: Duration,
     ) -> Result<NpuDevice, NpuError> {
         check_array(driver.facts(), section)?;
-        if let Some(program) =
-            section.programs.iter().find(|program| driver.needs_control() && program.control.is_empty())
-        {
-            return Err(NpuError::NoControl { program: program.name.clone() });
+        if let Some(program) = section.programs.iter().find(|program| driver.needs_control() && !program.runs_cores()) {
+            let (program, has_image) = (program.name.clone(), !program.control.is_empty());
+            return Err(NpuError::NoCorePrograms { program, has_image });
         }
         if section.programs.len() > MAX_UNITS {
             let what = format!("{} programs, expected at most {MAX_UNITS} in a context", section.programs.len());

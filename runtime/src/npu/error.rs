@@ -42,10 +42,12 @@ pub enum NpuError {
         /// Array that the programs are for.
         expected: String,
     },
-    /// A program without the image that configures the array.
-    NoControl {
+    /// A program without machine code of the array's cores.
+    NoCorePrograms {
         /// Name of the program.
         program: String,
+        /// Whether it has a control image, which configures the rest of the array.
+        has_image: bool,
     },
     /// A call of the driver failed.
     Call {
@@ -99,11 +101,17 @@ impl fmt::Display for NpuError {
             NpuError::OtherDevice { found, expected } => {
                 write!(f, "NPU programs of the artifact are for {expected}, found {found}")
             }
-            NpuError::NoControl { program } => write!(
-                f,
-                "NPU program {program} has no control image, which configures the array: this artifact cannot run on an \
-                 NPU without it"
-            ),
+            NpuError::NoCorePrograms { program, has_image } => {
+                let what = match has_image {
+                    true => "a control image without programs for the array's cores",
+                    false => "no control image, which configures the array and starts its cores",
+                };
+                write!(
+                    f,
+                    "NPU program {program} has {what}: their machine code needs Peano, AMD's compiler for AIE2, and this \
+                     artifact cannot run on an NPU without it"
+                )
+            }
             NpuError::Call { call, source } => write!(f, "{call} of the NPU's driver failed: {source}"),
             NpuError::Driver { what } => write!(f, "NPU's driver: {what}"),
             NpuError::Hung { program, limit_ms } => write!(

@@ -42,7 +42,7 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
     })))
 }
 
-/// Writes three files for each shape beside the output, or prints the readable texts if there is no output.
+/// Writes the files of each shape beside the output, or prints the readable texts if there is no output.
 pub fn write_programs(
     args: &Args,
     source: Source,
@@ -66,13 +66,18 @@ pub fn write_programs(
         write_text(&readable, &program.readable)?;
         write_text(&generic, &program.generic)?;
         write_bytes(&instructions, &program.instructions)?;
+        let mut written = vec![readable, generic, instructions];
+        for (extension, bytes) in &program.control {
+            let file = named(extension);
+            write_bytes(&file, bytes)?;
+            written.push(file);
+        }
         if !args.quiet {
+            let written: Vec<String> = written.iter().map(|file| file.display().to_string()).collect();
             say(&format!(
-                "{}\n  written            {}, {}, {}\n",
+                "{}\n  written            {}\n  control part       without machine code of the cores, which needs Peano\n",
                 program.explanation,
-                readable.display(),
-                generic.display(),
-                instructions.display()
+                written.join(", ")
             ))?;
         }
     }

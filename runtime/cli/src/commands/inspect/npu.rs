@@ -39,8 +39,10 @@ pub struct NpuProgramRow<'a> {
     pub activation: Option<&'a str>,
     pub arguments: &'a [NpuArgument],
     pub instruction_bytes: usize,
-    /// 0: the control part was not made.
+    /// 0: there is no control image.
     pub control_bytes: usize,
+    /// Whether the control image starts cores. `false`: they have no machine code, and the program cannot run on an NPU.
+    pub runs_cores: bool,
     pub uses: &'a [NpuTileUse],
     /// Matrices that it multiplies by.
     pub products: usize,
@@ -59,6 +61,7 @@ impl<'a> NpuRows<'a> {
             arguments: &program.arguments,
             instruction_bytes: program.instructions.len(),
             control_bytes: program.control.len(),
+            runs_cores: program.runs_cores(),
             uses: &program.uses,
             products: section.products.iter().filter(|product| product.program as usize == number).count(),
             estimated_seconds: program.estimate.seconds(),
@@ -115,6 +118,7 @@ impl<'a> NpuRows<'a> {
             Left("rows × columns × depth"),
             Left("tile of a core"),
             Right("instructions"),
+            Right("control"),
             Right("L1"),
             Right("L2"),
             Left("descriptors"),
@@ -122,6 +126,13 @@ impl<'a> NpuRows<'a> {
             Left("estimate"),
         ];
         lines += &table(&columns, &programs);
+        let incomplete = self.programs.iter().filter(|program| !program.runs_cores).count();
+        if incomplete > 0 {
+            lines += &format!(
+                "  {incomplete} of {} programs have no machine code of the cores, which needs Peano, and cannot run on an NPU\n",
+                self.programs.len()
+            );
+        }
         lines + &self.queues.iter().map(NpuQueues::text).collect::<String>()
     }
 }
@@ -145,6 +156,7 @@ impl NpuProgramRow<'_> {
             format!("{rows} × {cols} × {depth} on {columns} × 4 cores"),
             format!("{core_rows} × {core_cols} × {core_depth}"),
             size(self.instruction_bytes as u64),
+            size(self.control_bytes as u64),
             memory(0),
             memory(1),
             each(|one| one.descriptors),
@@ -198,9 +210,16 @@ mod tests {
         assert_eq!(rows.heading(), "NPU (npu1), 1 programs, 1.00 MiB of weights; never run on hardware");
         let text = rows.text();
         assert!(text.starts_with("  ffn on the NPU: 2 ms\\n on the GPU\n"), "{text}");
-        for part in
-            ["64x96\\u{1b}", "16 × 16 × 32", "2.00 KiB", "50 %", "25 %", "4/16 4/16", "1.00 to 2.00 ms, 75 % busy"]
-        {
+        for part in [
+            "64x96\\u{1b}",
+            "16 × 16 × 32",
+            "2.00 KiB",
+            "50 %",
+            "25 %",
+            "4/16 4/16",
+            "1.00 to 2.00 ms, 75 % busy",
+            "1 of 1 programs have no machine code of the cores, which needs Peano",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
     }
