@@ -5,6 +5,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use unicorn_artifact::npu::cdo::{CdoCommand, decode_object};
+use unicorn_artifact::npu::control::check_control;
+use unicorn_artifact::npu::pdi::read_pdi;
 use unicorn_compiler::{CompileOptions, NpuOptions, NpuTexts, Silent, Source, npu_mlir, plan};
 
 /// Tokens of a step.
@@ -33,8 +36,8 @@ fn two_runs_write_the_same_files() {
     };
     for dialect in ["2024", "2026"] {
         let files = written(dialect);
-        // Readable, generic and instructions, of four products and of attention.
-        assert_eq!(files.len(), 15, "{:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        // Readable, generic, instructions, and three of the control part, of four products and of attention.
+        assert_eq!(files.len(), 30, "{:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>());
         assert!(files == written(dialect), "the second run writes other bytes");
     }
 }
@@ -66,6 +69,24 @@ fn every_product_and_attention_of_a_model_has_a_program_of_its_own_name() {
             assert_eq!(program.readable.contains("@unicorn_online_softmax"), is_attention, "{}", program.readable);
             assert!(!is_attention || program.explanation.contains("computes           attention of layer "));
         }
+    }
+}
+
+/// The files of a control part have the same commands, none of which starts a core.
+#[test]
+fn each_program_has_its_control_part_in_three_files() {
+    for program in programs("llama3-rope", "2026").programs {
+        let [(commands_name, commands), (image_name, image), (container_name, container)] = &program.control[..] else {
+            panic!("{}: {:?}", program.name, program.control.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        };
+        assert_eq!([commands_name, image_name, container_name], ["init.cdo", "pdi", "xclbin"]);
+        let words = commands.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap()));
+        let is_something = |command: &CdoCommand| !matches!(command, CdoCommand::Nothing { .. });
+        let mut in_image = read_pdi(image).unwrap();
+        in_image.retain(is_something);
+        assert_eq!(decode_object(&words.collect::<Vec<_>>()), Ok(in_image));
+        assert_eq!(check_control(image, 4).unwrap().cores, 0, "{}", program.name);
+        assert!(container.windows(image.len()).any(|part| part == image), "{}", program.name);
     }
 }
 

@@ -97,11 +97,6 @@ pub fn register_of(kind: TileKind, side: Side, port: SwitchPort) -> Option<u32> 
     of_bundle.filter(|(_, _, count)| port.index < *count).map(|(_, first, _)| first + port.index)
 }
 
-/// The port of a register: the reverse of [`register_of`].
-pub fn port_of(kind: TileKind, side: Side, register: u32) -> Option<SwitchPort> {
-    ports(kind, side).find(|port| register_of(kind, side, *port) == Some(register))
-}
-
 /// Whether the switch of a tile can connect a slave to a master, both of which it has.
 pub fn connects(kind: TileKind, slave: SwitchPort, master: SwitchPort) -> bool {
     use Bundle::{Control, Dma, North, South};
@@ -165,13 +160,9 @@ mod tests {
                 let all: Vec<SwitchPort> = ports(kind, side).collect();
                 let registers: Vec<u32> = all.iter().map(|port| register_of(kind, side, *port).unwrap()).collect();
                 assert!(registers.is_sorted_by(|one, next| one < next), "{kind:?} {side:?}: {registers:?}");
-                for (port, register) in all.iter().zip(registers) {
-                    assert_eq!(port_of(kind, side, register), Some(*port));
-                }
             }
         }
         assert_eq!(register_of(TileKind::Core, Side::Master, SwitchPort { bundle: Bundle::South, index: 4 }), None);
-        assert_eq!(port_of(TileKind::Core, Side::Master, 4), None);
     }
 
     #[test]

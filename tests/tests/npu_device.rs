@@ -2,8 +2,10 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use tests::compiled::{Compiled, options, with};
+use tests::control_image::control_image;
 use unicorn_artifact::{ArtifactView, NpuSection};
 use unicorn_compiler::{NpuOptions, NpuWork};
 use unicorn_kernels::npu::quantize::{Activations, Weights};
@@ -11,7 +13,7 @@ use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_kernels::npu::twin;
 use unicorn_npu_simulator::{Fault, Simulator};
 use unicorn_runtime::npu::command::{Packet, Start};
-use unicorn_runtime::npu::driver::{BufferKind, Direction, Driver, HEAP_BYTES, Unit};
+use unicorn_runtime::npu::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, NpuFacts, Unit};
 use unicorn_runtime::npu::{COMMAND_LIMIT, NpuDevice, NpuError};
 use unicorn_spirv::target;
 
@@ -35,6 +37,76 @@ fn loaded(simulator: &Simulator) -> NpuDevice {
 
 fn section() -> NpuSection {
     ArtifactView::parse(artifact()).unwrap().npu.unwrap()
+}
+
+/// The simulated driver, which says that control images configure its array, as the hardware's does.
+struct Hardware(Box<dyn Driver>);
+
+impl Driver for Hardware {
+    fn facts(&self) -> &NpuFacts {
+        self.0.facts()
+    }
+
+    fn needs_control(&self) -> bool {
+        true
+    }
+
+    fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError> {
+        self.0.create_buffer(kind, bytes)
+    }
+
+    fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError> {
+        self.0.free_buffer(buffer)
+    }
+
+    fn bytes(&mut self, buffer: DeviceBuffer) -> Result<&mut [u8], NpuError> {
+        self.0.bytes(buffer)
+    }
+
+    fn sync(&mut self, buffer: DeviceBuffer, direction: Direction) -> Result<(), NpuError> {
+        self.0.sync(buffer, direction)
+    }
+
+    fn create_context(&mut self, columns: u32) -> Result<u32, NpuError> {
+        self.0.create_context(columns)
+    }
+
+    fn configure(&mut self, context: u32, units: &[Unit<'_>]) -> Result<(), NpuError> {
+        self.0.configure(context, units)
+    }
+
+    fn destroy_context(&mut self, context: u32) -> Result<(), NpuError> {
+        self.0.destroy_context(context)
+    }
+
+    fn submit(&mut self, context: u32, command: DeviceBuffer, arguments: &[DeviceBuffer]) -> Result<u64, NpuError> {
+        self.0.submit(context, command, arguments)
+    }
+
+    fn wait(&mut self, context: u32, number: u64, timeout: Duration) -> Result<bool, NpuError> {
+        self.0.wait(context, number, timeout)
+    }
+}
+
+/// An image that the compiler makes starts no core: such a program must not wait on hardware without end.
+#[test]
+fn hardware_gets_no_program_whose_cores_have_no_code() {
+    let view = ArtifactView::parse(artifact()).unwrap();
+    let slices: Vec<&[u8]> = view.npu_weights().iter().map(|slice| slice.bytes).collect();
+    let loaded = |section: &NpuSection| {
+        NpuDevice::load(Box::new(Hardware(Simulator::default().open())), section, &slices, COMMAND_LIMIT).map(drop)
+    };
+    let mut section = section();
+    let text = loaded(&section).unwrap_err().to_string();
+    assert!(
+        text.contains("a control image without programs for the array's cores") && text.contains("Peano"),
+        "{text}"
+    );
+    section.programs.iter_mut().for_each(|program| program.control = control_image());
+    loaded(&section).unwrap();
+    section.programs[1].control.clear();
+    let text = loaded(&section).unwrap_err().to_string();
+    assert!(text.contains(&format!("{} has no control image", section.programs[1].name)), "{text}");
 }
 
 /// Deterministic values in -1..1.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use unicorn_artifact::hash::hash;
-use unicorn_artifact::npu::cdo::cdo_file;
 use unicorn_npu::emit::{Dialect, generic_text, module, readable};
 use unicorn_npu::lower::Lowered;
 use unicorn_npu::stream::encode;
@@ -86,11 +85,14 @@ fn text(
 }
 
 /// Commands, device image and XCLBIN; their identity is a hash of the image.
-fn control_files(design: &Design, lowered: &Lowered) -> Vec<(&'static str, Vec<u8>)> {
+fn control_files(design: &Design, lowered: &Lowered) -> Vec<(String, Vec<u8>)> {
     let control = control_part(design, lowered);
     let image = control.image();
     let identity = *hash(&image).first_chunk().expect("a hash has 32 bytes");
     let program = Program { columns: design.columns, arguments: &design.arguments, image: &image, identity };
     let container = xclbin(&program);
-    vec![("init.cdo", cdo_file(&control.init)), ("pdi", image), ("xclbin", container)]
+    let mut files: Vec<(String, Vec<u8>)> =
+        control.files().into_iter().map(|(name, bytes)| (format!("{name}.cdo"), bytes)).collect();
+    files.extend([("pdi".to_owned(), image), ("xclbin".to_owned(), container)]);
+    files
 }

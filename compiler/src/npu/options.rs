@@ -81,5 +81,5 @@ pub struct NpuMlir {
     /// What the NPU's firmware does for one command: the host's transfers, encoded.
     pub instructions: Vec<u8>,
     /// Files of the control part, without programs for the cores: the ends of their names (`init.cdo`, `pdi`, `xclbin`), and their bytes.
-    pub control: Vec<(&'static str, Vec<u8>)>,
+    pub control: Vec<(String, Vec<u8>)>,
 }
