@@ -144,7 +144,9 @@ pub fn npu_control(bytes: &[u8]) {
             let mut commands = read_pdi(bytes).expect("it has been read");
             let mut again = read_pdi(&write_pdi(&[commands.clone()])).expect("what was written is read");
             // Blocks are aligned by commands that do nothing.
-            [&mut commands, &mut again].map(|all| all.retain(|one| !matches!(one, CdoCommand::Nothing { .. })));
+            for all in [&mut commands, &mut again] {
+                all.retain(|one| !matches!(one, CdoCommand::Nothing { .. }));
+            }
             assert_eq!(commands, again);
         }
     }
