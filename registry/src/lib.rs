@@ -43,6 +43,7 @@ pub mod hub;
 // The packages whose types are part of this one's public signatures, so that one dependency is enough.
 pub use unicorn_artifact;
 
+pub use client::install_tls;
 pub use error::RegistryError;
 pub use manifest::Manifest;
 pub use progress::{Transfer, TransferProgress};

@@ -26,6 +26,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer
 
 use crate::api::error::ApiError;
 use crate::log;
+use crate::observer::{RequestObserver, observed};
 use crate::options::ServeOptions;
 use crate::page::is_of_page;
 
@@ -47,6 +48,8 @@ pub(crate) struct Access {
     pub(crate) origins: Vec<String>,
     /// Accepted keys; empty: requests need none.
     pub(crate) keys: Vec<String>,
+    /// Learns of each request, also of those that are refused.
+    pub(crate) observer: Option<Arc<dyn RequestObserver>>,
 }
 
 /// Paths that need no key, as on llama-server, in addition to those of the chat page.
@@ -56,8 +59,9 @@ const API_KEY: &str = "x-api-key";
 
 impl Access {
     pub(crate) fn of(options: &ServeOptions) -> Access {
-        let ServeOptions { address, allowed_hosts: hosts, cors: origins, api_keys: keys, .. } = options.clone();
-        Access { address, hosts, origins, keys }
+        let ServeOptions { address, allowed_hosts: hosts, cors: origins, api_keys: keys, observer, .. } =
+            options.clone();
+        Access { address, hosts, origins, keys, observer }
     }
 
     /// `routes` for clients that have access. A panic there is an answer with status 500.
@@ -66,10 +70,11 @@ impl Access {
             Some(cors) => routes.layer(cors),
             None => routes,
         };
+        let observer = self.observer.clone();
         let routes = routes
             .layer(middleware::from_fn_with_state(Arc::new(self), Access::check))
             .layer(CatchPanicLayer::custom(|_| ApiError::failed("request was not handled: a panic").into_response()));
-        log::requests(routes)
+        log::requests(observed(routes, observer))
     }
 
     /// Refuses requests to other hosts, those of pages of other origins, and those without a key. A preflight, which has no key and
@@ -222,7 +227,7 @@ mod tests {
 
     fn access(address: &str, hosts: &[&str], origins: &[&str]) -> Access {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Access { address: address.parse().ok(), hosts: own(hosts), origins: own(origins), keys: Vec::new() }
+        Access { address: address.parse().ok(), hosts: own(hosts), origins: own(origins), ..Access::default() }
     }
 
     /// A handler that panics costs its own request alone: the same routes answer the next one.

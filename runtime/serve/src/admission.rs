@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -52,7 +52,10 @@ pub(crate) struct ReadBody {
 }
 
 /// A choice's place in the queue, which is free again when the value is dropped.
-pub(crate) type QueuePlace = OwnedSemaphorePermit;
+pub(crate) struct QueuePlace {
+    since: Instant,
+    _permit: OwnedSemaphorePermit,
+}
 
 /// Whether a request's client has disconnected: then its work ends at the next check.
 #[derive(Clone, Default)]
@@ -149,7 +152,19 @@ impl Admission {
         let full =
             || ApiError::busy(StatusCode::TOO_MANY_REQUESTS, format!("queue of {} choices is full", self.queue_places));
         let mut places = self.queue.clone().try_acquire_many_owned(choices as u32).map_err(|_| full())?;
-        Ok((0..choices).map(|_| places.split(1).expect("a permit a choice")).collect())
+        Ok((0..choices).map(|_| QueuePlace::new(places.split(1).expect("a permit a choice"))).collect())
+    }
+}
+
+impl QueuePlace {
+    /// A place that is taken from now on.
+    pub(crate) fn new(permit: OwnedSemaphorePermit) -> QueuePlace {
+        QueuePlace { since: Instant::now(), _permit: permit }
+    }
+
+    /// Time for which it has been taken.
+    pub(crate) fn taken_for(&self) -> Duration {
+        self.since.elapsed()
     }
 }
 

@@ -19,8 +19,8 @@ use crate::metrics::Metrics;
 /// An event of a request's response. `choice` is the index among the request's choices.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
-    /// The first `cached_tokens` of the prompt were in the cache.
-    Started { choice: u32, cached_tokens: u32 },
+    /// It left the queue after the time `waited`. The first `cached_tokens` of the prompt were in the cache.
+    Started { choice: u32, cached_tokens: u32, waited: Duration },
     /// The cache has the first `fed_tokens` of the prompt.
     Fed { choice: u32, fed_tokens: u32, times: Times },
     /// Text that became whole, and the tokens since the last, with their probabilities if those were requested. The text is never
@@ -53,7 +53,7 @@ pub(crate) struct Choice {
     sampler: Option<Box<ReplySampler>>,
     /// Why no token could be chosen.
     failure: Option<String>,
-    _place: QueuePlace,
+    place: QueuePlace,
 }
 
 impl Choice {
@@ -81,7 +81,7 @@ impl Choice {
             probabilities: Vec::new(),
             sampler,
             failure: None,
-            _place: place,
+            place,
         }
     }
 
@@ -152,7 +152,7 @@ impl TokenReceiver for Choice {
         self.begun = Instant::now();
         self.prompt_tokens -= cached_tokens;
         self.metrics.count_cached(cached_tokens);
-        self.send(Event::Started { choice: self.index, cached_tokens });
+        self.send(Event::Started { choice: self.index, cached_tokens, waited: self.place.taken_for() });
     }
 
     fn fed(&mut self, n_tokens: u32) {
@@ -237,7 +237,7 @@ mod tests {
     fn a_decoder_that_panics_ends_its_request_alone() {
         let section = TokenizerSection { tokenizer_json: PANICS_AT_1.into(), ..TokenizerSection::default() };
         let tokenizer = Tokenizer::new(&section).unwrap();
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let place = QueuePlace::new(Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap());
         let (events, mut received) = unbounded_channel();
         let output = OutputText::new(&tokenizer, &[], StopConditions::default());
         let mut choice = Choice::new(0, 1, events, output, None, Arc::default(), place);

@@ -28,6 +28,7 @@ use crate::api::tools::{self, ToolChoice};
 use crate::llama::completion::Completion;
 use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
+use crate::observer::Observation;
 use crate::ollama::description::{Description, Served};
 use crate::ollama::request::only_loads;
 use crate::ollama::response::Lines;
@@ -38,7 +39,7 @@ use crate::pending::PendingResponse;
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
 use crate::reading::{Finding, Found, Output, Pooling, ReadJob, Reader};
-use crate::reply::Reply;
+use crate::reply::{Reply, Usage};
 use crate::worker::{Command, Job};
 use crate::writer::ResponseWriter;
 
@@ -172,12 +173,14 @@ impl RequestHandler {
     /// When the request is wrong or beyond a limit, or the server is stopping: nothing is generated then. When a choice of a response
     /// that is not a stream fails.
     pub(crate) async fn handle(self: Arc<Self>, api: Api, request: extract::Request) -> Result<Response, ApiError> {
+        let observation = Observation::of(&request);
+        observation.asks_for(api.operation());
         let loaded = Lines::new(seconds_since_1970(), &self.model_name, api == Api::OllamaChat);
         let queue = move |handler: &RequestHandler, fields: Map<String, Value>, client: &ClientGone| {
             (!only_loads(api, &fields)).then(|| handler.queue(api, fields, client)).transpose()
         };
         match self.with_body(request, queue).await? {
-            Some(pending) => pending.respond().await,
+            Some(pending) => pending.respond(observation).await,
             None => Ok(json_response(StatusCode::OK, &loaded.of_loaded())),
         }
     }
@@ -191,12 +194,15 @@ impl RequestHandler {
         request: extract::Request,
         work: impl FnOnce(&RequestHandler, Map<String, Value>, &ClientGone) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        let observation = Observation::of(&request);
         let body = self.admission.read_body(request).await?;
         let handler = self.clone();
         self.admission
             .tokenize(move |client| {
                 client.check()?;
-                work(&handler, object(&body.bytes)?, client)
+                let fields = object(&body.bytes)?;
+                observation.reaches(&handler.model_name, &fields);
+                work(&handler, fields, client)
             })
             .await
     }
@@ -259,7 +265,7 @@ impl RequestHandler {
             });
             self.commands.send(Command::Generate(Box::new(job))).map_err(|_| ApiError::stopping())?;
         }
-        Ok(PendingResponse::new(writer, received, replies, beginnings, request.stream))
+        Ok(PendingResponse::new(writer, received, replies, beginnings, &request))
     }
 
     /// Queues prompts that are read for this output, and after which nothing is generated. They are made after there are places for all of
@@ -551,15 +557,18 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
-    /// What was found in each prompt, in order.
+    /// What was found in each prompt, in order. The tokens, and the time in the queue, are noted.
     ///
     /// # Errors
     /// The error of the first prompt that failed.
-    pub(crate) async fn all(self) -> Result<Vec<Finding>, ApiError> {
+    pub(crate) async fn all(self, observation: &Observation) -> Result<Vec<Finding>, ApiError> {
+        observation.uses(&Usage { prompt_tokens: self.n_tokens as u32, ..Usage::default() });
         let mut all = Vec::with_capacity(self.found.len());
         for found in self.found {
             // The worker has dropped the sender: the server is stopping.
-            all.push(found.await.unwrap_or_else(|_| Err(ApiError::stopping()))?);
+            let (finding, waited) = found.await.unwrap_or_else(|_| Err(ApiError::stopping()))?;
+            observation.begins_after(waited);
+            all.push(finding);
         }
         Ok(all)
     }

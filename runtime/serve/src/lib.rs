@@ -16,6 +16,8 @@
 //!
 //! `models` puts several such servers behind one address, and loads each when a request names its model.
 //!
+//! `observer` tells the program that has the server of each request that has ended.
+//!
 //! `http` bounds connections, `access` checks who may send requests, `admission` bounds what these take: memory, time, places in the queue.
 //!
 //! ```no_run
@@ -70,6 +72,7 @@ mod writer;
 mod error;
 mod http;
 mod log;
+mod observer;
 
 pub use axum;
 pub use unicorn_structure;
@@ -86,6 +89,7 @@ pub use api::tools::ToolChoice;
 pub use error::ServeError;
 pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
+pub use observer::{EndedRequest, Operation, RequestFailure, RequestObserver};
 pub use options::{KvCacheOptions, LeftOut, ServeOptions, VertexPaths};
 pub use reading::Pooling;
 pub use server::{Server, Stopper};

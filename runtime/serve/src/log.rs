@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::HeaderName;
+use axum::http::{HeaderMap, HeaderName};
 use axum::response::Response;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use tower_http::trace::TraceLayer;
@@ -15,13 +15,18 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a client's id that are logged at most.
 const MAX_ID_BYTES: usize = 128;
 
+/// The id of a request, cut to a length that is safe to log.
+pub(crate) fn id(headers: &HeaderMap) -> &str {
+    let id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
+    // Its characters are of ASCII.
+    &id[..id.len().min(MAX_ID_BYTES)]
+}
+
 /// Answers each request with its id, and logs it with status and milliseconds once its response begins.
 pub(crate) fn requests(routes: Router) -> Router {
     let log = TraceLayer::new_for_http()
         .make_span_with(|request: &Request| {
-            let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
-            let id = &id[..id.len().min(MAX_ID_BYTES)];
-            info_span!("request", id, method = %request.method(), path = request.uri().path())
+            info_span!("request", id = id(request.headers()), method = %request.method(), path = request.uri().path())
         })
         .on_request(())
         .on_response(|response: &Response, latency: Duration, _: &Span| {

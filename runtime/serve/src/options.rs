@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admission::Tokenizing;
 use crate::error::ServeError;
+use crate::observer::RequestObserver;
 use crate::reading::Pooling;
 use unicorn_text::unicorn_runtime::{Sampling, Speculation};
 use unicorn_text::{TemplateArguments, default_sampling};
@@ -82,6 +84,8 @@ pub struct ServeOptions {
     /// Origins, such as `https://chat.example`, whose pages may use the server in a browser; `localhost`: all of this machine; `*`: all.
     /// Default: none.
     pub cors: Vec<String>,
+    /// Learns of each request that has ended; `None`, the default: nothing does.
+    pub observer: Option<Arc<dyn RequestObserver>>,
     /// How the program is started with a part that these options leave out: the end of the error for a request that needs it,
     /// such as `; start it with --metrics`. Default: nothing.
     pub how_to_enable: fn(LeftOut) -> &'static str,
@@ -154,6 +158,7 @@ impl Default for ServeOptions {
             address: None,
             allowed_hosts: Vec::new(),
             cors: Vec::new(),
+            observer: None,
             how_to_enable: |_| "",
             tokenizing: Tokenizing::default(),
         }

@@ -12,21 +12,26 @@ use tokio::time::{Duration, timeout};
 use unicorn_text::Delta;
 
 use crate::api::error::{ApiError, json_response};
+use crate::api::request::Request;
 use crate::choice::Event;
-use crate::reply::Reply;
+use crate::observer::{Observation, RequestFailure};
+use crate::reply::{Reply, Usage};
 use crate::writer::{ResponseWriter, Stream};
 
-/// Turns the events of a request's choices into the response. Dropping it cancels the choices.
+/// Turns the events of a request's choices into the response. Dropping it cancels the choices, and notes what the request has used.
 pub(crate) struct PendingResponse {
     writer: Box<dyn ResponseWriter>,
     events: UnboundedReceiver<Event>,
     is_stream: bool,
     replies: Vec<Reply>,
+    /// Number of choices of each prompt.
+    n: u32,
     /// What each choice begins with, before its first token.
     beginnings: Vec<String>,
     ended: usize,
     /// Everything was sent.
     is_over: bool,
+    observation: Observation,
 }
 
 /// What an event was.
@@ -48,16 +53,27 @@ impl PendingResponse {
         events: UnboundedReceiver<Event>,
         replies: Vec<Reply>,
         beginnings: Vec<String>,
-        is_stream: bool,
+        request: &Request,
     ) -> PendingResponse {
-        PendingResponse { writer, events, is_stream, replies, beginnings, ended: 0, is_over: false }
+        PendingResponse {
+            writer,
+            events,
+            is_stream: request.stream,
+            replies,
+            n: request.n,
+            beginnings,
+            ended: 0,
+            is_over: false,
+            observation: Observation::default(),
+        }
     }
 
-    /// The response, whole once all choices have ended, or a stream at once.
+    /// The response to the observed request, whole once all choices have ended, or a stream at once.
     ///
     /// # Errors
     /// When a choice of a response that is not a stream fails.
-    pub(crate) async fn respond(mut self) -> Result<Response, ApiError> {
+    pub(crate) async fn respond(mut self, observation: Observation) -> Result<Response, ApiError> {
+        self.observation = observation;
         if self.is_stream {
             return Ok(self.stream());
         }
@@ -108,6 +124,7 @@ impl PendingResponse {
             }
             Some(News::Failed(error)) => {
                 writer.fail(&error, out);
+                self.observation.fails(error.status.into());
                 self.is_over = true;
             }
             None => {
@@ -125,7 +142,8 @@ impl PendingResponse {
         // The worker has dropped the sender: the server is stopping.
         let event = self.events.recv().await.unwrap_or_else(|| Event::Failed(ApiError::stopping()));
         Some(match event {
-            Event::Started { choice, cached_tokens } => {
+            Event::Started { choice, cached_tokens, waited } => {
+                self.observation.begins_after(waited);
                 let choice = choice as usize;
                 let reply = &mut self.replies[choice];
                 (reply.cached_tokens, reply.fed_tokens) = (cached_tokens, cached_tokens);
@@ -139,6 +157,7 @@ impl PendingResponse {
                 News::Fed { choice }
             }
             Event::Text { choice, text, tokens, mut probabilities, times } => {
+                self.observation.has_token_since(times.decode);
                 let choice = choice as usize;
                 self.replies[choice].times = times;
                 self.replies[choice].tokens.extend(&tokens);
@@ -148,11 +167,23 @@ impl PendingResponse {
             Event::Ended { choice, end } => {
                 let choice = choice as usize;
                 self.ended += 1;
+                if end.tokens > 0 {
+                    self.observation.has_token_since(end.times.decode);
+                }
                 let n_before = self.replies[choice].tokens.len();
                 let deltas = self.replies[choice].finish(end);
                 News::Ended { choice, deltas, tokens: self.replies[choice].tokens[n_before..].to_vec() }
             }
             Event::Failed(error) => News::Failed(error),
         })
+    }
+}
+
+impl Drop for PendingResponse {
+    fn drop(&mut self) {
+        self.observation.uses(&Usage::of(&self.replies, self.n));
+        if self.is_stream && !self.is_over {
+            self.observation.fails(RequestFailure::ClientLeft);
+        }
     }
 }

@@ -15,12 +15,13 @@ use tower::ServiceExt;
 use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{Fields, unexpected};
 use crate::api::request::MAX_CHOICES;
+use crate::observer::Observation;
 
 const FORMAT: &str = "@requestFormat";
 const INSTANCES: &str = "a list of objects, each with a @requestFormat such as chatCompletions";
 
 /// The answers to all instances of a request's `fields`, in order, each by the endpoint of `routes` that it names. `paths`: those of the
-/// endpoints.
+/// endpoints. What they use counts as of the observed request.
 ///
 /// # Errors
 /// For a body without a list of instances; an error of one of them is the answer to that one.
@@ -28,6 +29,7 @@ pub(crate) async fn predict(
     routes: &Router,
     paths: impl Iterator<Item = &'static str> + Clone,
     fields: Map<String, Value>,
+    observation: &Observation,
 ) -> Result<Response, ApiError> {
     let instances: Vec<Value> = Fields(fields).require("instances", INSTANCES)?;
     if instances.len() > MAX_CHOICES {
@@ -38,7 +40,8 @@ pub(crate) async fn predict(
         let (routes, paths) = (routes.clone(), paths.clone());
         async move {
             match request_of(instance, &format!("instances[{number}]"), paths) {
-                Ok(request) => {
+                Ok(mut request) => {
+                    request.extensions_mut().insert(observation.clone());
                     let Ok(response) = routes.oneshot(request).await;
                     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
                     serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into())

@@ -16,6 +16,7 @@ use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::metrics::Metrics;
+use crate::observer::Observation;
 use crate::options::{LeftOut, ServeOptions};
 use crate::page;
 use crate::predictions::predict;
@@ -104,10 +105,12 @@ async fn at_other_path(
     match handler.vertex.clone() {
         Some(vertex) if path == vertex.predict && request.method() == Method::POST => {
             expect_json(request.headers())?;
+            let observation = Observation::of(&request);
+            observation.is_at(path);
             let fields = handler.with_body(request, |_, fields, _| Ok(fields)).await?;
             let generate = GENERATE.iter().map(|(path, _)| *path);
             let paths = generate.chain(EMBED.iter().map(|(path, _)| *path)).chain(RERANK).chain(TEXT);
-            predict(&endpoints, paths, fields).await
+            predict(&endpoints, paths, fields, &observation).await
         }
         Some(vertex) if vertex.health.as_deref() == Some(path) => {
             Ok(json_response(StatusCode::OK, &json!({"status": "ok"})))

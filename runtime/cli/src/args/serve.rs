@@ -87,6 +87,9 @@ pub struct ServeArgs {
     /// Write a line to stderr for each request: time, id, method, path, status, milliseconds until the response began
     #[arg(long, value_name = "FORMAT", value_enum, help_heading = ACCESS, hide_short_help = true)]
     pub log: Option<LogFormat>,
+    /// Send a span for each request to this collector of OpenTelemetry, by OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value_parser = collector, help_heading = ACCESS, hide_short_help = true)]
+    pub otlp_traces_endpoint: Option<String>,
     /// Answer /metrics, for Prometheus
     #[arg(long, help_heading = ACCESS, hide_short_help = true)]
     pub metrics: bool,
@@ -198,6 +201,11 @@ impl ServeArgs {
         self.alias.iter().min()
     }
 
+    /// Where spans of requests are sent.
+    pub fn traces_endpoint(&self) -> Option<&str> {
+        self.otlp_traces_endpoint.as_deref().filter(|url| !url.is_empty())
+    }
+
     /// The chat template: Jinja, or the name of a family; `None`: the model's own.
     ///
     /// # Errors
@@ -232,6 +240,18 @@ fn answer_limit(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(limit) if limit == -1 || limit > 0 => Ok(limit),
         _ => Err("expected 1 token or more, or -1 for as many as the context holds".to_owned()),
+    }
+}
+
+/// URL of a collector. An empty one, which the environment may have, is none.
+fn collector(text: &str) -> Result<String, String> {
+    let host = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+    match host {
+        Some(host) if !host.is_empty() && !host.starts_with('/') => Ok(text.to_owned()),
+        None if text.is_empty() => Ok(String::new()),
+        _ => {
+            Err("expected the URL where OTLP is received over HTTP, such as http://127.0.0.1:4318/v1/traces".to_owned())
+        }
     }
 }
 
@@ -275,6 +295,17 @@ mod tests {
         let slots = |options: &[&str]| serve(options).map(|args| (args.slots, args.no_slots)).unwrap();
         assert_eq!(slots(&["--no-slots", "--slots"]), (true, false));
         assert_eq!(slots(&["--slots", "--no-slots"]), (false, true));
+    }
+
+    #[test]
+    fn spans_are_sent_over_http_alone() {
+        let url = "https://otel.example:4318/v1/traces";
+        let args = serve(&["--otlp-traces-endpoint", url]).unwrap();
+        assert_eq!(args.traces_endpoint(), Some(url));
+        assert_eq!(serve(&["--otlp-traces-endpoint", ""]).unwrap().traces_endpoint(), None);
+        for wrong in ["grpc://localhost:4317", "localhost:4318", "http://", "http:///v1/traces"] {
+            assert!(serve(&["--otlp-traces-endpoint", wrong]).unwrap_err().contains("received over HTTP"), "{wrong}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::error::ApiError;
 use super::prompt::Prompt;
 use super::request::Endpoint;
 use crate::llama::infill;
+use crate::observer::Operation;
 use crate::{anthropic, ollama, openai};
 
 /// An endpoint that generates text, of any API.
@@ -66,6 +67,14 @@ impl Api {
                 plain(fields, Some(prompt))
             }
         })
+    }
+
+    /// What a request of the API asks of the model.
+    pub(crate) fn operation(self) -> Operation {
+        match self {
+            Api::Chat | Api::Responses | Api::Messages | Api::OllamaChat => Operation::Chat,
+            Api::Completions | Api::OllamaGenerate | Api::Llama | Api::Infill => Operation::Completion,
+        }
     }
 
     /// An error in the form of the API.

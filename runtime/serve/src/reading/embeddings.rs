@@ -16,6 +16,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{Fields, unexpected};
 use crate::api::prompt::prompts;
 use crate::handler::{Awaited, RequestHandler};
+use crate::observer::{Observation, Operation};
 use crate::options::LeftOut;
 
 /// The API whose form an answer has.
@@ -46,13 +47,15 @@ impl RequestHandler {
         api: EmbeddingsApi,
         request: extract::Request,
     ) -> Result<Response, ApiError> {
+        let observation = Observation::of(&request);
+        observation.asks_for(Operation::Embeddings);
         let model = self.model_name.clone();
         let queue =
             move |handler: &RequestHandler, fields, client: &ClientGone| handler.queue_embeddings(api, fields, client);
         let (form, awaited) = self.with_body(request, queue).await?;
         let n_tokens = awaited.n_tokens;
         let mut rows = Vec::new();
-        for found in awaited.all().await? {
+        for found in awaited.all(&observation).await? {
             let Finding::Rows(found) = found else { unreachable!("the output is hidden rows") };
             rows.push(found);
         }

@@ -11,7 +11,7 @@ mod rerank;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
@@ -42,8 +42,8 @@ pub(crate) enum Finding {
     Score(f32),
 }
 
-/// Result that a request waits for.
-pub(crate) type Found = Result<Finding, ApiError>;
+/// Result that a request waits for, and the prompt's time in the queue.
+pub(crate) type Found = Result<(Finding, Duration), ApiError>;
 
 /// A prompt to be read, on its way to the worker.
 pub(crate) struct ReadJob {
@@ -59,8 +59,10 @@ pub(crate) struct Reader {
     found: Option<oneshot::Sender<Found>>,
     prompt_tokens: u32,
     begun: Instant,
+    /// Time in the queue.
+    waited: Duration,
     metrics: Arc<Metrics>,
-    _place: QueuePlace,
+    place: QueuePlace,
 }
 
 impl Reader {
@@ -73,16 +75,17 @@ impl Reader {
     ) -> (Reader, oneshot::Receiver<Found>) {
         let (found, awaited) = oneshot::channel();
         let begun = Instant::now();
-        (Reader { output, found: Some(found), prompt_tokens, begun, metrics, _place: place }, awaited)
+        let waited = Duration::ZERO;
+        (Reader { output, found: Some(found), prompt_tokens, begun, waited, metrics, place }, awaited)
     }
 
     /// Sends what was found. A client that has left does not receive it, which is no error.
-    fn send(&mut self, found: Found) {
+    fn send(&mut self, found: Result<Finding, ApiError>) {
         if found.is_ok() {
             self.metrics.count_read(self.prompt_tokens, self.begun.elapsed());
         }
         if let Some(sender) = self.found.take() {
-            let _ = sender.send(found);
+            let _ = sender.send(found.map(|finding| (finding, self.waited)));
         }
     }
 }
@@ -90,6 +93,7 @@ impl Reader {
 impl TokenReceiver for Reader {
     fn begin(&mut self, cached_tokens: u32) {
         self.begun = Instant::now();
+        self.waited = self.place.taken_for();
         self.prompt_tokens -= cached_tokens;
         self.metrics.count_cached(cached_tokens);
         if let Output::Hidden(pool) = &mut self.output {

@@ -16,6 +16,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{BOOLEAN, Fields};
 use crate::api::prompt::Prompt;
 use crate::handler::{Awaited, RequestHandler};
+use crate::observer::{Observation, Operation};
 use crate::options::LeftOut;
 
 /// The tokens for the answers yes and no.
@@ -55,10 +56,12 @@ impl RequestHandler {
     /// # Errors
     /// When the server was started without this, the request is wrong, or a step fails.
     pub(crate) async fn rerank(self: Arc<Self>, request: extract::Request) -> Result<Response, ApiError> {
+        let observation = Observation::of(&request);
+        observation.asks_for(Operation::Rerank);
         let model = self.model_name.clone();
         let (form, awaited) = self.with_body(request, RequestHandler::queue_ranks).await?;
         let n_tokens = awaited.n_tokens;
-        let scores = awaited.all().await?.into_iter().map(|found| match found {
+        let scores = awaited.all(&observation).await?.into_iter().map(|found| match found {
             Finding::Score(score) => score,
             Finding::Rows(_) => unreachable!("the output is a score"),
         });

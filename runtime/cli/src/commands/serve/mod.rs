@@ -2,6 +2,8 @@
 
 mod requests_log;
 mod several;
+#[cfg_attr(not(feature = "otlp"), path = "traces_disabled.rs")]
+mod traces;
 mod vertex;
 
 use std::io;
@@ -29,6 +31,7 @@ use crate::report::text::printable;
 use crate::sandbox::{self, Files};
 use crate::terminal::interrupt;
 use crate::terminal::output::{Verbosity, note, verbosity};
+use traces::Traces;
 
 /// Serves until Ctrl-C, or until SIGTERM and the end of answers.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
@@ -43,7 +46,7 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     let artifact = &models::artifact(model, &args.load)?;
     // Errors that can be found before a minute of loading.
     refuse_synthetic(artifact)?;
-    let (mut options, listeners) = prepare(args)?;
+    let Prepared { mut options, listeners, traces: _traces } = prepare(args)?;
     options.model_path = Some(model.display().to_string());
     let model = load_to_serve(artifact, &serving_of(args))?;
     options.model_name = args.model_name().cloned();
@@ -91,11 +94,20 @@ fn run_with_status(model: &Model, server: Server, mut status: StatusWriter) {
     });
 }
 
-/// Prepares what does not depend on the model: options, and sockets at the addresses, which are taken before anything is loaded.
-fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliError> {
+/// What does not depend on the model.
+struct Prepared {
+    options: ServeOptions,
+    /// Sockets at the addresses, which are taken before anything is loaded.
+    listeners: Vec<HttpListener>,
+    /// Kept until the server has ended.
+    traces: Option<Traces>,
+}
+
+fn prepare(args: &ServeArgs) -> Result<Prepared, CliError> {
     if let Some(format) = args.log {
         requests_log::begin(format);
     }
+    let traces = Traces::begin(args)?;
     let api_keys = api_keys(args)?;
     let listeners = bind(args)?;
     let mut addresses = listeners.iter().filter_map(|listener| listener.address().tcp());
@@ -133,8 +145,9 @@ fn prepare(args: &ServeArgs) -> Result<(ServeOptions, Vec<HttpListener>), CliErr
     options.embeddings = args.embeddings.then(|| args.pooling.pooling());
     options.reranking = args.reranking;
     (options.slots, options.page) = (args.slots || !args.no_slots, !args.no_webui);
+    options.observer = traces.as_ref().map(Traces::observer);
     options.how_to_enable = explain::how_to_enable;
-    Ok((options, listeners))
+    Ok(Prepared { options, listeners, traces })
 }
 
 /// The sockets that are being served, which SIGTERM drains.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use unicorn_runtime::Model;
 use unicorn_serve::{HttpListener, ModelServer, ModelSource, PoolOptions, ServeOptions, Server, Unloadable};
 
-use super::{enter_sandbox, prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals};
+use super::{
+    Prepared, enter_sandbox, prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals,
+};
 use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::explain;
@@ -29,7 +31,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
             *model = models::artifact(model, &args.load)?;
         }
     }
-    let (options, listeners) = prepare(args)?;
+    let Prepared { options, listeners, traces: _traces } = prepare(args)?;
     let mut pool = PoolOptions::default();
     (pool.max_loaded, pool.pinned) = (args.models_max as usize, args.pin.clone());
     serve(args, files, pool, options, listeners, &args.pin)
@@ -46,7 +48,7 @@ pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
         Some(name) => name.clone(),
         None => read(&artifact, |view| view.meta.model.name.clone())?,
     };
-    let (mut options, listeners) = prepare(args)?;
+    let Prepared { mut options, listeners, traces: _traces } = prepare(args)?;
     options.model_path = Some(model.display().to_string());
     options.aliases.clone_from(&args.alias);
     options.aliases.sort();
