@@ -28,6 +28,9 @@ pub enum ParseError {
     /// A record or frame that does not decode.
     #[error("artifact section {what} does not decode: {detail}")]
     Decode { what: &'static str, detail: String },
+    /// What is wrong with the draft that is packed into the artifact; offsets are those in the draft.
+    #[error("draft in the artifact: {0}")]
+    Draft(Box<ParseError>),
 }
 
 impl ParseError {

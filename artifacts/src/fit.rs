@@ -3,7 +3,7 @@
 //!
 //! Addresses within slices never change here: slices move as a whole.
 
-use crate::account::Account;
+use crate::account::{Account, size};
 use crate::plan::{BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, Tier, TierPlan};
 use crate::step;
 
@@ -185,6 +185,47 @@ pub fn on(plan: &Plan, machine: &MachinePlan, context_tokens: u32) -> Result<Pla
         0 => Ok(plan),
         short_bytes => Err(short_bytes),
     }
+}
+
+/// A draft that is resident together with its model.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// Longest context that it was made for, in tokens.
+    pub max_positions: u32,
+}
+
+/// Plans of a model and of its draft for `machine` and a sequence of `context_tokens`, of which the draft has as many as it was made for. The
+/// draft is placed first: a token of the text reads all of it several times, and the model's weights once at most.
+///
+/// # Errors
+/// As [`on`], for the first of both that does not fit.
+pub fn on_both(
+    plan: &Plan,
+    draft: Option<Draft>,
+    machine: &MachinePlan,
+    context_tokens: u32,
+) -> Result<(Plan, Option<Plan>), u64> {
+    let Some(Draft { plan: of_draft, max_positions }) = draft else {
+        return on(plan, machine, context_tokens).map(|plan| (plan, None));
+    };
+    let of_draft = on(of_draft, machine, context_tokens.min(max_positions))?;
+    Ok((on(plan, &beside(machine, &of_draft), context_tokens)?, Some(of_draft)))
+}
+
+/// `machine` with the memory that `draft`, a plan for it, leaves.
+pub fn beside(machine: &MachinePlan, draft: &Plan) -> MachinePlan {
+    let taken = Account::of(draft).tiers;
+    let mut machine = machine.clone();
+    for tier in &mut machine.tiers {
+        let taken_bytes = taken.iter().filter(|one| one.tier == tier.tier).map(|one| one.bytes()).sum();
+        if let Some(budget_bytes) = tier.budget_bytes.as_mut().filter(|_| taken_bytes > 0) {
+            *budget_bytes = budget_bytes.saturating_sub(taken_bytes);
+            tier.source += &format!(", less {} of the draft", size(taken_bytes));
+        }
+    }
+    machine
 }
 
 /// `plan` for a sequence of `context_tokens`, with the tiers that it has.

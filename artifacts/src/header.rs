@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 4;
+pub const VERSION_MINOR: u16 = 5;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -51,13 +51,15 @@ pub enum SectionKind {
     HiddenPrograms = 9,
     /// The model's license: [`crate::LicenseSection`]. Since 8.4, and only where the model names one.
     License = 10,
+    /// The draft's model: an artifact of its own. Since 8.5, and only where one was packed into it.
+    Draft = 11,
 }
 
 impl SectionKind {
     /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
-        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms, License]
+        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms, License, Draft]
             .into_iter()
             .find(|&kind| kind as u32 == value)
     }
@@ -75,6 +77,7 @@ impl SectionKind {
             SectionKind::NpuSteps => "npu steps",
             SectionKind::HiddenPrograms => "hidden programs",
             SectionKind::License => "license",
+            SectionKind::Draft => "draft",
         }
     }
 }
@@ -90,13 +93,18 @@ pub struct Section {
     pub offset_bytes: u64,
     /// Length, without the zeros behind it.
     pub len_bytes: u64,
-    /// BLAKE3 hash of its bytes.
+    /// BLAKE3 hash of its bytes; of a draft, of its header and section table, which cover the rest of it.
     pub hash: [u8; 32],
+}
+
+/// Length of header and table of `n_sections`.
+pub fn head_bytes(n_sections: usize) -> usize {
+    HEADER_BYTES + n_sections * ENTRY_BYTES
 }
 
 /// Header and table as bytes, ready for offset 0.
 pub fn encode_header(sections: &[Section], file_len_bytes: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + sections.len() * ENTRY_BYTES);
+    let mut bytes = Vec::with_capacity(head_bytes(sections.len()));
     bytes.extend(MAGIC);
     bytes.extend(VERSION_MAJOR.to_le_bytes());
     bytes.extend(VERSION_MINOR.to_le_bytes());

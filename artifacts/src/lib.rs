@@ -11,6 +11,7 @@
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
 //!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights follow those of the GPU
 //!     │ license       │   LicenseSection, if the model names one
+//!     │ draft         │   the artifact of a smaller model, if one is packed into this
 //!     └───────────────┘
 //! ```
 //!

@@ -9,10 +9,9 @@ use std::path::Path;
 
 use crate::codec::{self, MAX_SECTION_BYTES};
 use crate::error::ParseError;
+use crate::fit::Draft;
 use crate::hash::{SUBTREE_BYTES, hash, hash_parts, join, subtrees_at};
-use crate::header::{
-    self, ENTRY_BYTES, HEADER_BYTES, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind,
-};
+use crate::header::{self, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind};
 use crate::kernels::{Kernels, Program};
 use crate::license::LicenseSection;
 use crate::map::open_regular;
@@ -36,6 +35,8 @@ pub struct ArtifactView<'a> {
     pub npu: Option<NpuSection>,
     /// The license section, if there is one.
     pub license: Option<LicenseSection>,
+    /// The smaller model whose continuations this one verifies, if one is packed into the artifact. It has no draft itself.
+    pub draft: Option<Box<ArtifactView<'a>>>,
     /// Hash of all sections' hashes: it identifies the artifact.
     pub content_hash: [u8; 32],
     weights: Vec<WeightSection<'a>>,
@@ -69,18 +70,13 @@ pub enum ReadError {
 const CHUNK_BYTES: u64 = 8 << 20;
 
 impl<'a> ArtifactView<'a> {
-    /// Checks header, table, the structured sections' hashes and contents, and the plan against the sections. Weight
-    /// bytes are not touched: see [`WeightSection::verify`].
+    /// Checks header, table, the structured sections' hashes and contents, and the plan against the sections; of a draft in it the
+    /// same. Weight bytes are not touched: see [`WeightSection::verify`].
     ///
     /// # Errors
     /// For any bytes that are not an artifact of this version, [`ParseError`] names what is wrong and where.
     pub fn parse(bytes: &'a [u8]) -> Result<ArtifactView<'a>, ParseError> {
-        let sections = header::decode_header(bytes)?;
-        let between =
-            |gap: Range<u64>| Ok::<_, ParseError>(Cow::Borrowed(&bytes[gap.start as usize..gap.end as usize]));
-        check_gaps(&sections, bytes.len() as u64, between)?;
-        let body = |section: &Section| Ok::<_, ParseError>(Cow::Borrowed(section_bytes(bytes, section)));
-        ArtifactView::assemble(&sections, body, |section| section_bytes(bytes, section))
+        ArtifactView::of(&Mapped { bytes, begin_bytes: 0 }, Role::Model)
     }
 
     /// The same from a file that is not mapped: everything except the weights is read into memory of this process. If the file is
@@ -89,42 +85,40 @@ impl<'a> ArtifactView<'a> {
     /// # Errors
     /// Errors of [`ArtifactView::parse`], and when the file cannot be read.
     pub fn read(file: &File) -> Result<ArtifactView<'static>, ReadError> {
-        let len_bytes = file.metadata()?.len();
-        let head = read_at(file, 0, len_bytes.min(MAX_HEAD_BYTES as u64))?;
-        let sections = header::decode_header_of(&head, len_bytes)?;
-        check_gaps(&sections, len_bytes, |gap| {
-            Ok::<_, ReadError>(Cow::Owned(read_at(file, gap.start, gap.end - gap.start)?))
-        })?;
-        let body = |section: &Section| {
-            if section.len_bytes > MAX_SECTION_BYTES as u64 {
-                let limit = format!("at most {MAX_SECTION_BYTES}");
-                return Err(ParseError::invalid("length of a section", limit, section.len_bytes).into());
-            }
-            Ok::<_, ReadError>(Cow::Owned(read_at(file, section.offset_bytes, section.len_bytes)?))
-        };
-        ArtifactView::assemble(&sections, body, |_| &[])
+        ArtifactView::of(&Unmapped { file, begin_bytes: 0, len_bytes: file.metadata()?.len() }, Role::Model)
     }
 
-    fn assemble<'s, E: From<ParseError>>(
-        sections: &[Section],
-        body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
-        weights: impl Fn(&Section) -> &'a [u8],
-    ) -> Result<ArtifactView<'a>, E> {
+    fn of<S: Source<'a>>(source: &S, role: Role) -> Result<ArtifactView<'a>, S::Error> {
+        let sections = source.sections()?;
+        check_gaps(source, &sections)?;
         let view = ArtifactView {
-            meta: structured(&body, sections, SectionKind::Metadata)?,
-            plan: structured(&body, sections, SectionKind::Plan)?,
-            kernels: kernels(&body, sections)?,
-            tokenizer: structured(&body, sections, SectionKind::Tokenizer)?,
+            meta: structured(source, &sections, SectionKind::Metadata)?,
+            plan: structured(source, &sections, SectionKind::Plan)?,
+            kernels: kernels(source, &sections)?,
+            tokenizer: structured(source, &sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
-            npu: npu_section(&body, sections)?,
-            license: optional(&body, sections, SectionKind::License)?,
-            weights: weight_sections(&weights, sections, SectionKind::Weights)?,
-            npu_weights: weight_sections(&weights, sections, SectionKind::NpuWeights)?,
+            npu: npu_section(source, &sections)?,
+            license: optional(source, &sections, SectionKind::License)?,
+            draft: draft(source, &sections, role)?,
+            weights: weight_sections(source, &sections, SectionKind::Weights)?,
+            npu_weights: weight_sections(source, &sections, SectionKind::NpuWeights)?,
         };
         let slice_lens: Vec<u64> = view.weights.iter().map(|section| section.len_bytes).collect();
         validate::validate(&view.meta, &view.plan, &view.kernels, view.npu.as_ref(), &slice_lens)?;
         view.check_npu()?;
+        view.check_draft()?;
         Ok(view)
+    }
+
+    /// What another model's plan has to know of this one, its draft.
+    pub fn as_draft(&self) -> Draft<'_> {
+        Draft { plan: &self.plan, max_positions: self.meta.model.max_positions }
+    }
+
+    /// Whether both have the same tokens, so that one can propose tokens to the other.
+    pub fn has_vocabulary_of(&self, other: &ArtifactView<'_>) -> bool {
+        self.meta.model.vocab_size == other.meta.model.vocab_size
+            && self.tokenizer.tokenizer_json == other.tokenizer.tokenizer_json
     }
 
     /// Weight sections in the order of their index.
@@ -146,6 +140,15 @@ impl<'a> ArtifactView<'a> {
             }
             None if slices.is_empty() => Ok(()),
             None => Err(ParseError::invalid("number of npu sections beside npu weights", 1, 0)),
+        }
+    }
+
+    fn check_draft(&self) -> Result<(), ParseError> {
+        match &self.draft {
+            Some(draft) if !draft.has_vocabulary_of(self) => {
+                Err(ParseError::invalid("vocabulary of the draft", "the model's", "another"))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -214,19 +217,146 @@ pub fn is_artifact(path: &Path) -> bool {
     read.is_ok() && start == MAGIC
 }
 
-/// Checks that all bytes between the sections, and after the last one, are zero, so that every changed bit is detected. `read` is
-/// called for at most [`SECTION_ALIGN`] bytes at a time.
-fn check_gaps<'s, E: From<ParseError>>(
-    sections: &[Section],
+/// What an artifact is in its file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Model,
+    /// A section of another one.
+    Draft,
+}
+
+/// The bytes of an artifact: a file, or a section of it. Offsets are those in the artifact.
+trait Source<'a>: Sized {
+    type Error: From<ParseError>;
+
+    /// The section table, checked.
+    fn sections(&self) -> Result<Vec<Section>, Self::Error>;
+
+    /// Length of the artifact.
+    fn len_bytes(&self) -> u64;
+
+    /// Where the artifact begins in the file.
+    fn begin_bytes(&self) -> u64;
+
+    /// Bytes of this range, which is inside.
+    fn range(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>, Self::Error>;
+
+    /// Bytes of a structured section.
+    fn body(&self, section: &Section) -> Result<Cow<'_, [u8]>, Self::Error>;
+
+    /// Bytes of a weight section; empty if nothing is mapped.
+    fn weights(&self, section: &Section) -> &'a [u8];
+
+    /// The artifact that a section is.
+    fn inner(&self, section: &Section) -> Self;
+
+    /// An error of that artifact as one of this.
+    fn error_of_inner(error: Self::Error) -> Self::Error;
+}
+
+struct Mapped<'a> {
+    bytes: &'a [u8],
+    begin_bytes: u64,
+}
+
+impl<'a> Source<'a> for Mapped<'a> {
+    type Error = ParseError;
+
+    fn sections(&self) -> Result<Vec<Section>, ParseError> {
+        header::decode_header(self.bytes)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn begin_bytes(&self) -> u64 {
+        self.begin_bytes
+    }
+
+    fn range(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>, ParseError> {
+        Ok(Cow::Borrowed(&self.bytes[range.start as usize..range.end as usize]))
+    }
+
+    fn body(&self, section: &Section) -> Result<Cow<'_, [u8]>, ParseError> {
+        Ok(Cow::Borrowed(section_bytes(self.bytes, section)))
+    }
+
+    fn weights(&self, section: &Section) -> &'a [u8] {
+        section_bytes(self.bytes, section)
+    }
+
+    fn inner(&self, section: &Section) -> Mapped<'a> {
+        let begin_bytes = self.begin_bytes + section.offset_bytes;
+        Mapped { bytes: section_bytes(self.bytes, section), begin_bytes }
+    }
+
+    fn error_of_inner(error: ParseError) -> ParseError {
+        ParseError::Draft(Box::new(error))
+    }
+}
+
+struct Unmapped<'f> {
+    file: &'f File,
+    begin_bytes: u64,
     len_bytes: u64,
-    read: impl Fn(Range<u64>) -> Result<Cow<'s, [u8]>, E>,
-) -> Result<(), E> {
-    let mut end = (HEADER_BYTES + sections.len() * ENTRY_BYTES) as u64;
+}
+
+impl Source<'static> for Unmapped<'_> {
+    type Error = ReadError;
+
+    fn sections(&self) -> Result<Vec<Section>, ReadError> {
+        let head = self.range(0..self.len_bytes.min(MAX_HEAD_BYTES as u64))?;
+        Ok(header::decode_header_of(&head, self.len_bytes)?)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn begin_bytes(&self) -> u64 {
+        self.begin_bytes
+    }
+
+    fn range(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>, ReadError> {
+        Ok(Cow::Owned(read_at(self.file, self.begin_bytes + range.start, range.end - range.start)?))
+    }
+
+    fn body(&self, section: &Section) -> Result<Cow<'_, [u8]>, ReadError> {
+        if section.len_bytes > MAX_SECTION_BYTES as u64 {
+            let limit = format!("at most {MAX_SECTION_BYTES}");
+            return Err(ParseError::invalid("length of a section", limit, section.len_bytes).into());
+        }
+        self.range(section.offset_bytes..section.offset_bytes + section.len_bytes)
+    }
+
+    fn weights(&self, _: &Section) -> &'static [u8] {
+        &[]
+    }
+
+    fn inner(&self, section: &Section) -> Self {
+        let begin_bytes = self.begin_bytes + section.offset_bytes;
+        Unmapped { file: self.file, begin_bytes, len_bytes: section.len_bytes }
+    }
+
+    fn error_of_inner(error: ReadError) -> ReadError {
+        match error {
+            ReadError::Artifact(error) => ReadError::Artifact(ParseError::Draft(Box::new(error))),
+            file => file,
+        }
+    }
+}
+
+/// Checks that all bytes between the sections, and after the last one, are zero, so that every changed bit is detected. At most
+/// [`SECTION_ALIGN`] bytes are read at a time.
+fn check_gaps<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<(), S::Error> {
+    let len_bytes = source.len_bytes();
+    let mut end = header::head_bytes(sections.len()) as u64;
     let starts = sections.iter().map(|section| section.offset_bytes).chain([len_bytes]);
     let ends = sections.iter().map(|section| section.offset_bytes + section.len_bytes).chain([len_bytes]);
     for (next_start, next_end) in starts.zip(ends) {
         while end < next_start {
-            let bytes = read(end..next_start.min(end + SECTION_ALIGN))?;
+            let bytes = source.range(end..next_start.min(end + SECTION_ALIGN))?;
             if let Some(at) = bytes.iter().position(|&byte| byte != 0) {
                 let what = format!("byte between sections, at offset {}", end + at as u64);
                 return Err(ParseError::invalid(what, 0, bytes[at]).into());
@@ -239,12 +369,9 @@ fn check_gaps<'s, E: From<ParseError>>(
 }
 
 /// The kernels section, with the programs that write hidden rows, if the file has a section of them.
-fn kernels<'s, E: From<ParseError>>(
-    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
-    sections: &[Section],
-) -> Result<Kernels, E> {
-    let mut kernels: Kernels = structured(&body, sections, SectionKind::Kernels)?;
-    if let Some(hidden) = optional::<Vec<Vec<Program>>, E>(&body, sections, SectionKind::HiddenPrograms)? {
+fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernels, S::Error> {
+    let mut kernels: Kernels = structured(source, sections, SectionKind::Kernels)?;
+    if let Some(hidden) = optional::<Vec<Vec<Program>>, S>(source, sections, SectionKind::HiddenPrograms)? {
         if hidden.len() != kernels.targets.len() {
             return Err(ParseError::invalid("lists of hidden programs", kernels.targets.len(), hidden.len()).into());
         }
@@ -254,49 +381,77 @@ fn kernels<'s, E: From<ParseError>>(
 }
 
 /// The NPU section with its steps, if the file has them.
-fn npu_section<'s, E: From<ParseError>>(
-    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
-    sections: &[Section],
-) -> Result<Option<NpuSection>, E> {
-    let section: Option<NpuSection> = optional(&body, sections, SectionKind::Npu)?;
-    match (section, optional(&body, sections, SectionKind::NpuSteps)?) {
+fn npu_section<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Option<NpuSection>, S::Error> {
+    let section: Option<NpuSection> = optional(source, sections, SectionKind::Npu)?;
+    match (section, optional(source, sections, SectionKind::NpuSteps)?) {
         (section, None) => Ok(section),
         (Some(section), Some(steps)) => Ok(Some(NpuSection { steps, ..section })),
         (None, Some(_)) => Err(ParseError::invalid("number of npu sections beside npu steps", 1, 0).into()),
     }
 }
 
-/// `None`: there is no such section.
-fn optional<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(
-    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
+/// The draft, if there is one, by the same rules as the artifact that it is in. It cannot have one itself.
+fn draft<'a, S: Source<'a>>(
+    source: &S,
     sections: &[Section],
-    kind: SectionKind,
-) -> Result<Option<T>, E> {
-    let has_one = sections.iter().any(|section| section.kind == kind as u32);
-    has_one.then(|| structured(body, sections, kind)).transpose()
+    role: Role,
+) -> Result<Option<Box<ArtifactView<'a>>>, S::Error> {
+    if !has(sections, SectionKind::Draft) {
+        return Ok(None);
+    }
+    if role == Role::Draft {
+        let found = sections.iter().filter(|section| section.kind == SectionKind::Draft as u32).count();
+        return Err(ParseError::invalid("number of draft sections in a draft", 0, found).into());
+    }
+    let section = only(sections, SectionKind::Draft)?;
+    let inner = source.inner(section);
+    let of_inner = || -> Result<_, S::Error> {
+        let head = inner.range(0..header::head_bytes(inner.sections()?.len()) as u64)?;
+        Ok((ArtifactView::of(&inner, Role::Draft)?, hash(&head)))
+    };
+    let (view, head_hash) = of_inner().map_err(S::error_of_inner)?;
+    compare_hash(SectionKind::Draft.name(), section.offset_bytes, &section.hash, &head_hash)?;
+    Ok(Some(Box::new(view)))
 }
 
-fn structured<'s, T: serde::de::DeserializeOwned, E: From<ParseError>>(
-    body: impl Fn(&Section) -> Result<Cow<'s, [u8]>, E>,
+/// `None`: there is no such section.
+fn optional<'a, T: serde::de::DeserializeOwned, S: Source<'a>>(
+    source: &S,
     sections: &[Section],
     kind: SectionKind,
-) -> Result<T, E> {
-    let mut found = sections.iter().filter(|section| section.kind == kind as u32);
-    let (Some(section), None) = (found.next(), found.next()) else {
-        return Err(ParseError::invalid(
-            format!("number of {} sections", kind.name()),
-            1,
-            sections.iter().filter(|section| section.kind == kind as u32).count(),
-        )
-        .into());
-    };
-    let body = body(section)?;
+) -> Result<Option<T>, S::Error> {
+    has(sections, kind).then(|| structured(source, sections, kind)).transpose()
+}
+
+fn structured<'a, T: serde::de::DeserializeOwned, S: Source<'a>>(
+    source: &S,
+    sections: &[Section],
+    kind: SectionKind,
+) -> Result<T, S::Error> {
+    let section = only(sections, kind)?;
+    let body = source.body(section)?;
     compare_hash(kind.name(), section.offset_bytes, &section.hash, blake3::hash(&body).as_bytes())?;
     Ok(codec::decode(kind.name(), &body)?)
 }
 
-fn weight_sections<'a>(
-    bytes: impl Fn(&Section) -> &'a [u8],
+fn has(sections: &[Section], kind: SectionKind) -> bool {
+    sections.iter().any(|section| section.kind == kind as u32)
+}
+
+/// The section of a kind of which there is one.
+fn only(sections: &[Section], kind: SectionKind) -> Result<&Section, ParseError> {
+    let mut found = sections.iter().filter(|section| section.kind == kind as u32);
+    match (found.next(), found.count()) {
+        (Some(section), 0) => Ok(section),
+        (first, others) => {
+            let found = others + usize::from(first.is_some());
+            Err(ParseError::invalid(format!("number of {} sections", kind.name()), 1, found))
+        }
+    }
+}
+
+fn weight_sections<'a, S: Source<'a>>(
+    source: &S,
     sections: &[Section],
     kind: SectionKind,
 ) -> Result<Vec<WeightSection<'a>>, ParseError> {
@@ -317,8 +472,8 @@ fn weight_sections<'a>(
             ));
         }
         weights.push(WeightSection {
-            bytes: bytes(section),
-            offset_bytes: section.offset_bytes,
+            bytes: source.weights(section),
+            offset_bytes: source.begin_bytes() + section.offset_bytes,
             len_bytes: section.len_bytes,
             hash: section.hash,
         });

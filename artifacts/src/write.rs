@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::codec;
 use crate::hash::{self, Update};
-use crate::header::{ENTRY_BYTES, HEADER_BYTES, SECTION_ALIGN, Section, SectionKind, encode_header};
+use crate::header::{SECTION_ALIGN, Section, SectionKind, encode_header, head_bytes};
 use crate::kernels::Kernels;
 use crate::license::LicenseSection;
 use crate::meta::Meta;
@@ -24,11 +24,17 @@ use crate::view::ArtifactView;
 /// system supports it, a killed process leaves none either.
 ///
 /// Weight sections are first in the file and are written first: their lengths are known from the plan, while the content of the
-/// small sections (quantisation errors) is known only afterwards. Header and table have a reserved place before all sections.
+/// small sections (quantisation errors) is known only afterwards. Header and table have a reserved place before all sections. A draft
+/// is the last section, so that the others are found again where they were when it changes.
 pub struct ArtifactWriter {
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
+    /// Where in the file the next byte goes.
     position_bytes: u64,
+    /// Where the artifact begins in the file: a draft does in the middle.
+    begin_bytes: u64,
+    /// Sections of the artifact that this one, a draft, is for.
+    outer: Option<Vec<Section>>,
     weights: Vec<Section>,
     open_slice: Option<(SectionKind, u64, blake3::Hasher)>,
     npu: Vec<(SectionKind, Vec<u8>)>,
@@ -66,14 +72,15 @@ impl ArtifactWriter {
             path: path.to_owned(),
             file: BufWriter::with_capacity(1 << 20, file),
             position_bytes: 0,
+            begin_bytes: 0,
+            outer: None,
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
             npu: Vec::new(),
             license: None,
             update: hash::on_this_thread,
         };
-        let n_sections = STRUCTURED_SECTIONS + n_slices;
-        writer.zeros((HEADER_BYTES + n_sections * ENTRY_BYTES) as u64)?;
+        writer.leave_room_for_head(n_slices)?;
         Ok(writer)
     }
 
@@ -147,7 +154,7 @@ impl ArtifactWriter {
     }
 
     /// Writes the structured sections, the header and the table, flushes to disk, and renames into place. Before the rename,
-    /// the file is parsed as a reader parses it.
+    /// the file is parsed as a reader parses it. Returns the length of the file.
     pub fn finish(
         mut self,
         meta: &Meta,
@@ -155,6 +162,55 @@ impl ArtifactWriter {
         kernels: &Kernels,
         tokenizer: &TokenizerSection,
     ) -> io::Result<u64> {
+        let mut sections = self.structured_sections(meta, plan, kernels, tokenizer)?;
+        if let Some(outer) = self.outer.take() {
+            let (offset_bytes, len_bytes) = (self.begin_bytes, self.position_bytes - self.begin_bytes);
+            let head = encode_header(&sections, len_bytes);
+            self.file.seek(SeekFrom::Start(offset_bytes))?;
+            self.file.write_all(&head)?;
+            let (kind, hash) = (SectionKind::Draft as u32, hash::hash(&head));
+            sections = outer;
+            sections.push(Section { kind, index: 0, offset_bytes, len_bytes, hash });
+        }
+        let len_bytes = self.position_bytes;
+        let file = self.file.into_inner().map_err(|error| error.into_error())?;
+        // Temporary files are private; an artifact has the permissions of any file that this user makes.
+        into_place(file, &sections, len_bytes, &self.path, new_file_permissions())?;
+        Ok(len_bytes)
+    }
+
+    /// Writes the structured sections, and begins the draft of this artifact, of `n_slices` weight sections, those of NPU weights
+    /// included. Finishing the draft finishes both.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    ///
+    /// # Panics
+    /// For a draft of a draft.
+    pub fn begin_draft(
+        mut self,
+        meta: &Meta,
+        plan: &Plan,
+        kernels: &Kernels,
+        tokenizer: &TokenizerSection,
+        n_slices: usize,
+    ) -> io::Result<ArtifactWriter> {
+        assert!(self.outer.is_none(), "a draft has no draft");
+        self.outer = Some(self.structured_sections(meta, plan, kernels, tokenizer)?);
+        self.align(SECTION_ALIGN)?;
+        self.begin_bytes = self.position_bytes;
+        self.leave_room_for_head(n_slices)?;
+        Ok(self)
+    }
+
+    /// Writes what is not weights, and returns the section table.
+    fn structured_sections(
+        &mut self,
+        meta: &Meta,
+        plan: &Plan,
+        kernels: &Kernels,
+        tokenizer: &TokenizerSection,
+    ) -> io::Result<Vec<Section>> {
         self.end_slice();
         let mut sections = Vec::new();
         let (kernels, hidden) = kernels.split_hidden();
@@ -173,18 +229,18 @@ impl ArtifactWriter {
             sections.push(Section {
                 kind: kind as u32,
                 index: 0,
-                offset_bytes: self.position_bytes,
+                offset_bytes: self.position_bytes - self.begin_bytes,
                 len_bytes: bytes.len() as u64,
                 hash: *blake3::hash(&bytes).as_bytes(),
             });
             self.put(&bytes)?;
         }
         sections.splice(0..0, std::mem::take(&mut self.weights));
-        let len_bytes = self.position_bytes;
-        let file = self.file.into_inner().map_err(|error| error.into_error())?;
-        // Temporary files are private; an artifact has the permissions of any file that this user makes.
-        into_place(file, &sections, len_bytes, &self.path, new_file_permissions())?;
-        Ok(len_bytes)
+        Ok(sections)
+    }
+
+    fn leave_room_for_head(&mut self, n_slices: usize) -> io::Result<()> {
+        self.zeros(head_bytes(STRUCTURED_SECTIONS + n_slices) as u64)
     }
 
     fn end_slice(&mut self) {
@@ -193,7 +249,7 @@ impl ArtifactWriter {
             self.weights.push(Section {
                 kind: kind as u32,
                 index: before as u32,
-                offset_bytes: start,
+                offset_bytes: start - self.begin_bytes,
                 len_bytes: self.position_bytes - start,
                 hash: *hasher.finalize().as_bytes(),
             });
@@ -221,8 +277,9 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, and the license, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 8;
+/// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, the license, and a draft, for which the table has
+/// room.
+const STRUCTURED_SECTIONS: usize = 9;
 
 /// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

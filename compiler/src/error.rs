@@ -248,6 +248,19 @@ impl CompileError {
         move |source| CompileError::Io { path: path.to_owned(), source }
     }
 
+    /// An error of an artifact, as that of the draft in it.
+    pub(crate) fn of_draft(self) -> CompileError {
+        let named = |what: String| format!("draft in the artifact: {what}");
+        match self {
+            CompileError::DoesNotFit { what, remedies } => CompileError::DoesNotFit { what: named(what), remedies },
+            CompileError::Differs { path, what, other_version } => {
+                CompileError::Differs { path, what: named(what), other_version }
+            }
+            CompileError::Malformed { path, what } => CompileError::Malformed { path, what: named(what) },
+            other => other,
+        }
+    }
+
     pub(crate) fn malformed(path: &Path, what: impl Into<String>) -> CompileError {
         CompileError::Malformed { path: path.to_owned(), what: what.into() }
     }

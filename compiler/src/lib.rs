@@ -71,6 +71,8 @@ mod emit;
 
 mod npu;
 
+mod draft;
+
 #[doc(hidden)]
 pub mod quantize;
 
@@ -84,6 +86,7 @@ use std::time::Instant;
 use unicorn_artifact::{ArtifactWriter, Meta, ModelMeta, NpuSection, NpuSteps, Program, Provenance};
 use unicorn_kernels::npu::rotation::ROTATED;
 
+use draft::PlannedDraft;
 use graph::ModelGraph;
 use import::{Checkpoint, ModelConfig};
 use importance::Importance;
@@ -103,7 +106,7 @@ pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_t
 pub use prediction::Prediction;
 pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};
-pub use report::{MachineFit, PlanReport, Report, TensorFigures};
+pub use report::{DraftFigures, MachineFit, PlanReport, Report, TensorFigures};
 pub use reproduce::{Reproduced, reproduce};
 pub use retarget::{Additions, Retargeted, retarget};
 
@@ -154,6 +157,8 @@ pub struct Planned {
     pub npu: Option<NpuPlan>,
     /// Kernels and programs of steps in which the NPU computes products.
     pub(crate) npu_selection: Option<Selection>,
+    /// The model that makes drafts; `None`: there is none.
+    pub(crate) draft: Option<Box<PlannedDraft>>,
 }
 
 /// Compiles the model at `source` into the artifact `output`.
@@ -165,17 +170,27 @@ pub struct Planned {
 /// model itself is refused before anything is read, and one that does not fit its disk before any weight is read.
 pub fn compile(source: Source, output: &Path, options: &CompileOptions, progress: &mut dyn Progress) -> Result<Report> {
     outputs::check_artifact(source, output)?;
+    options.draft.iter().try_for_each(|draft| outputs::check_replaced(Source::Model(draft), output))?;
     let mut stages = Stages::new(progress);
     let planned = plan_stages(source, options, &mut stages)?;
     let prediction = Prediction::of(&planned, output);
     prediction.check(output)?;
     progress::check(stages.progress.planned(&prediction))?;
-    let kernels = stages.kernels(&planned.selection, &planned.placement)?;
-    let npu = stages.npu_section(planned.npu.as_ref(), planned.npu_selection.as_ref(), &planned.placement)?;
-    let importance = stages.importance(source, &planned, options)?;
-    let mut artifact = stages.weights(source, output, &planned, &importance)?;
+    let parts = stages.parts(source, &planned, options)?;
+    let draft = planned.draft.as_deref();
+    let draft = draft
+        .map(|draft| Ok::<_, CompileError>((draft, stages.parts(draft.source(), &draft.planned, &draft.options)?)))
+        .transpose()?;
+    let writer = stages.create(output, &planned)?;
+    let mut artifact = stages.weights(source, writer, &planned, &parts.importance)?;
     let meta = meta(source, &planned, options, &artifact.errors);
-    stages.write(&mut artifact, &meta, &planned, &kernels, npu.as_ref())?;
+    match draft {
+        Some((draft, parts_of_draft)) => {
+            let writer = stages.begin_draft(&mut artifact, &meta, &planned, &parts, n_slices(&draft.planned))?;
+            artifact.bytes = stages.draft(writer, draft, &parts_of_draft)?;
+        }
+        None => stages.write(&mut artifact, &meta, &planned, &parts)?,
+    }
     for form in &options.emit {
         form.write(output, &planned)?;
     }
@@ -197,9 +212,14 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     import::merge(&mut checkpoint, &options.adapters)?;
     stages.end(1)?;
 
-    let design = design(&checkpoint.config, options, stages)?;
-    let Design { plain, verified, weights, selection, placement, npu, npu_selection } = design;
-    Ok(Planned { checkpoint, plain, verified, weights, selection, placement, npu, npu_selection })
+    let draft = options.draft.as_deref();
+    let Some(draft) = draft.map(|draft| PlannedDraft::of(draft, &checkpoint, options, stages)).transpose()? else {
+        return Ok(design(&checkpoint.config, options, stages)?.of(checkpoint, None));
+    };
+    let design = design(&checkpoint.config, &draft.options_of_model(options), stages)?;
+    let planned = design.of(checkpoint, Some(Box::new(draft)));
+    planned.draft.iter().try_for_each(|draft| draft.check_for(&planned))?;
+    Ok(planned)
 }
 
 /// A [`Planned`] without the model's files: what follows from its numbers.
@@ -212,6 +232,14 @@ pub(crate) struct Design {
     npu: Option<NpuPlan>,
     /// Programs in which the NPU computes products.
     npu_selection: Option<Selection>,
+}
+
+impl Design {
+    /// With the model's files.
+    pub(crate) fn of(self, checkpoint: Checkpoint, draft: Option<Box<PlannedDraft>>) -> Planned {
+        let Design { plain, verified, weights, selection, placement, npu, npu_selection } = self;
+        Planned { checkpoint, plain, verified, weights, selection, placement, npu, npu_selection, draft }
+    }
 }
 
 fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -> Result<Design> {
@@ -271,8 +299,15 @@ impl Planned {
 struct Stages<'a> {
     progress: &'a mut dyn Progress,
     current: Option<(Stage, Instant)>,
-    /// Duration of each stage that has ended, in order.
+    /// Duration of each stage that has ended, in order; of the model and of its draft together.
     seconds: Vec<(Stage, f64)>,
+}
+
+/// What is made for an artifact before its weights are packed.
+struct Parts {
+    kernels: Kernels,
+    npu: Option<NpuSection>,
+    importance: Importance,
 }
 
 /// An artifact whose weights are written.
@@ -296,9 +331,22 @@ impl<'a> Stages<'a> {
     /// Ends the current stage, after its last `amount`.
     fn end(&mut self, amount: u64) -> Result<()> {
         if let Some((stage, begun)) = self.current.take() {
-            self.seconds.push((stage, begun.elapsed().as_secs_f64()));
+            let seconds = begun.elapsed().as_secs_f64();
+            // A draft goes through the same stages.
+            match self.seconds.iter_mut().find(|(ended, _)| *ended == stage) {
+                Some((_, sum)) => *sum += seconds,
+                None => self.seconds.push((stage, seconds)),
+            }
         }
         if amount > 0 { progress::check(self.progress.advance(amount)) } else { Ok(()) }
+    }
+
+    fn parts(&mut self, source: Source, planned: &Planned, options: &CompileOptions) -> Result<Parts> {
+        Ok(Parts {
+            kernels: self.kernels(&planned.selection, &planned.placement)?,
+            npu: self.npu_section(planned.npu.as_ref(), planned.npu_selection.as_ref(), &planned.placement)?,
+            importance: self.importance(source, planned, options)?,
+        })
     }
 
     fn kernels(&mut self, selection: &Selection, placement: &Placement) -> Result<Kernels> {
@@ -345,27 +393,30 @@ impl<'a> Stages<'a> {
         Ok(importance)
     }
 
+    fn create(&mut self, output: &Path, planned: &Planned) -> Result<ArtifactWriter> {
+        let writer = ArtifactWriter::create(output, n_slices(planned)).map_err(CompileError::io(output))?;
+        self.progress.partial(Some(writer.partial_path()));
+        Ok(writer.hash_by(hash_on_all_cores))
+    }
+
     fn weights(
         &mut self,
         source: Source,
-        output: &Path,
+        mut writer: ArtifactWriter,
         planned: &Planned,
         importance: &Importance,
     ) -> Result<Written> {
         let Planned { checkpoint, verified, weights, placement, npu, .. } = planned;
         let of_npu = || npu.iter().flat_map(|npu| &npu.section.products).map(|product| product.len_bytes);
         let of_gpu = placement.plan.weights.iter().map(|weight| weight.len_bytes);
-        self.begin(Stage::Weights, of_gpu.chain(of_npu()).sum())?;
-        let n_slices = placement.plan.slices.len() + npu.as_ref().map_or(0, |npu| npu.section.slices.len());
-        let mut writer = ArtifactWriter::create(output, n_slices).map_err(CompileError::io(output))?;
-        writer = writer.hash_by(hash_on_all_cores);
-        self.progress.partial(Some(writer.partial_path()));
+        let begun = self.begin(Stage::Weights, of_gpu.chain(of_npu()).sum());
         let mut errors = pack::Errors::new();
         let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
             Source::Model(_) => pack::pack(weight, verified.graph(), importance, checkpoint, &mut errors, sink),
             Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
         };
-        let mut written = write_weights(&mut writer, weights, &placement.weights, fill, self.progress);
+        let mut written =
+            begun.and_then(|()| write_weights(&mut writer, weights, &placement.weights, fill, self.progress));
         if let (Ok(()), Some(npu)) = (&written, npu) {
             written = write_npu_weights(&mut writer, npu, planned, source, self.progress);
         }
@@ -378,23 +429,42 @@ impl<'a> Stages<'a> {
         Ok(Written { writer: Some(writer), errors, bytes: 0 })
     }
 
-    /// Gives the artifact its other sections and its name.
-    fn write(
+    /// Gives the artifact its other sections, and begins its draft.
+    fn begin_draft(
         &mut self,
         artifact: &mut Written,
         meta: &Meta,
         planned: &Planned,
-        kernels: &Kernels,
-        npu: Option<&NpuSection>,
-    ) -> Result<()> {
-        let mut writer = artifact.writer.take().expect("an artifact is finished once");
-        npu.into_iter().for_each(|section| writer.npu(section));
-        planned.checkpoint.license.iter().for_each(|section| writer.license(section));
+        parts: &Parts,
+        n_slices: usize,
+    ) -> Result<ArtifactWriter> {
+        let writer = artifact.writer_with(planned, parts);
+        let output = writer.path().to_owned();
+        let (plan, tokenizer) = (&planned.placement.plan, &planned.checkpoint.tokenizer);
+        let begun = writer.begin_draft(meta, plan, &parts.kernels, tokenizer, n_slices);
+        begun.map_err(|error| {
+            self.progress.partial(None);
+            CompileError::io(&output)(error)
+        })
+    }
+
+    /// Writes the draft, and gives the artifact its name. Returns the length of the file.
+    fn draft(&mut self, writer: ArtifactWriter, draft: &PlannedDraft, parts: &Parts) -> Result<u64> {
+        let PlannedDraft { planned, options, .. } = draft;
+        let mut written = self.weights(draft.source(), writer, planned, &parts.importance)?;
+        let meta = meta(draft.source(), planned, options, &written.errors);
+        self.write(&mut written, &meta, planned, parts)?;
+        Ok(written.bytes)
+    }
+
+    /// Gives the artifact its other sections and its name.
+    fn write(&mut self, artifact: &mut Written, meta: &Meta, planned: &Planned, parts: &Parts) -> Result<()> {
+        let writer = artifact.writer_with(planned, parts);
         let output = writer.path().to_owned();
         let begun = self.begin(Stage::Write, 1);
         let finished = begun.and_then(|()| {
             let (plan, tokenizer) = (&planned.placement.plan, &planned.checkpoint.tokenizer);
-            writer.finish(meta, plan, kernels, tokenizer).map_err(CompileError::io(&output))
+            writer.finish(meta, plan, &parts.kernels, tokenizer).map_err(CompileError::io(&output))
         });
         self.progress.partial(None);
         artifact.bytes = finished?;
@@ -402,6 +472,22 @@ impl<'a> Stages<'a> {
         let _ = self.end(1);
         Ok(())
     }
+}
+
+impl Written {
+    /// The writer, with the sections that only some artifacts have.
+    fn writer_with(&mut self, planned: &Planned, parts: &Parts) -> ArtifactWriter {
+        let mut writer = self.writer.take().expect("an artifact is finished once");
+        parts.npu.iter().for_each(|section| writer.npu(section));
+        planned.checkpoint.license.iter().for_each(|section| writer.license(section));
+        writer
+    }
+}
+
+/// Weight sections, those of NPU weights included.
+fn n_slices(planned: &Planned) -> usize {
+    let of_npu = planned.npu.as_ref().map_or(0, |npu| npu.section.slices.len());
+    planned.placement.plan.slices.len() + of_npu
 }
 
 /// The requested context or a usual one, in tokens, of a model made for `model` tokens.

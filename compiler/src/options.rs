@@ -1,5 +1,7 @@
 //! [`CompileOptions`]: the options of a compile, and their checks.
 
+use std::path::PathBuf;
+
 use unicorn_artifact::{Budget, MachinePlan};
 use unicorn_kernels::KvFormat;
 use unicorn_spirv::{Target, target};
@@ -46,6 +48,9 @@ pub struct CompileOptions {
     pub context_tokens: Option<u32>,
     /// Work of an XDNA1 NPU, whose programs the artifact then holds; `None`: it has none.
     pub npu: Option<NpuOptions>,
+    /// A smaller model with the same tokenizer, a Hugging Face folder or a GGUF file, that is compiled likewise and packed into the artifact:
+    /// its continuations are proposed to the model; `None`: there is none.
+    pub draft: Option<PathBuf>,
 }
 
 impl Default for CompileOptions {
@@ -61,6 +66,7 @@ impl Default for CompileOptions {
             adapters: Vec::new(),
             context_tokens: None,
             npu: None,
+            draft: None,
         }
     }
 }

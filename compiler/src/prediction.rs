@@ -31,8 +31,10 @@ impl Prediction {
     pub fn of(planned: &Planned, output: &Path) -> Prediction {
         let tokenizer = &planned.checkpoint.tokenizer;
         let kernels_bytes = kernels_bytes(planned);
+        let draft = planned.draft.as_ref().map(|draft| &draft.planned);
+        let draft_bytes = draft.map_or(0, |draft| artifact_bytes(draft, self::kernels_bytes(draft)));
         Prediction {
-            artifact_bytes: artifact_bytes(planned, kernels_bytes),
+            artifact_bytes: artifact_bytes(planned, kernels_bytes) + draft_bytes,
             kernels_bytes,
             free_bytes: ArtifactWriter::free_bytes(output).ok().flatten(),
             has_tokenizer: !tokenizer.tokenizer_json.is_empty(),

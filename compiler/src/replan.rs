@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::machine::with_budget;
-use unicorn_artifact::rewrite::{NewKernels, replace_kernels, replace_plan};
-use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile};
+use unicorn_artifact::rewrite::{Change, NewKernels, NewPlan, rewrite};
+use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile, fit};
 
 use crate::error::{CompileError, Result};
 use crate::npu::with_control;
@@ -32,7 +32,7 @@ pub struct ReplanOptions {
 }
 
 /// Makes another plan for the artifact at `path` and replaces its plan section, with `no_npu` all that concerns an NPU, and with
-/// `npu_control` the control images of its programs.
+/// `npu_control` the control images of its programs. A draft in it gets another plan, too. Returns the sums of the model's plan.
 ///
 /// # Errors
 /// When it is not an artifact, when it does not fit the machine, when a control image is missing or none of its program, and when
@@ -43,7 +43,11 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         .map_err(|error| CompileError::Malformed { path: path.to_owned(), what: error.to_string() })?;
     let machine = match &options.machine {
         Some(machine) => machine.plan(&options.budget),
-        None => with_budget(&options.budget, view.plan.machine.clone()),
+        // The draft was planned for the whole machine.
+        None => {
+            let planned = view.draft.as_ref().map_or(&view.plan, |draft| &draft.plan);
+            with_budget(&options.budget, planned.machine.clone())
+        }
     };
     let machine = machine.map_err(CompileError::of_machine)?;
     let context_tokens = match options.context_tokens {
@@ -63,16 +67,24 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         (None, _) => None,
     };
     let before = without_npu.as_ref().map_or(&view.plan, |without| &without.plan);
+    let draft = view.draft.as_ref().map(|draft| {
+        let context_tokens = context_tokens.min(draft.meta.model.max_positions);
+        replace(&draft.plan, &machine, context_tokens).map_err(CompileError::of_draft)
+    });
+    let draft = draft.transpose()?;
+    let machine = draft.as_ref().map_or_else(|| machine.clone(), |draft| fit::beside(&machine, draft));
     let plan = replace(before, &machine, context_tokens)?;
     progress::check(progress.stage(Stage::Write, 1))?;
     let begun = |partial: &Path| progress.partial(Some(partial));
-    let replaced = match &without_npu {
+    let change = match &without_npu {
         Some(WithoutNpu { meta, kernels, .. }) => {
             let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps];
-            replace_kernels(path, path, NewKernels { meta, plan: &plan, kernels, npu: None }, &removed, begun)
+            Change::from(NewKernels { meta, plan: &plan, kernels, npu: None }).without(&removed)
         }
-        None => replace_plan(path, &plan, with_control.as_ref(), begun),
+        None => NewPlan { plan: &plan, npu: with_control.as_ref() }.into(),
     };
+    let of_draft = draft.as_ref().map(|plan| NewPlan { plan, npu: None }.into());
+    let replaced = rewrite(path, path, &change.with_draft(of_draft), begun);
     progress.partial(None);
     replaced.map_err(CompileError::io(path))?;
     // The new plan is in place: too late to cancel.

@@ -59,6 +59,8 @@ pub struct Report {
     pub npu_programs: Vec<String>,
     /// Bytes of weights in the NPU's layout, in addition to those that the GPU reads.
     pub npu_weight_bytes: u64,
+    /// The model that makes drafts; `None`: there is none.
+    pub draft: Option<DraftFigures>,
     /// How long each stage took, in order.
     pub seconds: Vec<(Stage, f64)>,
     /// One report for each source tensor, in the order of names.
@@ -75,6 +77,18 @@ pub struct MachineFit {
     pub fits: bool,
     /// Where it fits: an upper bound from the machine's bandwidths, at the end of the planned context.
     pub estimated_tokens_per_s: Option<f64>,
+}
+
+/// A draft that is packed into the artifact.
+#[derive(Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct DraftFigures {
+    /// Numbers in all of its tensors.
+    pub parameters: u64,
+    /// Bytes of its packed weights.
+    pub weight_bytes: u64,
+    /// Where its bytes are placed, in addition to the model's.
+    pub account: Account,
 }
 
 /// The format and error of one packed source tensor.
@@ -110,7 +124,7 @@ impl Report {
         Report {
             name: meta.model.name.clone(),
             weights: format!("{}{groups}", weights.name()),
-            machines: machines(plan),
+            machines: machines(planned),
             targets: planned.selection.targets.iter().map(|target| target.target.name.into()).collect(),
             has_tokenizer: !checkpoint.tokenizer.tokenizer_json.is_empty(),
             has_chat_template: checkpoint.tokenizer.chat_template.is_some(),
@@ -128,9 +142,30 @@ impl Report {
             npu: npu.map_or(Vec::new(), |npu| npu.section.decisions.clone()),
             npu_programs: npu.map_or(Vec::new(), |npu| npu.explanations.clone()),
             npu_weight_bytes: npu.map_or(0, |npu| npu.section.slices.iter().sum()),
+            draft: planned.draft.as_ref().map(|draft| DraftFigures::of(&draft.planned)),
             seconds,
             tensors: meta.tensors.iter().map(TensorFigures::of).collect(),
         }
+    }
+}
+
+impl DraftFigures {
+    fn of(planned: &Planned) -> DraftFigures {
+        let plan = planned.plan();
+        DraftFigures {
+            parameters: planned.checkpoint.config.parameters(),
+            weight_bytes: plan.weights.iter().map(|weight| weight.len_bytes).sum(),
+            account: Account::of(plan),
+        }
+    }
+}
+
+/// `1.1 million parameters: 2.00 MiB of weights, 3.00 MiB of memory besides`
+impl Display for DraftFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (millions, weights) = (self.parameters as f64 / 1e6, size(self.weight_bytes));
+        let memory = size(self.account.bytes());
+        write!(f, "{millions:.1} million parameters: {weights} of weights, {memory} of memory besides")
     }
 }
 
@@ -150,6 +185,8 @@ pub struct PlanReport<'a> {
     pub estimated_tokens_per_s: Option<f64>,
     /// What was decided about the NPU; empty: there is none.
     pub npu: &'a [NpuDecision],
+    /// The model that makes drafts; `None`: there is none.
+    pub draft: Option<DraftFigures>,
     /// Where every byte would be placed.
     pub plan: &'a Plan,
 }
@@ -166,6 +203,7 @@ impl PlanReport<'_> {
             estimated_tokens_per_s: account.estimated_tokens_per_s(),
             account,
             npu: planned.npu.as_ref().map_or(&[], |npu| &npu.section.decisions),
+            draft: planned.draft.as_ref().map(|draft| DraftFigures::of(&draft.planned)),
             plan,
         }
     }
@@ -181,6 +219,7 @@ impl Display for PlanReport<'_> {
         let (architecture, parameters, machine) = (self.architecture, self.parameters, self.machine);
         writeln!(f, "{architecture}: {parameters} parameters, {} tokens, on {machine}", self.account.context_tokens)?;
         write!(f, "{}", self.account)?;
+        self.draft.iter().try_for_each(|draft| write!(f, "\ndraft: {draft}"))?;
         self.npu.iter().try_for_each(|decision| write!(f, "\n{}", decided(decision)))
     }
 }
@@ -219,6 +258,9 @@ impl Display for Report {
         let kv_read = size(self.account.bytes_read_per_token().saturating_sub(read));
         writeln!(f, "  a token   reads {} of weights, and {kv_read} of KV cache at {context} tokens", size(read))?;
         writeln!(f, "  memory    {} with a context of {context} tokens", size(self.account.bytes()))?;
+        if let Some(draft) = &self.draft {
+            writeln!(f, "  draft     {draft}")?;
+        }
         writeln!(f, "  fits      {}", self.fits())?;
         writeln!(f, "  runs on   {}", self.targets.join(", "))?;
         writeln!(f, "  text      {}", self.text())?;
@@ -272,12 +314,14 @@ impl Report {
     }
 }
 
-/// Whether a plan fits each machine that has limits.
-fn machines(plan: &Plan) -> Vec<MachineFit> {
+/// Whether a plan, with its draft's, fits each machine that has limits.
+fn machines(planned: &Planned) -> Vec<MachineFit> {
+    let plan = planned.plan();
+    let draft = planned.draft.as_ref().map(|draft| draft.as_draft());
     let machine = |name: &'static str| {
         let machine = Machine::named(name).ok()?.plan(&Budget::default()).ok()?;
         let has_limits = machine.gpu_tiers().any(|tier| tier.budget_bytes.is_some());
-        let placed = fit::on(plan, &machine, plan.planned_context_tokens).ok();
+        let placed = fit::on_both(plan, draft, &machine, plan.planned_context_tokens).ok().map(|(plan, _)| plan);
         let estimate = placed.as_ref().and_then(|plan| Account::of(plan).estimated_tokens_per_s());
         has_limits.then(|| MachineFit {
             machine: name.into(),

@@ -37,10 +37,12 @@ pub struct Reproduced {
     pub weights_bytes: Option<u64>,
     /// Whether tokenizer and chat template were compared with those of the model's source.
     pub tokenizer: bool,
+    /// The same of the draft, whose weights are compared with their hashes alone; `None`: the artifact has none.
+    pub draft: Option<Box<Reproduced>>,
 }
 
 /// Makes plan and kernels of the artifact at `path` from the model's numbers in its metadata; with `from`, the model that it was compiled from, also
-/// tokenizer, weights and metadata. Random weights need no source. Blocks for seconds, with `from` as long as a compile; writes
+/// tokenizer, weights and metadata. Plan and kernels of a draft in it are made, too. Random weights need no source. Blocks for seconds, with `from` as long as a compile; writes
 /// nothing.
 ///
 /// # Errors
@@ -50,61 +52,74 @@ pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) 
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
     let malformed = |what: String| CompileError::Malformed { path: path.to_owned(), what };
     let view = ArtifactView::parse(file.bytes()).map_err(|error| malformed(error.to_string()))?;
-    let config = ModelConfig::decode(&view.meta.provenance.config);
-    let config = config.map_err(|what| malformed(format!("description of the model: {what}")))?;
-    let options = options_of(&view, &recorded_targets(&view)).map_err(malformed)?;
-    options.check()?;
     let mut stages = Stages::new(progress);
-    if let (Some(_), Some(adapters)) = (from, recorded(&view, "adapters")) {
-        let what = format!(
-            "{adapters} LoRA adapters are merged into the artifact, expected none to compare its weights with a model"
-        );
-        return Err(malformed(what));
+    let mut reproduced = Artifact { path, view: &view }.reproduce(from, &mut stages)?;
+    if let Some(view) = view.draft.as_deref() {
+        let of_draft = Artifact { path, view }.reproduce(None, &mut stages);
+        reproduced.draft = Some(Box::new(of_draft.map_err(CompileError::of_draft)?));
     }
-    let is_synthetic = view.meta.model.synthetic;
-    let source = match from {
-        Some(model) if is_synthetic => {
-            let what = "weights of the artifact are random, expected no model to compare them with".into();
-            return Err(CompileError::Malformed { path: model.to_owned(), what });
+    Ok(reproduced)
+}
+
+impl Artifact<'_> {
+    /// Of one model; its draft is another.
+    fn reproduce(&self, from: Option<&Path>, stages: &mut Stages) -> Result<Reproduced> {
+        let Artifact { path, view } = *self;
+        let malformed = |what: String| CompileError::malformed(path, what);
+        let config = ModelConfig::decode(&view.meta.provenance.config);
+        let config = config.map_err(|what| malformed(format!("description of the model: {what}")))?;
+        let options = options_of(view, &recorded_targets(view)).map_err(malformed)?;
+        options.check()?;
+        if let (Some(_), Some(adapters)) = (from, recorded(view, "adapters")) {
+            let what = format!(
+                "{adapters} LoRA adapters are merged into the artifact, expected none to compare its weights with a model"
+            );
+            return Err(malformed(what));
         }
-        Some(model) => Source::Model(model),
-        None => Source::Synthetic(path),
-    };
-    let checkpoint = match from {
-        Some(model) => import::open_model(model)?,
-        None => Checkpoint::without_weights(config.clone(), view.tokenizer.clone()),
-    };
-    let artifact = Artifact { path, view: &view };
-    artifact.same("model", &checkpoint.config, &config)?;
-    let design = artifact.plan(&config, &options, &mut stages)?;
-    let Design { plain, verified, weights, selection, placement, npu, npu_selection } = design;
-    let planned = Planned { checkpoint, plain, verified, weights, selection, placement, npu, npu_selection };
-    let npu = stages.npu_section(planned.npu.as_ref(), planned.npu_selection.as_ref(), &planned.placement)?;
-    artifact.compare_npu(npu)?;
-    let modules = artifact.compare_kernels(&planned, &mut stages)?;
-    artifact.check_hashes()?;
-    let made_weights = is_synthetic || from.is_some();
-    let importance = stages.importance(source, &planned, &options)?;
-    let mut errors = pack::Errors::new();
-    if made_weights {
-        let Planned { checkpoint, verified, .. } = &planned;
-        let fill = |weight: &PackedWeight, sink: Sink<'_>| match source {
-            Source::Model(_) => pack::pack(weight, verified.graph(), &importance, checkpoint, &mut errors, sink),
-            Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
+        let is_synthetic = view.meta.model.synthetic;
+        let source = match from {
+            Some(model) if is_synthetic => {
+                let what = "weights of the artifact are random, expected no model to compare them with".into();
+                return Err(CompileError::Malformed { path: model.to_owned(), what });
+            }
+            Some(model) => Source::Model(model),
+            None => Source::Synthetic(path),
         };
-        artifact.compare_weights(&planned, fill, &mut stages)?;
-        artifact.compare_npu_weights(&planned, source)?;
+        let checkpoint = match from {
+            Some(model) => import::open_model(model)?,
+            None => Checkpoint::without_weights(config.clone(), view.tokenizer.clone()),
+        };
+        self.same("model", &checkpoint.config, &config)?;
+        let design = self.plan(&config, &options, stages)?;
+        let planned = design.of(checkpoint, None);
+        let npu = stages.npu_section(planned.npu.as_ref(), planned.npu_selection.as_ref(), &planned.placement)?;
+        self.compare_npu(npu)?;
+        let modules = self.compare_kernels(&planned, stages)?;
+        self.check_hashes()?;
+        let made_weights = is_synthetic || from.is_some();
+        let importance = stages.importance(source, &planned, &options)?;
+        let mut errors = pack::Errors::new();
+        if made_weights {
+            let Planned { checkpoint, verified, .. } = &planned;
+            let fill = |weight: &PackedWeight, sink: Sink<'_>| match source {
+                Source::Model(_) => pack::pack(weight, verified.graph(), &importance, checkpoint, &mut errors, sink),
+                Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
+            };
+            self.compare_weights(&planned, fill, stages)?;
+            self.compare_npu_weights(&planned, source)?;
+        }
+        if from.is_some() {
+            self.same("tokenizer", &planned.checkpoint.tokenizer, &view.tokenizer)?;
+        }
+        self.compare_meta(source, &planned, &options, &errors, from.is_some())?;
+        Ok(Reproduced {
+            targets: view.kernels.targets.iter().map(|target| target.name.clone()).collect(),
+            modules,
+            weights_bytes: made_weights.then(|| view.weights().iter().map(|section| section.len_bytes).sum()),
+            tokenizer: from.is_some(),
+            draft: None,
+        })
     }
-    if from.is_some() {
-        artifact.same("tokenizer", &planned.checkpoint.tokenizer, &view.tokenizer)?;
-    }
-    artifact.compare_meta(source, &planned, &options, &errors, from.is_some())?;
-    Ok(Reproduced {
-        targets: view.kernels.targets.iter().map(|target| target.name.clone()).collect(),
-        modules,
-        weights_bytes: made_weights.then(|| view.weights().iter().map(|section| section.len_bytes).sum()),
-        tokenizer: from.is_some(),
-    })
 }
 
 /// Targets that it was compiled for and that this compiler has; it may hold the kernels of fewer.
@@ -389,7 +404,8 @@ impl Display for Reproduced {
             None => writeln!(f, "  weights   match their hashes; not compared with a model")?,
         }
         let tokenizer = if self.tokenizer { "as in the model" } else { "not compared with a model" };
-        write!(f, "  tokenizer {tokenizer}")
+        write!(f, "  tokenizer {tokenizer}")?;
+        self.draft.iter().try_for_each(|draft| write!(f, "\ndraft\n{draft}"))
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use unicorn_artifact::account::size;
-use unicorn_artifact::rewrite::{NewKernels, replace_kernels};
+use unicorn_artifact::rewrite::{Change, NewKernels, rewrite};
 use unicorn_artifact::{
-    ArtifactView, Budget, Kernels, Machine, MachinePlan, MappedFile, Meta, NpuProgram, NpuSection, Plan,
+    ArtifactView, Budget, Kernels, Machine, MachinePlan, MappedFile, Meta, NpuProgram, NpuSection, Plan, fit,
 };
 use unicorn_kernels::KvFormat;
 use unicorn_kernels::npu::rotation::ROTATED;
@@ -45,38 +45,62 @@ const OTHER_WEIGHTS: &str =
     "its weights have a layout that this version of the compiler does not use; compile the model again";
 
 /// Adds kernels to those of the artifact at `path`, and writes it to `output`, which may be the same file. The result is the same
-/// as a compile with all of them by this version of the compiler.
+/// as a compile with all of them by this version of the compiler. A draft in it gets the same.
 ///
 /// # Errors
 /// When it is not an artifact, when its weights have a layout that this version of the compiler does not use, and when the file
 /// cannot be written. The file at `output` is then unchanged.
 pub fn retarget(path: &Path, output: &Path, added: &Additions, progress: &mut dyn Progress) -> Result<Retargeted> {
-    let malformed = |what: String| CompileError::malformed(path, what);
     let file = MappedFile::open(path).map_err(CompileError::io(path))?;
-    let view = ArtifactView::parse(file.bytes()).map_err(|error| malformed(error.to_string()))?;
-    let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;
-    let mut options = options_of(&view, &added.targets).map_err(malformed)?;
-    options.alternatives |= added.alternatives;
-    options.check()?;
-
+    let view = ArtifactView::parse(file.bytes()).map_err(|error| CompileError::malformed(path, error.to_string()))?;
     let mut stages = Stages::new(progress);
-    let (design, plan) =
-        same_weights(&view, &config, options.clone(), &mut stages)?.ok_or_else(|| malformed(OTHER_WEIGHTS.into()))?;
-    let kernels = stages.kernels(&design.selection, &design.placement)?;
-    let npu = stages.npu_section(design.npu.as_ref(), design.npu_selection.as_ref(), &design.placement)?;
-    let npu = npu.map(|made| same_npu_weights(path, &view, made)).transpose()?;
-    let meta = meta(&view.meta, &config, &options);
+    let remade = Remade::of(path, &view, added, &mut stages)?;
+    let draft =
+        view.draft.as_deref().map(|draft| Remade::of(path, draft, added, &mut stages).map_err(CompileError::of_draft));
+    let draft = draft.transpose()?;
 
     stages.begin(Stage::Write, 1)?;
-    let new = NewKernels { meta: &meta, plan: &plan, kernels: &kernels, npu: npu.as_ref() };
-    let replaced = replace_kernels(path, output, new, &[], |partial| progress.partial(Some(partial)));
+    let change = Change::from(remade.kernels()).with_draft(draft.map(|draft| draft.kernels().into()));
+    let replaced = rewrite(path, output, &change, |partial| progress.partial(Some(partial)));
     progress.partial(None);
     let artifact_bytes = replaced.map_err(CompileError::io(output))?;
     // The artifact is complete: too late to cancel.
     let _ = progress.advance(1);
-    let names: Vec<&str> = options.targets_in_order().iter().map(|target| target.name).collect();
+    let names: Vec<&str> = remade.options.targets_in_order().iter().map(|target| target.name).collect();
     let is_new = |name: &&&str| view.kernels.targets.iter().all(|before| before.name != **name);
     Ok(Retargeted { added: names.iter().filter(is_new).copied().collect(), targets: names, artifact_bytes })
+}
+
+/// The parts of a model that are made again; its weights stay.
+struct Remade {
+    options: CompileOptions,
+    meta: Meta,
+    plan: Plan,
+    kernels: Kernels,
+    npu: Option<NpuSection>,
+}
+
+impl Remade {
+    /// Of the model of the artifact at `path`, or of its draft.
+    fn of(path: &Path, view: &ArtifactView, added: &Additions, stages: &mut Stages) -> Result<Remade> {
+        let malformed = |what: String| CompileError::malformed(path, what);
+        let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;
+        let mut options = options_of(view, &added.targets).map_err(malformed)?;
+        options.alternatives |= added.alternatives;
+        options.check()?;
+        let (design, plan) =
+            same_weights(view, &config, options.clone(), stages)?.ok_or_else(|| malformed(OTHER_WEIGHTS.into()))?;
+        let kernels = stages.kernels(&design.selection, &design.placement)?;
+        let npu = stages.npu_section(design.npu.as_ref(), design.npu_selection.as_ref(), &design.placement)?;
+        let npu = npu.map(|made| same_npu_weights(path, view, made)).transpose()?;
+        let meta = meta(&view.meta, &config, &options);
+        Ok(Remade { options, meta, plan, kernels, npu })
+    }
+
+    fn kernels(&self) -> NewKernels<'_> {
+        let Remade { meta, plan, kernels, npu, .. } = self;
+        NewKernels { meta, plan, kernels, npu: npu.as_ref() }
+    }
 }
 
 /// The NPU section as this version makes it, with the decisions of the compile, and control images of programs that are the same.
@@ -181,9 +205,12 @@ pub(crate) fn recorded<'v>(view: &'v ArtifactView, name: &str) -> Option<&'v str
     found.map(|(_, value)| value.as_str())
 }
 
-/// The machine that the artifact was compiled for, where this version has it.
+/// The machine that the artifact was compiled for, where this version has it, with the memory that its draft leaves.
 pub(crate) fn compiled_for(view: &ArtifactView) -> Option<MachinePlan> {
-    Machine::named(recorded(view, "machine")?).ok()?.plan(&Budget::default()).ok()
+    let machine = Machine::named(recorded(view, "machine")?).ok()?.plan(&Budget::default()).ok()?;
+    let Some(draft) = &view.draft else { return Some(machine) };
+    let draft = fit::on(&draft.plan, &machine, draft.plan.planned_context_tokens).ok()?;
+    Some(fit::beside(&machine, &draft))
 }
 
 /// A plan for new targets in which every weight has its place in the artifact; `None`: there is none.

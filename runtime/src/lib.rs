@@ -64,6 +64,7 @@ mod vk;
 pub use device::choice::{DeviceChoice, choose_device, choose_target, misfit, vendor_name};
 pub use device::facts::{DeviceFacts, DeviceFeatures, DeviceKind, Heap, MemoryType};
 pub use error::{LoadError, RunError};
+pub use load::artifact::DraftUse;
 pub use load::upload::{UploadReport, Verification};
 pub use load::upload_path::{TierUpload, UploadPath};
 pub use memory::insufficient_memory::{BudgetSource, InsufficientMemory, MemoryBudget, Replan};

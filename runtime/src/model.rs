@@ -13,7 +13,7 @@ use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
 use crate::device::facts::DeviceFacts;
 use crate::error::{LoadError, RunError};
-use crate::load::artifact::ArtifactFile;
+use crate::load::artifact::{ArtifactFile, DraftUse};
 use crate::load::streaming::StreamingState;
 use crate::memory::budget::AvailableMemory;
 use crate::memory::context::{choose_context, longest_context};
@@ -75,7 +75,7 @@ impl Model {
     ) -> Result<Model, LoadError> {
         options.check()?;
         let begun = Instant::now();
-        let mut artifact = ArtifactFile::open(path)?;
+        let mut artifact = ArtifactFile::open(path, options.draft)?;
         let instance = Instance::create()?;
         let facts = choose_device(&instance.devices()?, &options.device)?.clone();
         artifact.keep_runnable(&facts.features);
@@ -94,6 +94,7 @@ impl Model {
             facts: &facts,
             amdgpu: AmdgpuMemory::read(&facts),
             budget: &options.budget,
+            beside: artifact.draft().filter(|_| options.draft == DraftUse::Beside),
         };
         let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
         let max_context_tokens = longest_context(artifact.plan(), &memory, &request);
@@ -195,6 +196,12 @@ impl Model {
         }
         let shared = self.shared.clone();
         Ok(Speculation::by(move || Box::new(ModelDrafter::new(shared.clone()))))
+    }
+
+    /// Longest sequence, in tokens, that the draft that is packed into the artifact was made for, see [`DraftUse::Alone`]; `None`: there is
+    /// none.
+    pub fn packed_draft_tokens(&self) -> Option<u32> {
+        self.shared.artifact.draft().map(|draft| draft.max_positions)
     }
 
     /// What the artifact records about the model and its compilation.

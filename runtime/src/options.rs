@@ -7,6 +7,7 @@ use unicorn_artifact::Budget;
 
 use crate::device::choice::DeviceChoice;
 use crate::error::LoadError;
+use crate::load::artifact::DraftUse;
 use crate::load::upload_path::UploadPath;
 use crate::npu::{NpuOpener, NpuUse};
 use crate::tune::choices::Tuning;
@@ -67,6 +68,8 @@ pub struct LoadOptions {
     pub corrections: Option<Corrections>,
     /// Keeps what is needed to record other programs later: see [`crate::Model::time_kernels`].
     pub candidates: bool,
+    /// What becomes of a draft that is packed into the artifact.
+    pub draft: DraftUse,
     /// Whether a plan that uses an NPU needs one.
     pub npu: NpuUse,
     /// Opens the NPU's driver.
@@ -137,6 +140,7 @@ impl Default for LoadOptions {
             tuning: None,
             corrections: None,
             candidates: false,
+            draft: DraftUse::default(),
             npu: NpuUse::default(),
             npu_opener: NpuOpener::default(),
             robust_buffer_access: true,

@@ -225,8 +225,13 @@ fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError>
     let all = MemoryFigures { total_bytes: memory_bytes(&facts), used_bytes: 0 };
     let none = MemoryFigures { total_bytes: 0, used_bytes: 0 };
     let amdgpu = is_radv_apu(&facts).then_some(AmdgpuMemory { vram: none, gtt: all });
-    let memory =
-        AvailableMemory { artifact: Path::new("model.unicorn"), facts: &facts, amdgpu, budget: &Budget::default() };
+    let memory = AvailableMemory {
+        artifact: Path::new("model.unicorn"),
+        facts: &facts,
+        amdgpu,
+        budget: &Budget::default(),
+        beside: None,
+    };
     let request = ContextRequest {
         requested_tokens: None,
         max_positions: planned.checkpoint.config.max_positions as u32,

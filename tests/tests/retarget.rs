@@ -86,7 +86,7 @@ fn upgrade_makes_everything_but_weights_again() {
         target.programs.iter_mut().for_each(|program| program.dispatches[0].label = "older".into());
     }
     let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &kernels, npu: None };
-    rewrite::replace_kernels(&path, &path, new, &[], |_| ()).unwrap();
+    rewrite::rewrite(&path, &path, &new.into(), |_| ()).unwrap();
     assert!(std::fs::read(&path).unwrap() != today);
     let upgraded = program("unicorn-compile").arg("upgrade").arg(&path).output().unwrap();
     assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
@@ -125,7 +125,7 @@ fn an_npus_steps_are_those_of_a_compile_for_all_targets() {
     meta.provenance.options.retain(|(name, _)| name != "npu-rotation");
     let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &view.kernels, npu: None };
     std::fs::write(&path, &one).unwrap();
-    rewrite::replace_kernels(&path, &path, new, &[], |_| ()).unwrap();
+    rewrite::rewrite(&path, &path, &new.into(), |_| ()).unwrap();
     let (succeeds, _, stderr) = retarget(&path, &["--target", "rdna3"]);
     let next = format!("unicorn-compile replan {} --no-npu", path.display());
     assert!(!succeeds && stderr.contains(&next), "{stderr}");
@@ -184,7 +184,7 @@ fn numbers_that_are_of_no_model_or_another_are_refused() {
         change(&mut meta.provenance.config);
         let changed = path.with_file_name("changed.unicorn");
         let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &view.kernels, npu: None };
-        rewrite::replace_kernels(&path, &changed, new, &[], |_| ()).unwrap();
+        rewrite::rewrite(&path, &changed, &new.into(), |_| ()).unwrap();
         let (succeeds, _, stderr) = retarget(&changed, &["--target", "rdna3"]);
         assert!(!succeeds, "{stderr}");
         stderr

@@ -7,7 +7,7 @@ use std::time::Duration;
 use indicatif::ProgressStyle;
 use unicorn_artifact::{ArtifactView, MappedFile};
 
-use crate::args::{CONSERVATIVE, LoadArgs, SpeculationArgs};
+use crate::args::{CONSERVATIVE, DraftModel, LoadArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::files::{corrections_file, known_drivers, tuning_file, user_folders};
 use crate::models;
@@ -15,7 +15,7 @@ use crate::report::text::printable;
 use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::npu::NpuUse;
-use unicorn_runtime::{DeviceKind, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation};
+use unicorn_runtime::{DeviceKind, DraftUse, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -28,8 +28,11 @@ pub fn load_to_generate(
     args: &LoadArgs,
     context_tokens: Option<u32>,
     lazy: bool,
+    draft: DraftUse,
 ) -> Result<Model, CliError> {
-    load_with(artifact, args, |options| (options.context_tokens, options.lazy) = (context_tokens, lazy))
+    load_with(artifact, args, |options| {
+        (options.context_tokens, options.lazy, options.draft) = (context_tokens, lazy, draft);
+    })
 }
 
 /// The same, for `slots` sequences at a time.
@@ -90,13 +93,15 @@ pub struct Serving {
     pub context_tokens: Option<u32>,
     /// Tokens in the KV caches of all sequences together; `None`: enough for the longest context of each.
     pub kv_tokens: Option<u32>,
+    /// What becomes of a draft that is packed into the artifact.
+    pub draft: DraftUse,
 }
 
 /// The same for a server, which reads the cause of a failure.
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
     try_load(artifact, &serving.load, |options| {
-        (options.slots, options.context_tokens, options.kv_tokens) =
-            (serving.slots, serving.context_tokens, serving.kv_tokens);
+        (options.slots, options.context_tokens, options.kv_tokens, options.draft) =
+            (serving.slots, serving.context_tokens, serving.kv_tokens, serving.draft);
     })
 }
 
@@ -105,10 +110,27 @@ pub fn needs_memory(error: &LoadError) -> bool {
     matches!(error, LoadError::Context { .. } | LoadError::InsufficientMemory(_) | LoadError::OutOfMemory { .. })
 }
 
-/// How sequences of `model` speculate according to `args`. Loads the model of `--model-draft` for as many and as long sequences as
-/// possible. Prints a note if a model cannot speculate.
+/// What becomes of a draft that is packed into an artifact, according to `args`, while the artifact's model is loaded.
+pub fn packed_draft_use(args: &SpeculationArgs) -> DraftUse {
+    if args.draft_model() == DraftModel::Packed { DraftUse::Beside } else { DraftUse::Unused }
+}
+
+/// The draft that is packed into `artifact`, for as many and as long sequences as `model`, which was loaded from there, has; `None`:
+/// there is none.
+pub fn load_packed_draft(artifact: &Path, load: &LoadArgs, model: &Model) -> Result<Option<Model>, LoadError> {
+    let Some(max_tokens) = model.packed_draft_tokens() else { return Ok(None) };
+    let draft = try_load(artifact, &LoadArgs { target: None, ..load.clone() }, |options| {
+        (options.draft, options.slots) = (DraftUse::Alone, model.slots());
+        options.context_tokens = Some(model.context_tokens().min(max_tokens));
+    });
+    draft.map(Some)
+}
+
+/// How sequences of `model`, which was loaded from `artifact`, speculate according to `args`. Loads the smaller model that makes drafts, for
+/// as many and as long sequences as possible. Prints a note if a model cannot speculate.
 pub fn load_speculation(
     args: &SpeculationArgs,
+    artifact: &Path,
     load: &LoadArgs,
     model: &Model,
 ) -> Result<Option<Speculation>, CliError> {
@@ -116,11 +138,17 @@ pub fn load_speculation(
         note("no speculation: the model has recurrent state, out of which rejected tokens cannot be taken");
         return Ok(None);
     }
-    let Some(path) = &args.model_draft else { return Ok(args.resolve(None)?) };
-    let artifact = models::artifact(path, load)?;
-    let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
-    let draft = load_for(&artifact, &LoadArgs { target: None, ..load.clone() }, context_tokens, model.slots())?;
-    Ok(args.resolve(Some(draft.speculation_for(model)?))?)
+    let draft = match args.draft_model() {
+        DraftModel::None => None,
+        DraftModel::Packed => load_packed_draft(artifact, load, model)?,
+        DraftModel::Other(path) => {
+            let artifact = models::artifact(path, load)?;
+            let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
+            Some(load_for(&artifact, &LoadArgs { target: None, ..load.clone() }, context_tokens, model.slots())?)
+        }
+    };
+    let by_model = draft.map(|draft| draft.speculation_for(model)).transpose()?;
+    Ok(args.resolve(by_model)?)
 }
 
 /// The longest context of the model, read before it is loaded.
@@ -158,10 +186,12 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     change(&mut options);
     let context_is_given = options.context_tokens.is_some();
     let is_measurement = options.candidates;
-    if !args.no_tune && !is_measurement {
+    // The files beside an artifact are of its model.
+    let is_draft = options.draft == DraftUse::Alone;
+    if !args.no_tune && !is_measurement && !is_draft {
         options.tuning = tuning_file::read(artifact);
     }
-    let corrections = if is_measurement { None } else { corrections_file::read(artifact) };
+    let corrections = if is_measurement || is_draft { None } else { corrections_file::read(artifact) };
     options.corrections = corrections.as_ref().map(|(_, corrections)| corrections.clone());
     let bar = progress_bar().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
@@ -200,7 +230,7 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
         (None, Some((file, _))) => file.lines().iter().for_each(note),
         (None, None) => {}
     }
-    if !args.no_cache && !is_measurement {
+    if !args.no_cache && !is_measurement && !is_draft {
         offer_selftest(&model, artifact);
     }
     if let Some(shorter) = shorter_context(&model, context_is_given) {

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use unicorn_artifact::fit::Draft;
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
@@ -19,13 +20,25 @@ use crate::load::slices::WeightExtent;
 use crate::parallel;
 use crate::program::alternatives;
 
-/// An open artifact. Everything but the weights was copied into memory of this process; weights are only read, so that a file
+/// An open artifact, or the draft in one. Everything but the weights was copied into memory of this process; weights are only read, so that a file
 /// that is cut or changed while it is in use gives an error.
 pub struct ArtifactFile {
     file: Arc<MappedFile>,
     view: ArtifactView<'static>,
     /// Its state before its weights were last verified, if steps read them in the file.
     watched: Mutex<Option<FileState>>,
+}
+
+/// What becomes of a draft that is packed into an artifact: a smaller model, see [`crate::Model::speculation_for`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftUse {
+    /// It is not loaded.
+    #[default]
+    Unused,
+    /// The context is chosen so that memory is left for the draft, with as many sequences of as many tokens; it is loaded next.
+    Beside,
+    /// The draft is loaded, in the place of the model. The artifact must have one.
+    Alone,
 }
 
 /// Attributes that change when a file is written.
@@ -50,10 +63,15 @@ impl ArtifactFile {
     /// Maps the file and checks everything but the weights.
     ///
     /// # Errors
-    /// [`LoadError::File`] when it cannot be read, [`LoadError::Artifact`] when it is not an artifact.
-    pub fn open(path: &Path) -> Result<ArtifactFile, LoadError> {
+    /// [`LoadError::File`] when it cannot be read, [`LoadError::Artifact`] when it is not an artifact, [`LoadError::Option`] when it has
+    /// not the draft that is to be loaded.
+    pub fn open(path: &Path, draft: DraftUse) -> Result<ArtifactFile, LoadError> {
         let file = MappedFile::open(path).map_err(|source| LoadError::File { path: path.to_owned(), source })?;
-        let view = ArtifactView::read(file.file()).map_err(|error| load_error(path, error))?;
+        let mut view = ArtifactView::read(file.file()).map_err(|error| load_error(path, error))?;
+        if draft == DraftUse::Alone {
+            let (what, expected) = ("draft of the artifact", "one that is packed into it");
+            view = *view.draft.ok_or(LoadError::Option { what, expected, found: "none".into() })?;
+        }
         Ok(ArtifactFile { file: Arc::new(file), view, watched: Mutex::new(None) })
     }
 
@@ -67,6 +85,11 @@ impl ArtifactFile {
 
     pub fn tokenizer(&self) -> &TokenizerSection {
         &self.view.tokenizer
+    }
+
+    /// The draft that is packed into it, if there is one.
+    pub fn draft(&self) -> Option<Draft<'_>> {
+        self.view.draft.as_ref().map(|draft| draft.as_draft())
     }
 
     pub fn license(&self) -> Option<&LicenseSection> {

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use unicorn_artifact::amount::rounded_down;
-use unicorn_artifact::{Budget, Plan, Tier, fit};
+use unicorn_artifact::fit::{self, Draft};
+use unicorn_artifact::{Budget, Plan, Tier};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::facts::{DeviceFacts, DeviceKind, Heap};
@@ -24,6 +25,8 @@ pub struct AvailableMemory<'a> {
     pub amdgpu: Option<AmdgpuMemory>,
     /// The caller's limit for each tier.
     pub budget: &'a Budget,
+    /// A draft that will be resident as well, with as many sequences of as many tokens.
+    pub beside: Option<Draft<'a>>,
 }
 
 /// Tiers in GPU or host memory.
@@ -35,7 +38,7 @@ const MIB: u64 = 1 << 20;
 impl AvailableMemory<'_> {
     /// What the plan needs and what is available, by every source that reports it.
     pub fn budgets(&self, plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Vec<MemoryBudget> {
-        let planned = planned_bytes(plan, context_tokens, request);
+        let planned = self.planned(plan, context_tokens, request);
         let mut budgets = Vec::new();
         let mut add = |tiers: &[Tier], available_bytes, source| {
             let needed = planned.iter().copied().filter(|sum| tiers.contains(&sum.tier)).collect();
@@ -70,6 +73,21 @@ impl AvailableMemory<'_> {
         }
         self.budget.iter().for_each(|(tier, bytes)| add(&[tier], bytes, BudgetSource::Caller));
         budgets
+    }
+
+    /// The bytes of the model and of what is beside it, in each tier.
+    fn planned(&self, plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Vec<TierBytes> {
+        let mut planned = planned_bytes(plan, context_tokens, request);
+        let Some(draft) = &self.beside else { return planned };
+        let request = ContextRequest { kv_tokens: None, ..*request };
+        for of_draft in planned_bytes(draft.plan, context_tokens.min(draft.max_positions), &request) {
+            let bytes = of_draft.total();
+            match planned.iter_mut().find(|sum| sum.tier == of_draft.tier) {
+                Some(sum) => sum.other = sum.other.saturating_add(bytes),
+                None => planned.push(TierBytes { other: bytes, ..TierBytes::none(of_draft.tier) }),
+            }
+        }
+        planned
     }
 
     /// The report of a context of `context_tokens` that does not fit where `fitting_context_tokens` do.
@@ -109,7 +127,7 @@ impl AvailableMemory<'_> {
         let has_choice = tier_bytes.len() > 1;
         let total = tier_bytes.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
         let needed = |tokens| {
-            let all = planned_bytes(plan, tokens, request);
+            let all = self.planned(plan, tokens, request);
             let kv = plan.kv_groups.iter().map(|group| kv_bytes(group, tokens, request));
             let largest = plan.slices.iter().map(|slice| slice.bytes).chain(kv).max().unwrap_or(0);
             let of_gpu = plan.buffers.iter().filter(|buffer| !fit::is_of_npu(buffer));
@@ -186,7 +204,13 @@ mod tests {
         requested: Option<u32>,
     ) -> Result<u32, String> {
         let budget = if budget.is_empty() { Budget::default() } else { budget.parse().unwrap() };
-        let memory = AvailableMemory { artifact: Path::new("my models/m.unicorn"), facts, amdgpu, budget: &budget };
+        let memory = AvailableMemory {
+            artifact: Path::new("my models/m.unicorn"),
+            facts,
+            amdgpu,
+            budget: &budget,
+            beside: None,
+        };
         choose_context(plan, &memory, &request(requested)).map_err(|error| {
             assert!(matches!(error, LoadError::InsufficientMemory(_)), "{error}");
             error.to_string()

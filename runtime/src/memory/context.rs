@@ -95,6 +95,7 @@ mod tests {
     use std::path::Path;
 
     use unicorn_artifact::Budget;
+    use unicorn_artifact::fit::Draft;
 
     use super::*;
     use crate::device::facts::tests::facts;
@@ -107,7 +108,7 @@ mod tests {
 
     fn choose(plan: &Plan, facts: &DeviceFacts, request: &ContextRequest) -> Result<u32, LoadError> {
         let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
-        choose_context(plan, &AvailableMemory { artifact, facts, amdgpu: None, budget: &budget }, request)
+        choose_context(plan, &AvailableMemory { artifact, facts, amdgpu: None, budget: &budget, beside: None }, request)
     }
 
     #[test]
@@ -123,6 +124,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_left_for_a_draft() {
+        let heap = Heap { bytes: 9 * GIB / 4, budget_bytes: None, used_bytes: 0, device_local: true };
+        let facts = DeviceFacts { heaps: vec![heap], ..facts(0, "tight", DeviceKind::Integrated) };
+        let (model, draft) = (plan(None), plan(None));
+        let longest = |max_positions: Option<u32>| {
+            let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
+            let beside = max_positions.map(|max_positions| Draft { plan: &draft, max_positions });
+            let memory = AvailableMemory { artifact, facts: &facts, amdgpu: None, budget: &budget, beside };
+            longest_context(&model, &memory, &request(None))
+        };
+        // 1.25 GiB without a draft; with one as large, each token takes 16 KiB of 256 MiB, less two arenas; of one for 1024 tokens, a
+        // token of the model takes 8 KiB.
+        assert_eq!(longest(None), 131_072);
+        assert!((16_000..16_384).contains(&longest(Some(131_072))), "{}", longest(Some(131_072)));
+        assert!((31_000..31_744).contains(&longest(Some(1024))), "{}", longest(Some(1024)));
+    }
+
+    #[test]
     fn a_requested_context_that_does_not_fit_is_refused_with_numbers() {
         let error = choose(&plan(None), &card(), &request(Some(131_073))).unwrap_err().to_string();
         assert!(error.starts_with("context must be 1 to 131072 tokens"), "{error}");
@@ -132,7 +151,7 @@ mod tests {
         assert!(error.contains("32768 tokens would fit"), "{error}");
         assert_eq!(choose(&plan(None), &narrow, &request(Some(32_768))).unwrap(), 32_768);
         let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
-        let memory = AvailableMemory { artifact, facts: &narrow, amdgpu: None, budget: &budget };
+        let memory = AvailableMemory { artifact, facts: &narrow, amdgpu: None, budget: &budget, beside: None };
         assert_eq!(longest_context(&plan(None), &memory, &request(None)), 32_768);
         // A sliding window needs pages for itself and one chunk.
         assert_eq!(choose(&plan(Some(1024)), &narrow, &request(Some(65_536))).unwrap(), 65_536);

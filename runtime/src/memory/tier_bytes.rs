@@ -16,7 +16,7 @@ pub struct TierBytes {
     pub kv: u64,
     /// The activation arena.
     pub activations: u64,
-    /// Logits, the step and output buffers, readback.
+    /// Logits, the step and output buffers, readback; all of a draft that is loaded next.
     pub other: u64,
 }
 

@@ -59,6 +59,10 @@ pub struct Args {
     /// LoRA adapter to merge into the weights, as PEFT writes it, times SCALE [default: 1]; may be given again.
     #[arg(long = "lora", value_name = "DIR[:SCALE]", value_parser = Adapter::parse, conflicts_with = "synthetic")]
     pub adapters: Vec<Adapter>,
+    /// Smaller model with the same tokenizer, a Hugging Face folder or a .gguf file, to pack into the artifact: unicorn-run verifies its
+    /// continuations, several tokens in one step.
+    #[arg(long, value_name = "MODEL", conflicts_with = "synthetic")]
+    pub draft: Option<PathBuf>,
     /// Only print where every byte would be placed; reads no weights, and writes nothing unless -o is given.
     #[arg(long, conflicts_with = "export_dequantized")]
     pub plan_only: bool,

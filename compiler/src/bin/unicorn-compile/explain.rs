@@ -70,6 +70,7 @@ fn option_flag(option: &str) -> Option<&'static str> {
         "context_tokens" => "--context",
         "machine" => "--machine",
         "budget" => "--budget",
+        "draft" => "--draft",
         "npu_for" => "--npu-for",
         "npu_control" => "--npu-control",
         _ => return None,

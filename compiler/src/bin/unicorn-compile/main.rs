@@ -87,6 +87,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     options.machine = machine.map_err(CompileError::of_machine)?;
     options.context_tokens = args.context;
     options.adapters = args.adapters.clone();
+    options.draft.clone_from(&args.draft);
     let mut bars = Bars::new(args.quiet || args.json);
     bars.expects_text = args.synthetic.is_none();
     let source = match (&args.model, &args.synthetic) {

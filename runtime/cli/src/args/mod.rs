@@ -36,7 +36,7 @@ pub use quality::{LogitsArgs, PerplexityArgs};
 pub use sampling::SamplingArgs;
 pub use selftest::{CONSERVATIVE, NpuSelftestArgs, SelftestArgs};
 pub use serve::{LogFormat, ReasoningFormatOption, ReasoningOption, ServeArgs};
-pub use speculation::SpeculationArgs;
+pub use speculation::{DraftModel, SpeculationArgs};
 pub use store::{GcArgs, ListArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 pub use structure::{StructureArgs, format};
 pub use system::{DevicesArgs, DoctorArgs, TopArgs};

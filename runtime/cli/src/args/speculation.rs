@@ -1,6 +1,6 @@
 //! Speculation options, with llama-server's names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ValueEnum, value_parser};
 
@@ -13,10 +13,11 @@ use super::SPECULATION;
 #[command(next_help_heading = SPECULATION)]
 pub struct SpeculationArgs {
     /// Propose tokens that the model then verifies, several in one step: ngram-simple proposes what followed the last tokens where they
-    /// stood before
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = SpeculationType::None, hide_short_help = true)]
-    pub spec_type: SpeculationType,
-    /// Artifact, GGUF file or folder of a smaller model with the same tokenizer, whose continuations the model verifies
+    /// stood before; none: also not by a draft in the artifact
+    #[arg(long, value_name = "TYPE", value_enum, hide_short_help = true)]
+    pub spec_type: Option<SpeculationType>,
+    /// Artifact, GGUF file or folder of a smaller model with the same tokenizer, whose continuations the model verifies; none: no such
+    /// model [default: the draft that is packed into the artifact, if there is one]
     #[arg(
         long,
         aliases = ["draft", "spec-draft-model"],
@@ -59,21 +60,44 @@ pub enum SpeculationType {
     NgramSimple,
 }
 
+/// The smaller model whose continuations are verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftModel<'a> {
+    /// The one that is packed into the artifact, if there is one.
+    Packed,
+    /// This one.
+    Other(&'a Path),
+    None,
+}
+
+/// The value of `--model-draft` that is no model.
+const NO_MODEL: &str = "none";
+
 impl SpeculationArgs {
-    /// Whether tokens are to be proposed.
+    /// Whether tokens are to be proposed, whatever the artifact has.
     pub fn is_requested(&self) -> bool {
-        self.spec_type != SpeculationType::None || self.model_draft.is_some()
+        self.spec_type == Some(SpeculationType::NgramSimple) || matches!(self.draft_model(), DraftModel::Other(_))
     }
 
-    /// `None`: no speculation. `by_model`: that of `--model-draft`.
+    /// The smaller model to use.
+    pub fn draft_model(&self) -> DraftModel<'_> {
+        match &self.model_draft {
+            Some(none) if none.as_os_str() == NO_MODEL => DraftModel::None,
+            Some(model) => DraftModel::Other(model),
+            None if self.spec_type.is_some() => DraftModel::None,
+            None => DraftModel::Packed,
+        }
+    }
+
+    /// `None`: no speculation. `by_model`: that of the smaller model.
     ///
     /// # Errors
     /// If a draft's fewest tokens are more than its most.
     pub fn resolve(&self, by_model: Option<Speculation>) -> Result<Option<Speculation>, RunError> {
         let speculation = match (by_model, self.spec_type) {
             (Some(speculation), _) => speculation,
-            (None, SpeculationType::None) => return Ok(None),
-            (None, SpeculationType::NgramSimple) => Speculation::ngram(self.spec_ngram_size_n),
+            (None, None | Some(SpeculationType::None)) => return Ok(None),
+            (None, Some(SpeculationType::NgramSimple)) => Speculation::ngram(self.spec_ngram_size_n),
         };
         let speculation =
             speculation.with(|one| (one.max_tokens, one.min_tokens) = (self.draft_max, self.draft_min.max(1)));
@@ -90,6 +114,21 @@ mod tests {
     fn speculation(options: &[&str]) -> Option<String> {
         let args = Args::try_parse_from(["unicorn-run", "m"].iter().chain(options)).unwrap();
         args.run.speculation.resolve(None).unwrap().map(|one| format!("{} to {}", one.min_tokens, one.max_tokens))
+    }
+
+    #[test]
+    fn a_packed_draft_is_used_unless_another_way_is_named() {
+        let draft = |options: &[&str]| {
+            let args = Args::try_parse_from(["unicorn-run", "m"].iter().chain(options)).unwrap();
+            let speculation = args.run.speculation;
+            (format!("{:?}", speculation.draft_model()), speculation.is_requested())
+        };
+        assert_eq!(draft(&[]), ("Packed".into(), false));
+        assert_eq!(draft(&["--draft-max", "4"]), ("Packed".into(), false));
+        assert_eq!(draft(&["--draft", "none"]), ("None".into(), false));
+        assert_eq!(draft(&["--spec-type", "none"]), ("None".into(), false));
+        assert_eq!(draft(&["--spec-type", "ngram-simple"]), ("None".into(), true));
+        assert_eq!(draft(&["--draft", "./none"]), ("Other(\"./none\")".into(), true));
     }
 
     #[test]

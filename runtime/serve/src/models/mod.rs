@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use unicorn_text::unicorn_runtime::Model;
+use unicorn_text::unicorn_runtime::{Model, Speculation};
 
 use crate::access::Access;
 use crate::error::ServeError;
@@ -31,6 +31,14 @@ pub trait ModelSource: Send + Sync + 'static {
     /// # Errors
     /// Why the model cannot be loaded, and whether it is the memory.
     fn load(&self, name: &str) -> Result<Model, Unloadable>;
+
+    /// How requests to a model that was just loaded speculate; `None`, the default: as [`ServeOptions::speculation`] has it.
+    ///
+    /// # Errors
+    /// Why what it needs cannot be loaded.
+    fn speculation(&self, _name: &str, _model: &Model) -> Result<Option<Speculation>, Unloadable> {
+        Ok(None)
+    }
 
     /// Calls [`Server::run`] with a monitor of its own, if it has one.
     fn run(&self, _name: &str, _model: &Model, server: Server) {

@@ -239,15 +239,21 @@ impl Pool {
     }
 
     fn load_and_run(&self, index: usize, name: &str) -> Result<UnloadedModel, String> {
-        let model = loop {
-            match self.source.load(name) {
-                Ok(model) => break model,
+        let load = || {
+            let model = self.source.load(name)?;
+            let speculation = self.source.speculation(name, &model)?;
+            Ok((model, speculation))
+        };
+        let (model, speculation) = loop {
+            match load() {
+                Ok(loaded) => break loaded,
                 Err(Unloadable { needs_memory: true, .. }) if self.wait_for_memory(index) => {}
                 Err(Unloadable { message, .. }) => return Err(message),
             }
         };
         let mut options = self.options.clone();
         options.model_name = Some(name.to_owned());
+        options.speculation = speculation.or(options.speculation);
         let server = Server::new(&model, options).map_err(|error| error.to_string())?;
         let handler = server.handler().clone();
         {

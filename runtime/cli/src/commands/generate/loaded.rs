@@ -10,7 +10,7 @@ use unicorn_text::{AnswerConstraint, Tokenizer};
 use super::early_tokenizer::EarlyTokenizer;
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::load::{load_speculation, load_to_generate};
+use crate::load::{load_speculation, load_to_generate, packed_draft_use};
 
 pub struct Loaded {
     pub model: Model,
@@ -25,9 +25,10 @@ impl Loaded {
     /// When the model, its tokenizer or its draft model cannot be loaded.
     pub fn open(artifact: &Path, context_tokens: Option<u32>, args: &RunArgs) -> Result<Loaded, CliError> {
         let tokenizer = EarlyTokenizer::begin(artifact);
-        let model = load_to_generate(artifact, &args.load, context_tokens, args.lazy)?;
+        let draft = packed_draft_use(&args.speculation);
+        let model = load_to_generate(artifact, &args.load, context_tokens, args.lazy, draft)?;
         let tokenizer = tokenizer.of(&model)?;
-        let speculation = load_speculation(&args.speculation, &args.load, &model)?;
+        let speculation = load_speculation(&args.speculation, artifact, &args.load, &model)?;
         Ok(Loaded { model, tokenizer, speculation })
     }
 

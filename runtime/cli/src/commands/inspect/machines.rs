@@ -1,9 +1,9 @@
 //! On which of the shipped machines an artifact fits, and how fast a token could be there.
 
 use serde::Serialize;
-use unicorn_artifact::{Account, Budget, Machine, MachinePlan, Plan, TierPlan, fit};
+use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MachinePlan, Plan, TierPlan, fit};
 
-/// One machine, and the artifact on it, planned again for its memory.
+/// One machine, and the artifact on it with its draft, planned again for its memory. Sums are those of the model.
 #[derive(Serialize)]
 pub struct MachineRow {
     pub name: String,
@@ -25,35 +25,39 @@ pub struct MachineRow {
     pub estimated_tokens_per_s_empty: Option<f64>,
 }
 
-/// The shipped machines in their order, for a model of `max_positions` tokens at most; before them the machine that the artifact
-/// was planned for, if it is none of these.
-pub fn machines(plan: &Plan, max_positions: u32) -> Vec<MachineRow> {
+/// The shipped machines in their order; before them the machine that the artifact was planned for, if it is none of these.
+pub fn machines(view: &ArtifactView) -> Vec<MachineRow> {
+    // A draft was planned for all of it.
+    let planned_for = view.draft.as_ref().map_or(&view.plan.machine, |draft| &draft.plan.machine);
     let preset = |name| {
         let machine = Machine::named(name).expect("a preset");
         let planned = machine.plan(&Budget::default()).expect("no tier is budgeted");
         MachineRow {
             about: machine.about,
             flop_per_s: machine.flop_per_s,
-            ..MachineRow::new(planned, plan, max_positions)
+            ..MachineRow::new(planned, view, planned_for)
         }
     };
     let mut rows: Vec<MachineRow> = Machine::presets().map(preset).collect();
     if rows.iter().all(|row| !row.planned) {
-        rows.insert(0, MachineRow::new(plan.machine.clone(), plan, max_positions));
+        rows.insert(0, MachineRow::new(planned_for.clone(), view, planned_for));
     }
     rows
 }
 
 impl MachineRow {
-    fn new(machine: MachinePlan, plan: &Plan, max_positions: u32) -> MachineRow {
-        let placed = fit::on(plan, &machine, plan.planned_context_tokens);
+    fn new(machine: MachinePlan, view: &ArtifactView, planned_for: &MachinePlan) -> MachineRow {
+        let plan = &view.plan;
+        let draft = view.draft.as_ref().map(|draft| draft.as_draft());
+        let on = |tokens| fit::on_both(plan, draft, &machine, tokens).map(|(plan, _)| plan);
+        let placed = on(plan.planned_context_tokens);
         let account = placed.as_ref().ok().map(Account::of);
-        let too_long = max_positions.max(plan.planned_context_tokens).saturating_add(1);
+        let too_long = view.meta.model.max_positions.max(plan.planned_context_tokens).saturating_add(1);
         MachineRow {
-            planned: machine == plan.machine,
+            planned: machine == *planned_for,
             about: "as the artifact was planned".into(),
             flop_per_s: None,
-            longest_context_tokens: fit::longest_context(too_long, |tokens| fit::on(plan, &machine, tokens).is_ok()),
+            longest_context_tokens: fit::longest_context(too_long, |tokens| on(tokens).is_ok()),
             missing_bytes: placed.as_ref().err().copied(),
             estimated_tokens_per_s: account.as_ref().and_then(Account::estimated_tokens_per_s),
             estimated_tokens_per_s_empty: placed

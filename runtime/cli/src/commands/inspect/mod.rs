@@ -35,7 +35,9 @@ use crate::terminal::output::{print, print_json};
 use diff::Diff;
 use machines::{MachineRow, PartRow};
 use npu::NpuRows;
-use rows::{ActivationRow, BufferRow, KvRow, LayerRow, Provenance, Quantisation, SectionRow, TargetRow, WeightRow};
+use rows::{
+    ActivationRow, BufferRow, DraftRow, KvRow, LayerRow, Provenance, Quantisation, SectionRow, TargetRow, WeightRow,
+};
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let file = open(&args.artifact)?;
@@ -116,6 +118,8 @@ struct Inspection<'a> {
     kernel_module_bytes: u64,
     targets: Vec<TargetRow<'a>>,
     tensors: &'a [TensorReport],
+    /// `None`: no draft is packed into the artifact.
+    draft: Option<DraftRow<'a>>,
     /// `None`: the artifact has no NPU programs.
     npu: Option<NpuRows<'a>>,
     /// Mean over all tensors, weighted by the number of their weights.
@@ -138,7 +142,7 @@ impl<'a> Inspection<'a> {
             license: view.license.as_ref(),
             machine: &plan.machine.name,
             estimated_tokens_per_s: account.estimated_tokens_per_s(),
-            machines: machines::machines(plan, view.meta.model.max_positions),
+            machines: machines::machines(view),
             parts: machines::parts(plan),
             chunk_tokens: plan.planned_chunk_tokens,
             layers: rows::layers(&weights),
@@ -152,6 +156,7 @@ impl<'a> Inspection<'a> {
             kernel_module_bytes: view.kernels.targets.iter().map(|target| target.modules.packed_bytes()).sum(),
             targets: view.kernels.targets.iter().map(|target| TargetRow::of(target, plan)).collect(),
             tensors: &view.meta.tensors,
+            draft: view.draft.as_deref().map(DraftRow::of),
             npu: view.npu.as_ref().map(NpuRows::of),
             mean_bits_per_weight: rows::mean_bits_per_weight(&view.meta.tensors),
             quantisation: rows::quantisation(&view.meta.tensors),

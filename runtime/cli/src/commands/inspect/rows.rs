@@ -4,7 +4,9 @@ use super::kernels::{self, KernelRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use unicorn_artifact::header::{Section, SectionKind, hex};
-use unicorn_artifact::{Dispatch, LogitsRows, Order, Plan, Program, TargetKernels, TensorReport};
+use unicorn_artifact::{
+    Account, ArtifactView, Dispatch, LogitsRows, ModelMeta, Order, Plan, Program, TargetKernels, TensorReport,
+};
 
 #[derive(Serialize)]
 pub struct Provenance<'a> {
@@ -282,6 +284,23 @@ impl<'a> DispatchRow<'a> {
                 Order::CounterSync => "counter",
             },
         }
+    }
+}
+
+/// The draft that is packed into an artifact.
+#[derive(Serialize)]
+pub struct DraftRow<'a> {
+    pub model: &'a ModelMeta,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Bytes and traffic by tier, with the KV cache of one sequence of its planned context.
+    pub account: Account,
+}
+
+impl<'a> DraftRow<'a> {
+    pub fn of(draft: &'a ArtifactView<'_>) -> DraftRow<'a> {
+        let weight_bytes = draft.plan.weights.iter().map(|weight| weight.len_bytes).sum();
+        DraftRow { model: &draft.meta.model, weight_bytes, account: Account::of(&draft.plan) }
     }
 }
 

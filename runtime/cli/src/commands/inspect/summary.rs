@@ -41,6 +41,12 @@ impl Inspection<'_> {
         let kv: u64 = self.kv_groups.iter().map(|group| group.bytes_per_sequence).sum();
         let all = self.account.bytes();
         line("memory", format!("{}, of which {} are the KV cache of {tokens} tokens", size(all), size(kv)));
+        if let Some(draft) = &self.draft {
+            let parameters = count(draft.model.parameters);
+            let (weights, memory) = (size(draft.weight_bytes), size(draft.account.bytes()));
+            let name = &draft.model.name;
+            line("draft", format!("{name}, {parameters} parameters: {weights} of weights, {memory} of memory besides"));
+        }
         if let Some(npu) = self.npu.as_ref().filter(|npu| !npu.memory.is_empty()) {
             line("npu", npu.memory_text());
         }

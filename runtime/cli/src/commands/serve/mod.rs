@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
-use unicorn_runtime::Model;
+use unicorn_runtime::{DraftUse, Model};
 use unicorn_serve::axum::Router;
 use unicorn_serve::{
     Activity, HttpAddress, HttpLimits, HttpListener, HttpServing, KvCacheOptions, ServeError, ServeOptions, Server,
@@ -24,7 +24,7 @@ use unicorn_serve::{
 use crate::args::{ReasoningFormatOption, ReasoningOption, ServeArgs};
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, read};
+use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, packed_draft_use, read};
 use crate::models;
 use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
@@ -48,11 +48,14 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     refuse_synthetic(artifact)?;
     let Prepared { mut options, listeners, traces: _traces } = prepare(args)?;
     options.model_path = Some(model.display().to_string());
-    let model = load_to_serve(artifact, &serving_of(args))?;
+    let serving = serving_of(args);
+    let model = load_to_serve(artifact, &serving)?;
     options.model_name = args.model_name().cloned();
     options.aliases.clone_from(&args.alias);
     options.tags.clone_from(&args.tags);
-    options.speculation = load_speculation(&args.speculation, &args.load, &model)?;
+    if !args.deterministic {
+        options.speculation = load_speculation(&args.speculation, artifact, &args.load, &model)?;
+    }
     let server = Server::new(&model, options)?;
 
     let stopper = server.stopper();
@@ -80,6 +83,7 @@ fn serving_of(args: &ServeArgs) -> Serving {
         slots: args.parallel,
         context_tokens: args.context_tokens(),
         kv_tokens: args.kv_tokens,
+        draft: if args.deterministic { DraftUse::Unused } else { packed_draft_use(&args.speculation) },
     }
 }
 
@@ -122,7 +126,7 @@ fn prepare(args: &ServeArgs) -> Result<Prepared, CliError> {
     options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
     options.deterministic = args.deterministic;
-    if args.deterministic && (options.speculation.is_some() || args.speculation.model_draft.is_some()) {
+    if args.deterministic && args.speculation.is_requested() {
         return Err(CliError::new(
             "--deterministic cannot be used with speculation: leave out --spec-type and --model-draft",
         ));

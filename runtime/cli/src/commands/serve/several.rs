@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use unicorn_runtime::Model;
+use unicorn_runtime::{DraftUse, LoadError, Model, RunError, Speculation};
 use unicorn_serve::{HttpListener, ModelServer, ModelSource, PoolOptions, ServeOptions, Server, Unloadable};
 
 use super::{
     Prepared, enter_sandbox, prepare, refuse_synthetic, run_with_status, serve_at, serving_of, stop_by_signals,
 };
-use crate::args::ServeArgs;
+use crate::args::{DraftModel, ServeArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{Serving, load_to_serve, needs_memory, read};
+use crate::load::{Serving, load_packed_draft, load_to_serve, needs_memory, read};
 use crate::models;
 use crate::monitor::status::{self, StatusWriter};
 use crate::report::text::printable;
@@ -20,7 +20,7 @@ use crate::terminal::output::note;
 
 /// Serves the models of the command line by name.
 pub fn run(args: &ServeArgs) -> Result<(), CliError> {
-    if args.speculation.model_draft.is_some() {
+    if matches!(args.speculation.draft_model(), DraftModel::Other(_)) {
         return Err(CliError::new("--model-draft drafts for one model: expected MODEL, found --model or --models-dir"));
     }
     let mut files = files(args)?;
@@ -39,7 +39,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
 
 /// Serves one model, which is loaded now, and unloaded after `--sleep-idle-seconds` without a request.
 pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
-    if args.speculation.model_draft.is_some() {
+    if matches!(args.speculation.draft_model(), DraftModel::Other(_)) {
         return Err(CliError::new("--model-draft keeps its model loaded: expected no --sleep-idle-seconds beside it"));
     }
     let artifact = models::artifact(model, &args.load)?;
@@ -71,7 +71,7 @@ fn serve(
     let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
     pool.idle = args.sleep_idle_seconds.map(Duration::from_secs);
     let artifacts: Vec<PathBuf> = files.iter().map(|(_, artifact)| artifact.clone()).collect();
-    let source = Files { files, serving: serving_of(args) };
+    let source = Files { files, serving: serving_of(args), speculation: args.speculation.clone() };
     let server = ModelServer::new(names.clone(), source, pool, options)?;
 
     let stopper = server.stopper();
@@ -110,10 +110,16 @@ fn files(args: &ServeArgs) -> Result<Vec<(String, PathBuf)>, CliError> {
     Ok(files)
 }
 
+/// Why a model or its draft is not loaded, and whether it is the memory.
+fn unloadable(error: &LoadError) -> Unloadable {
+    Unloadable { message: explain::load_error(error), needs_memory: needs_memory(error) }
+}
+
 /// Models, by name.
 struct Files {
     files: Vec<(String, PathBuf)>,
     serving: Serving,
+    speculation: SpeculationArgs,
 }
 
 impl Files {
@@ -128,12 +134,24 @@ impl ModelSource for Files {
         let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
         let artifact = models::artifact(self.file(name), &self.serving.load).map_err(unusable)?;
         refuse_synthetic(&artifact).map_err(unusable)?;
-        let loaded = load_to_serve(&artifact, &self.serving);
-        let model = loaded
-            .map_err(|error| Unloadable { message: explain::load_error(&error), needs_memory: needs_memory(&error) })?;
+        let model = load_to_serve(&artifact, &self.serving).map_err(|error| unloadable(&error))?;
         let (name, tokens) = (printable(name), model.context_tokens());
         note(format_args!("model {name} is loaded: {} sequences of {tokens} tokens", self.serving.slots));
         Ok(model)
+    }
+
+    fn speculation(&self, name: &str, model: &Model) -> Result<Option<Speculation>, Unloadable> {
+        if self.serving.draft == DraftUse::Unused || !model.can_speculate() {
+            return Ok(None);
+        }
+        let wrong = |error: RunError| Unloadable { message: error.to_string(), needs_memory: false };
+        // It was compiled when the model was loaded.
+        let load = &self.serving.load;
+        let artifact = models::artifact(self.file(name), load)
+            .map_err(|error| Unloadable { message: error.to_string(), needs_memory: false })?;
+        let draft = load_packed_draft(&artifact, load, model).map_err(|error| unloadable(&error))?;
+        let by_draft = draft.map(|draft| draft.speculation_for(model)).transpose().map_err(wrong)?;
+        by_draft.map_or(Ok(None), |by_draft| self.speculation.resolve(Some(by_draft)).map_err(wrong))
     }
 
     fn run(&self, name: &str, model: &Model, server: Server) {
