@@ -14,26 +14,41 @@ use unicorn_registry::{
 
 /// The committed artifact with the kernels of its target under these names.
 fn artifact(folder: &Path, targets: &[&str]) -> PathBuf {
+    write_artifact(&folder.join(format!("{}.unicorn", targets.join("-"))), targets, None)
+}
+
+/// The same at `path`, and as its draft the same with kernels of these names.
+fn write_artifact(path: &Path, targets: &[&str], of_draft: Option<&[&str]>) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../artifacts/golden/v8-tiny.unicorn");
     let bytes = std::fs::read(golden).unwrap();
     let view = ArtifactView::parse(&bytes).unwrap();
-    let mut kernels = view.kernels.clone();
-    kernels.targets = targets
-        .iter()
-        .map(|name| {
-            let mut target = view.kernels.targets[0].clone();
-            target.name = (*name).into();
-            target
-        })
-        .collect();
-    let path = folder.join(format!("{}.unicorn", targets.join("-")));
-    let mut writer = ArtifactWriter::create(&path, view.weights().len()).unwrap();
-    for section in view.weights() {
-        writer.begin_slice().unwrap();
-        writer.weight_bytes(section.bytes).unwrap();
+    let named = |name: &&str| {
+        let mut target = view.kernels.targets[0].clone();
+        target.name = (*name).into();
+        target
+    };
+    let kernels = |targets: &[&str]| {
+        let mut kernels = view.kernels.clone();
+        kernels.targets = targets.iter().map(named).collect();
+        kernels
+    };
+    let write_weights = |writer: &mut ArtifactWriter| {
+        for section in view.weights() {
+            writer.begin_slice().unwrap();
+            writer.weight_bytes(section.bytes).unwrap();
+        }
+    };
+    let n_slices = view.weights().len();
+    let mut writer = ArtifactWriter::create(path, n_slices).unwrap();
+    write_weights(&mut writer);
+    let mut last = kernels(targets);
+    if let Some(of_draft) = of_draft {
+        writer = writer.begin_draft(&view.meta, &view.plan, &last, &view.tokenizer, n_slices).unwrap();
+        write_weights(&mut writer);
+        last = kernels(of_draft);
     }
-    writer.finish(&view.meta, &view.plan, &kernels, &view.tokenizer).unwrap();
-    path
+    writer.finish(&view.meta, &view.plan, &last, &view.tokenizer).unwrap();
+    path.to_owned()
 }
 
 fn push_to(path: &Path, reference: &str, key: Option<&SigningKey>) -> Pushed {
@@ -72,6 +87,21 @@ fn start() -> Option<(Registry, TempDir)> {
 fn names(folder: &TempDir, kind: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder.path().join("store").join(kind)).into_iter().flatten();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A draft is one layer, whichever kernels of its model are fetched.
+#[test]
+fn a_draft_arrives_with_its_model() {
+    let Some((registry, folder)) = start() else { return };
+    let both = folder.path().join("both.unicorn");
+    write_artifact(&both, &["rdna3", "generic"], Some(&["generic"]));
+    let (reference, store) = (registry.reference("tiny:1"), store(&folder));
+    push_to(&both, &reference, None);
+    let all = pull_by(&store, &reference, Targets::All, None).unwrap();
+    assert!(std::fs::read(&all.stored.path).unwrap() == std::fs::read(&both).unwrap(), "the same bytes");
+    let own = pull_by(&store, &reference, Targets::FirstOf(vec!["generic".into()]), None).unwrap();
+    let expected = write_artifact(&folder.path().join("own.unicorn"), &["generic"], Some(&["generic"]));
+    assert!(std::fs::read(&own.stored.path).unwrap() == std::fs::read(expected).unwrap(), "as if it were written so");
 }
 
 #[test]

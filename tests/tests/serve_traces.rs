@@ -226,8 +226,8 @@ fn streams_end_their_spans_and_so_do_clients_that_leave() {
     let begun = Instant::now();
     let (_, body) = post(&server.address, TEXT, &request.to_string());
     let took = begun.elapsed().as_secs_f64();
-    let usage = body.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
-    let usage = usage.last().expect("a last event")["usage"].clone();
+    let mut usage = body.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let usage = usage.next_back().expect("a last event")["usage"].clone();
     let span = collector.take_at(TEXT);
     assert_used(&span, "text_completion", &usage["prompt_tokens"], &json!(48));
     let found = attributes(&span);
@@ -316,7 +316,7 @@ fn embeddings_and_ranks_are_spans_too() {
 fn of_several_models_the_span_names_one_and_one_that_fails_is_an_error() {
     let collector = Collector::start();
     let broken = tempfile::NamedTempFile::with_suffix(".unicorn").unwrap();
-    std::fs::write(&broken, MODEL.artifact()[..8192].to_vec()).unwrap();
+    std::fs::write(&broken, &MODEL.artifact()[..8192]).unwrap();
     let mut command = unicorn_run();
     command.args(["serve", "--parallel", "1", "--ctx", "256", "--otlp-traces-endpoint", &collector.endpoint]);
     command.arg("--model").arg(format!("small={}", MODEL.artifact_path().display()));

@@ -52,6 +52,7 @@ pub(crate) struct ReadBody {
 }
 
 /// A choice's place in the queue, which is free again when the value is dropped.
+#[derive(Debug)]
 pub(crate) struct QueuePlace {
     since: Instant,
     _permit: OwnedSemaphorePermit,

@@ -53,7 +53,7 @@ pub struct EndedRequest {
     pub failure: Option<RequestFailure>,
     /// What it asked of the model; `None`: nothing.
     pub operation: Option<Operation>,
-    /// The model that it names, cut to 128 bytes.
+    /// The model that it names, cut to 128 characters.
     pub requested_model: Option<String>,
     /// The model that answered.
     pub model: Option<String>,
@@ -95,8 +95,8 @@ pub enum RequestFailure {
 
 /// Paths that other programs ask for every few seconds.
 const POLLED: [&str; 3] = ["/health", "/v1/health", "/metrics"];
-/// Bytes of a model's name that are kept at most.
-const MAX_NAME_BYTES: usize = 128;
+/// Characters of a model's name that are kept at most.
+const MAX_NAME_CHARACTERS: usize = 128;
 
 /// What is known of a request until now. A clone is the same request; without an observer nothing is noted.
 #[derive(Clone, Default)]
@@ -196,7 +196,7 @@ impl Observation {
     pub(crate) fn reaches(&self, model: &str, fields: &Map<String, Value>) {
         self.note(|ended| {
             let requested = fields.get("model").and_then(Value::as_str);
-            ended.requested_model = requested.map(|name| name[..name.floor_char_boundary(MAX_NAME_BYTES)].to_owned());
+            ended.requested_model = requested.map(|name| name.chars().take(MAX_NAME_CHARACTERS).collect());
             ended.model = Some(model.to_owned());
         });
     }
