@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use unicorn_artifact::npu::cdo::CdoCommand;
 use unicorn_artifact::npu::control::check_control;
 use unicorn_artifact::npu::pdi::{read_pdi, write_pdi};
-use unicorn_artifact::rewrite::replace_plan;
+use unicorn_artifact::rewrite::{Change, NewPlan, rewrite};
 use unicorn_artifact::{ArtifactView, NpuSection};
 use unicorn_compiler::{
     Additions, CompileOptions, NpuOptions, NpuWork, ReplanOptions, Silent, Source, compile, replan, reproduce, retarget,
@@ -92,7 +92,8 @@ fn programs_have_images_without_programs_for_the_cores() {
     });
     *lock.unwrap() += 1;
     changed.programs[0].control = write_pdi(&[commands]);
-    replace_plan(&path, &view.plan, Some(&changed), |_| {}).unwrap();
+    let change = Change::from(NewPlan { plan: &view.plan, npu: Some(&changed) });
+    rewrite(&path, &path, &change, |_| {}).unwrap();
     let error = reproduce(&path, Some(&model()), &mut Silent).unwrap_err().to_string();
     assert!(error.contains("npu"), "{error}");
 }

@@ -220,15 +220,18 @@ fn what_no_compiler_writes_is_refused() {
     refused(&|section| section.programs[0].arguments[0].bytes -= 4, "expected a part of");
     refused(&|section| section.programs[0].arguments[2].bytes = 64, "expected a part of");
     refused(&|section| _ = section.programs[0].instructions.pop(), "instruction stream");
-    // Fewer columns than the stream uses.
-    refused(
-        &|section| {
-            section.programs[0].shape.columns = 1;
-            section.programs[0].shape.cols = section.programs[0].shape.core_cols;
-            section.products.retain(|product| product.program != 0);
-        },
-        "expected a shim tile of the design",
-    );
+    // Fewer columns than the control image configures, and, without one, than the stream uses.
+    let on_one_column = |section: &mut NpuSection| {
+        section.programs[0].shape.columns = 1;
+        section.programs[0].shape.cols = section.programs[0].shape.core_cols;
+        section.products.retain(|product| product.program != 0);
+    };
+    refused(&on_one_column, "expected a tile of 1 columns");
+    let without_control = |section: &mut NpuSection| {
+        on_one_column(section);
+        section.programs[0].control.clear();
+    };
+    refused(&without_control, "expected a shim tile of the design");
     let instruction = |change: &dyn Fn(&mut Vec<Instruction>), part: &str| {
         refused(
             &|section| {
