@@ -180,6 +180,31 @@ fn version_8_4_keeps_its_license() {
     }
 }
 
+/// Version 8.5 added the draft: here the artifact of 8.4, as its own.
+#[test]
+fn version_8_5_keeps_its_draft() {
+    let bytes = std::fs::read(golden("v8.5-draft.unicorn")).unwrap();
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.5 is neither read nor refused by name: {error}"),
+    };
+    assert_eq!(view.draft.expect("there is one").license, Some(golden_license()));
+    let folder = tempfile::tempdir().unwrap();
+    for (command, more) in
+        [("upgrade", &[][..]), ("replan", &["--machine", "phoenix-16gb"]), ("retarget", &["--target", "rdna2"])]
+    {
+        let output = folder.path().join(command);
+        std::fs::write(&output, &bytes).unwrap();
+        let done = program("unicorn-compile").arg(command).arg(&output).args(more).output().unwrap();
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+        let new = std::fs::read(&output).unwrap();
+        assert!(new != bytes, "{command} changed something");
+        let view = ArtifactView::parse(&new).unwrap();
+        assert_eq!(view.draft.expect("there is one").license, Some(golden_license()), "{command}");
+    }
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -189,10 +214,10 @@ fn every_version_has_its_artifact() {
     names.sort();
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
     expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
-    expected.push("v8.4-license.unicorn".into());
+    expected.extend(["v8.4-license.unicorn".into(), "v8.5-draft.unicorn".into()]);
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 4), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 5), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -203,12 +228,17 @@ fn write_the_artifact_of_this_version() {
     let generic = target::by_name("generic").unwrap();
     let artifact = Compiled::of(&golden_model(), &options(vec![generic], Vec::new())).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
-    let mut writer =
-        ArtifactWriter::create(&golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-license.unicorn")), 1).unwrap();
-    writer.begin_slice().unwrap();
-    writer.weight_bytes(view.weights()[0].bytes).unwrap();
-    writer.license(&golden_license());
-    writer.finish(&view.meta, &view.plan, &decode_only(&view.kernels), &view.tokenizer).unwrap();
+    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-draft.unicorn"));
+    let kernels = decode_only(&view.kernels);
+    let with_weights = |mut writer: ArtifactWriter| {
+        writer.begin_slice().unwrap();
+        writer.weight_bytes(view.weights()[0].bytes).unwrap();
+        writer.license(&golden_license());
+        writer
+    };
+    let model = with_weights(ArtifactWriter::create(&path, 1).unwrap());
+    let draft = model.begin_draft(&view.meta, &view.plan, &kernels, &view.tokenizer, 1).unwrap();
+    with_weights(draft).finish(&view.meta, &view.plan, &kernels, &view.tokenizer).unwrap();
 }
 
 fn golden_license() -> LicenseSection {
