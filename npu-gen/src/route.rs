@@ -1,7 +1,7 @@
 //! Routes streams through the stream switches: every flow gets circuits of its own from its channel to all of its destinations.
 //!
 //! Negotiated congestion (PathFinder, McMurchie and Ebeling 1995): every flow is routed at the lowest cost, also through ports that others
-//! use; ports in demand become dearer from round to round, until no port is shared. Equal costs are decided by the order of ports, so that
+//! use; the cost of a shared port grows from round to round, until no port is shared. Equal costs are decided by the order of ports, so that
 //! a design always gets the same routes.
 
 use std::cmp::Reverse;
@@ -51,9 +51,9 @@ pub enum RouteError {
     },
 }
 
-/// Rounds after which ports in demand are not expected to become free.
+/// Rounds after which routing gives up if a port is still shared.
 const ROUNDS: u32 = 60;
-/// Cost of a port that nobody else wants.
+/// Cost of a port that no other flow uses.
 const BASE_COST: u32 = 8;
 
 /// A master port of a tile.

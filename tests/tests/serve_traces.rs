@@ -360,7 +360,7 @@ fn a_server_that_is_drained_has_sent_its_spans() {
     assert!(received.spans.len() == 1 && !attributes(&received.spans[0]).contains_key("error.type"));
 }
 
-/// One port that refuses connections, and one whose connections nobody answers.
+/// One port refuses connections; the other accepts them and never answers.
 #[test]
 fn without_a_collector_the_server_answers_and_says_so_once() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -11,9 +11,11 @@ pub fn synchronize(dispatches: &mut [KernelDispatch]) {
     if dispatches.len() >= counter_sync::SLOTS {
         return;
     }
+    let pays: Vec<bool> = (0..dispatches.len()).map(|index| pays(&dispatches[index..])).collect();
     let mut can_wait: Vec<bool> = dispatches
         .iter_mut()
-        .map(|dispatch| !dispatch.is_next_part && pays(dispatch) && dispatch.spec.counter_sync().is_some())
+        .zip(pays)
+        .map(|(dispatch, pays)| pays && !dispatch.is_next_part && dispatch.spec.counter_sync().is_some())
         .collect();
     can_wait.push(false);
     let mut is_any_counted = false;
@@ -36,12 +38,18 @@ pub fn synchronize(dispatches: &mut [KernelDispatch]) {
     }
 }
 
-/// Whether waiting by counters is faster than a barrier. Loads of what another dispatch of the step has written pass by the nearest
-/// cache then, and kernels that read it more than once lose more by that in many rows than they gain.
-fn pays(dispatch: &KernelDispatch) -> bool {
+/// Whether counters are faster than a barrier for the first of these dispatches. With counters, what an earlier dispatch of the step has
+/// written is loaded from the L2 cache each time: kernels that load it more than once gain only where they have one row. Of matmuls of f32
+/// activations, only the router's was measured.
+fn pays(dispatches: &[KernelDispatch]) -> bool {
+    let [dispatch, behind @ ..] = dispatches else { return false };
     match &dispatch.spec {
         KernelSpec::Route(_) | KernelSpec::ExpertSum(_) => dispatch.rows == 1,
-        KernelSpec::MatMul(spec) if spec.input == ActivationFormat::F32 || spec.experts.is_some() => dispatch.rows == 1,
+        KernelSpec::MatMul(spec) if spec.input == ActivationFormat::F32 => {
+            let is_router = matches!(behind.first().map(|next| &next.spec), Some(KernelSpec::Route(_)));
+            is_router && dispatch.rows == 1
+        }
+        KernelSpec::MatMul(spec) if spec.experts.is_some() => dispatch.rows == 1,
         _ => true,
     }
 }
