@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 5;
+pub const VERSION_MINOR: u16 = 6;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -53,15 +53,20 @@ pub enum SectionKind {
     License = 10,
     /// The draft's model: an artifact of its own. Since 8.5, and only where one was packed into it.
     Draft = 11,
+    /// What stands for images, and how their pixels are read: [`crate::ImageSection`]. Since 8.6, and only for models with a vision tower.
+    Image = 12,
+    /// Programs that make rows of images, and those whose rows may be of images, a list of them for each target. Since 8.6, and only
+    /// beside an image section.
+    ImagePrograms = 13,
 }
 
 impl SectionKind {
     /// The kind with this number, if there is one.
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
-        [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms, License, Draft]
-            .into_iter()
-            .find(|&kind| kind as u32 == value)
+        let numbered = [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms];
+        let all = numbered.into_iter().chain([License, Draft, Image, ImagePrograms]);
+        all.into_iter().find(|&kind| kind as u32 == value)
     }
 
     /// Name for errors and tables.
@@ -78,6 +83,8 @@ impl SectionKind {
             SectionKind::HiddenPrograms => "hidden programs",
             SectionKind::License => "license",
             SectionKind::Draft => "draft",
+            SectionKind::Image => "image",
+            SectionKind::ImagePrograms => "image programs",
         }
     }
 }

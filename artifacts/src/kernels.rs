@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "write")]
+use crate::codec;
 use crate::device_class::DeviceClass;
+#[cfg(feature = "write")]
+use crate::header::SectionKind;
 use crate::modules::ModuleSet;
 
 /// Bytes that a workgroup of [`TargetKernels::bandwidth_probe`] reads at a time.
@@ -16,26 +20,54 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The programs that write hidden rows, one list a target, apart from all others.
+    /// Programs that have sections of their own, apart from all others.
     #[cfg(feature = "write")]
-    pub(crate) fn split_hidden(&self) -> (Kernels, Vec<Vec<Program>>) {
+    pub(crate) fn split(&self) -> (Kernels, ApartPrograms) {
         let mut rest = self.clone();
-        let hidden = rest.targets.iter_mut().map(|target| {
-            let (hidden, others) = std::mem::take(&mut target.programs)
-                .into_iter()
-                .partition(|program: &Program| program.logits == LogitsRows::Hidden);
-            target.programs = others;
-            hidden
-        });
-        let hidden = hidden.collect();
-        (rest, hidden)
+        let mut apart = ApartPrograms::default();
+        for target in &mut rest.targets {
+            let take = |programs: &mut Vec<Program>, wanted: fn(&Program) -> bool| {
+                let (taken, others) = std::mem::take(programs).into_iter().partition(wanted);
+                *programs = others;
+                taken
+            };
+            apart.hidden.push(take(&mut target.programs, |program| program.logits == LogitsRows::Hidden));
+            apart.image.push(take(&mut target.programs, Program::is_of_images));
+        }
+        (rest, apart)
     }
 
-    /// The inverse of [`Kernels::split_hidden`] if those programs were the last of their targets.
-    pub(crate) fn join_hidden(&mut self, hidden: Vec<Vec<Program>>) {
-        for (target, programs) in self.targets.iter_mut().zip(hidden) {
+    /// The inverse of [`Kernels::split`] if those programs were the last of their targets.
+    pub(crate) fn join(&mut self, apart: ApartPrograms) {
+        let of_images = |mut program: Program| {
+            program.images = program.logits != LogitsRows::Image;
+            program
+        };
+        for (target, programs) in self.targets.iter_mut().zip(apart.hidden) {
             target.programs.extend(programs);
         }
+        for (target, programs) in self.targets.iter_mut().zip(apart.image) {
+            target.programs.extend(programs.into_iter().map(of_images));
+        }
+    }
+}
+
+/// Programs that readers of earlier versions do not know, one list a target.
+#[derive(Default)]
+pub(crate) struct ApartPrograms {
+    /// Those that write hidden rows.
+    pub(crate) hidden: Vec<Vec<Program>>,
+    /// Those that make rows of images, and those whose rows may be of images.
+    pub(crate) image: Vec<Vec<Program>>,
+}
+
+#[cfg(feature = "write")]
+impl ApartPrograms {
+    /// The sections of those that there are.
+    pub(crate) fn sections(&self) -> impl Iterator<Item = (SectionKind, Vec<u8>)> {
+        let lists = [(SectionKind::HiddenPrograms, &self.hidden), (SectionKind::ImagePrograms, &self.image)];
+        let present = lists.into_iter().filter(|(_, lists)| lists.iter().any(|programs| !programs.is_empty()));
+        present.map(|(kind, lists)| (kind, codec::encode(lists)))
     }
 }
 
@@ -135,6 +167,9 @@ pub struct Program {
     pub samples: bool,
     /// Each row is the newest token of a sequence of its own.
     pub batch: bool,
+    /// Its rows may be of images, see [`crate::step::image_row`]. Such programs have a section of their own, in which this is not written.
+    #[serde(skip)]
+    pub images: bool,
     /// Number of cached tokens of a sequence from which on this runs instead of the program that is otherwise equal; 0: always.
     pub from_tokens: u32,
     /// Dispatches in order.
@@ -142,13 +177,23 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether it makes rows of images, or may have some.
+    pub fn is_of_images(&self) -> bool {
+        self.images || self.logits == LogitsRows::Image
+    }
+
+    /// Whether the buffer of logits gets rows of the model's stream.
+    pub fn gives_hidden_rows(&self) -> bool {
+        matches!(self.logits, LogitsRows::Hidden | LogitsRows::Image)
+    }
+
     /// Elements between the hidden rows that it writes; `None`: it writes none, or parts of rows.
     pub fn hidden_stride(&self) -> Option<u32> {
         let row_bytes = 4 * u64::from(self.rows);
         let bindings = || self.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
         let written = bindings().find(|binding| binding.writes && binding.buffer == BufferRef::Logits)?;
         let is_whole =
-            self.logits == LogitsRows::Hidden && row_bytes > 0 && written.len_bytes.is_multiple_of(row_bytes);
+            self.gives_hidden_rows() && row_bytes > 0 && written.len_bytes.is_multiple_of(row_bytes);
         u32::try_from(written.len_bytes / row_bytes.max(1)).ok().filter(|&stride| is_whole && stride > 0)
     }
 }
@@ -165,6 +210,9 @@ pub enum LogitsRows {
     /// No row; instead of logits, the buffer gets the head's input: the hidden row of every row, after the final norm, f32. The
     /// binding's length is a multiple of the program's rows. Such programs have a section of their own.
     Hidden,
+    /// No row: the program makes rows of an image's patches, and the buffer gets these, in the same form. Such programs have a section of
+    /// their own.
+    Image,
 }
 
 /// One launch of a kernel.
@@ -240,4 +288,6 @@ pub enum BufferRef {
     Logits,
     /// `step::Output`s.
     Output,
+    /// What the host writes for a step beside its tokens: patches of an image, or rows of images. Only in programs of images.
+    Input,
 }

@@ -10,6 +10,7 @@
 //!     │ kernels       │   Kernels: SPIR-V of each target, compressed, and its dispatch lists
 //!     │ tokenizer     │   TokenizerSection: tokenizer.json, chat template, stop tokens
 //!     │ npu           │   NpuSection, if there is one: programs of an NPU; its weights follow those of the GPU
+//!     │ image         │   ImageSection, if the model has a vision tower, and its programs
 //!     │ license       │   LicenseSection, if the model names one
 //!     │ draft         │   the artifact of a smaller model, if one is packed into this
 //!     └───────────────┘
@@ -34,6 +35,7 @@ pub mod fp4;
 pub mod hash;
 pub mod hazards;
 pub mod header;
+pub mod image;
 pub mod int4;
 pub mod kernels;
 pub mod kv_segment;
@@ -67,6 +69,7 @@ pub use kernels::{
     TargetMatch,
 };
 pub use kv_segment::KvSegment;
+pub use image::ImageSection;
 pub use license::LicenseSection;
 #[cfg(feature = "machines")]
 pub use machine::Machine;

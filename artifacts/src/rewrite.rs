@@ -64,15 +64,13 @@ impl From<NewPlan<'_>> for Change {
 
 impl From<NewKernels<'_>> for Change {
     fn from(NewKernels { meta, plan, kernels, npu }: NewKernels) -> Change {
-        let (kernels, hidden) = kernels.split_hidden();
+        let (kernels, apart) = kernels.split();
         let mut new = vec![
             (SectionKind::Metadata, codec::encode(meta)),
             (SectionKind::Plan, codec::encode(plan)),
             (SectionKind::Kernels, codec::encode(&kernels)),
         ];
-        if hidden.iter().any(|programs| !programs.is_empty()) {
-            new.push((SectionKind::HiddenPrograms, codec::encode(&hidden)));
-        }
+        new.extend(apart.sections());
         if let Some(section) = npu {
             new.push((SectionKind::Npu, codec::encode(section)));
             if !section.steps.is_empty() {

@@ -83,10 +83,32 @@ gpu_words! {
     }
 }
 
+/// Set in [`Row::token`] if the row is one of an image: see [`image_row`].
+pub const IMAGE_ROW: u32 = 1 << 31;
+/// Most rows of one image: they are in one step.
+pub const MAX_IMAGE_ROWS: usize = MAX_ROWS;
+/// Images that can be told apart; the numbers of later ones begin again from 0.
+pub const MAX_IMAGES: u32 = IMAGE_ROW / MAX_IMAGE_ROWS as u32;
+
+/// [`Row::token`] of row `row` of the image with this number.
+///
+/// # Panics
+/// If there is no such number or row.
+pub fn image_row(image: u32, row: usize) -> u32 {
+    assert!(image < MAX_IMAGES && row < MAX_IMAGE_ROWS, "row {row} of image {image}");
+    IMAGE_ROW + image * MAX_IMAGE_ROWS as u32 + row as u32
+}
+
+/// The inverse of [`image_row`]; `None`: it is a token.
+pub fn image_of(token: u32) -> Option<(u32, usize)> {
+    let number = token.checked_sub(IMAGE_ROW)?;
+    Some((number / MAX_IMAGE_ROWS as u32, number as usize % MAX_IMAGE_ROWS))
+}
+
 gpu_words! {
     /// One token of a step.
     pub struct Row {
-        /// Id of the token.
+        /// Id of the token, or what [`image_row`] makes of a row of an image.
         token: u32,
         /// Position in the sequence, from 0.
         position: u32,

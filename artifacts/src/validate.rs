@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::ParseError;
 use crate::hazards::Hazards;
 use crate::header::MAX_SLICE_BYTES;
+use crate::image::ImageSection;
 use crate::kernels::{Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Program, TargetKernels};
 use crate::meta::Meta;
 use crate::npu::NpuSection;
@@ -33,6 +34,7 @@ pub(crate) fn validate(
     plan: &Plan,
     kernels: &Kernels,
     npu: Option<&NpuSection>,
+    image: Option<&ImageSection>,
     slice_lens: &[u64],
 ) -> Result<(), ParseError> {
     equal("number of planned slices", slice_lens.len(), plan.slices.len())?;
@@ -64,17 +66,25 @@ pub(crate) fn validate(
     in_range("logits stride", u64::from(plan.logits_stride), u64::from(meta.model.vocab_size), 1 << 24)?;
     in_range("vocab size", u64::from(meta.model.vocab_size), 1, 1 << 24)?;
     in_range("context", u64::from(meta.model.max_positions), 1, 1 << 30)?;
-    kernels.targets.iter().try_for_each(|target| validate_target(plan, target))?;
+    if let Some(image) = image {
+        image.check(meta.model.hidden_size, meta.model.vocab_size)?;
+    }
+    let input_bytes = image.map_or(0, ImageSection::input_bytes);
+    kernels.targets.iter().try_for_each(|target| validate_target(plan, target, input_bytes))?;
     let programs = kernels.targets.iter().flat_map(|target| &target.programs);
     let hidden_size = u64::from(meta.model.hidden_size);
     programs
-        .filter(|program| program.logits == LogitsRows::Hidden)
+        .filter(|program| program.gives_hidden_rows())
         .try_for_each(|program| validate_hidden(hidden_size, program))?;
+    let programs = kernels.targets.iter().flat_map(|target| &target.programs);
+    programs
+        .filter(|program| program.is_of_images())
+        .try_for_each(|program| validate_of_images(image, program))?;
     let steps = npu.iter().flat_map(|section| &section.steps);
-    steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target))
+    steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target, 0))
 }
 
-fn validate_target(plan: &Plan, target: &TargetKernels) -> Result<(), ParseError> {
+fn validate_target(plan: &Plan, target: &TargetKernels, input_bytes: u64) -> Result<(), ParseError> {
     target.modules.validate()?;
     let of_runtime = [
         ("checksum", target.checksum, 3),
@@ -96,7 +106,7 @@ fn validate_target(plan: &Plan, target: &TargetKernels) -> Result<(), ParseError
         in_range("alternatives of a pipeline", pipeline.alternatives.len() as u64, 0, MAX_ALTERNATIVES)?;
     }
     for program in &target.programs {
-        validate_program(plan, target, program)?;
+        validate_program(plan, target, program, input_bytes)?;
     }
     validate_depths(&target.programs)
 }
@@ -189,7 +199,12 @@ fn validate_depths(programs: &[Program]) -> Result<(), ParseError> {
     }
 }
 
-fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> Result<(), ParseError> {
+fn validate_program(
+    plan: &Plan,
+    target: &TargetKernels,
+    program: &Program,
+    input_bytes: u64,
+) -> Result<(), ParseError> {
     in_range("rows of a program", u64::from(program.rows), 1, MAX_ROWS as u64)?;
     if program.dispatches.first().is_some_and(|first| first.order == Order::CounterSync) {
         return Err(ParseError::invalid("order of a program's first dispatch", "free or barrier", "counted"));
@@ -203,7 +218,7 @@ fn validate_program(plan: &Plan, target: &TargetKernels, program: &Program) -> R
         let alternatives = format!("alternatives of dispatch {}", dispatch.label);
         equal(&alternatives, pipeline.alternatives.len(), dispatch.alternatives.len())?;
         for binding in &dispatch.bindings {
-            validate_binding(plan, dispatch, binding)?;
+            validate_binding(plan, dispatch, binding, input_bytes)?;
         }
         // Which dispatches write parts of one output is not stored: two of them may write the same range.
         if dispatch.order == Order::Free && hazards.must_wait(&dispatch.bindings, true) {
@@ -232,7 +247,23 @@ fn validate_hidden(hidden_size: u64, program: &Program) -> Result<(), ParseError
     in_range(&what, u64::from(program.hidden_stride().unwrap_or(0)), hidden_size, 1 << 24)
 }
 
-fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Result<(), ParseError> {
+/// Checks that an artifact with programs of images says what images are, and that one that makes rows makes those of one image.
+fn validate_of_images(image: Option<&ImageSection>, program: &Program) -> Result<(), ParseError> {
+    let image = image.ok_or_else(|| ParseError::invalid("number of image sections beside image programs", 1, 0))?;
+    if program.logits == LogitsRows::Image {
+        equal("rows of a program that makes rows of images", image.rows, program.rows)?;
+        let stride = program.hidden_stride().unwrap_or(0);
+        equal("elements between rows of images", image.row_stride, stride)?;
+    }
+    Ok(())
+}
+
+fn validate_binding(
+    plan: &Plan,
+    dispatch: &Dispatch,
+    binding: &Binding,
+    input_bytes: u64,
+) -> Result<(), ParseError> {
     let what = format!("binding of dispatch {}", dispatch.label);
     let whole = binding.offset_bytes == 0 && binding.len_bytes == 0;
     match binding.buffer {
@@ -260,6 +291,12 @@ fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Resu
                 whole_words(&what, binding.len_bytes)?;
             }
         }
+        BufferRef::Input => {
+            range_end(&what, binding.offset_bytes, binding.len_bytes, input_bytes)?;
+            in_range(&what, binding.len_bytes, 1, MAX_BINDING_BYTES)?;
+            whole_words(&what, binding.len_bytes)?;
+            equal(&format!("{what} writes what the host wrote"), false, binding.writes)?;
+        }
         BufferRef::Step | BufferRef::Output => equal(&what, true, whole)?,
     }
     Ok(())
@@ -269,7 +306,7 @@ fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding) -> Resu
 fn written_words(plan: &Plan, binding: &Binding) -> u64 {
     let bytes = match binding.buffer {
         BufferRef::Logits if binding.len_bytes == 0 => logits_bytes(plan),
-        BufferRef::Weights { .. } | BufferRef::Arena | BufferRef::Logits => binding.len_bytes,
+        BufferRef::Weights { .. } | BufferRef::Arena | BufferRef::Logits | BufferRef::Input => binding.len_bytes,
         // K or V of every row of a step, or the state of every row's sequence.
         BufferRef::Keys { group, .. } | BufferRef::Values { group, .. } => {
             let group = &plan.kv_groups[group as usize];
@@ -340,6 +377,7 @@ mod tests {
             logits: LogitsRows::One,
             samples: true,
             batch: true,
+            images: false,
             from_tokens,
             dispatches: vec![],
         };

@@ -12,7 +12,8 @@ use crate::error::ParseError;
 use crate::fit::Draft;
 use crate::hash::{SUBTREE_BYTES, hash, hash_parts, join, subtrees_at};
 use crate::header::{self, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind};
-use crate::kernels::{Kernels, Program};
+use crate::image::ImageSection;
+use crate::kernels::{ApartPrograms, Kernels, Program};
 use crate::license::LicenseSection;
 use crate::map::open_regular;
 use crate::meta::Meta;
@@ -33,6 +34,8 @@ pub struct ArtifactView<'a> {
     pub tokenizer: TokenizerSection,
     /// The NPU section, if there is one.
     pub npu: Option<NpuSection>,
+    /// The image section, if there is one.
+    pub image: Option<ImageSection>,
     /// The license section, if there is one.
     pub license: Option<LicenseSection>,
     /// The smaller model whose continuations this one verifies, if one is packed into the artifact. It has no draft itself.
@@ -98,13 +101,15 @@ impl<'a> ArtifactView<'a> {
             tokenizer: structured(source, &sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
             npu: npu_section(source, &sections)?,
+            image: optional(source, &sections, SectionKind::Image)?,
             license: optional(source, &sections, SectionKind::License)?,
             draft: draft(source, &sections, role)?,
             weights: weight_sections(source, &sections, SectionKind::Weights)?,
             npu_weights: weight_sections(source, &sections, SectionKind::NpuWeights)?,
         };
         let slice_lens: Vec<u64> = view.weights.iter().map(|section| section.len_bytes).collect();
-        validate::validate(&view.meta, &view.plan, &view.kernels, view.npu.as_ref(), &slice_lens)?;
+        let (npu, image) = (view.npu.as_ref(), view.image.as_ref());
+        validate::validate(&view.meta, &view.plan, &view.kernels, npu, image, &slice_lens)?;
         view.check_npu()?;
         view.check_draft()?;
         Ok(view)
@@ -368,15 +373,20 @@ fn check_gaps<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<(),
     Ok(())
 }
 
-/// The kernels section, with the programs that write hidden rows, if the file has a section of them.
+/// The kernels section, with the programs that have sections of their own.
 fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernels, S::Error> {
     let mut kernels: Kernels = structured(source, sections, SectionKind::Kernels)?;
-    if let Some(hidden) = optional::<Vec<Vec<Program>>, S>(source, sections, SectionKind::HiddenPrograms)? {
-        if hidden.len() != kernels.targets.len() {
-            return Err(ParseError::invalid("lists of hidden programs", kernels.targets.len(), hidden.len()).into());
+    let apart = |kind: SectionKind, targets: usize| {
+        let lists: Vec<Vec<Program>> = optional(source, sections, kind)?.unwrap_or_default();
+        if !lists.is_empty() && lists.len() != targets {
+            return Err(ParseError::invalid(format!("lists of {}", kind.name()), targets, lists.len()).into());
         }
-        kernels.join_hidden(hidden);
-    }
+        Ok::<_, S::Error>(lists)
+    };
+    let targets = kernels.targets.len();
+    let (hidden, image) =
+        (apart(SectionKind::HiddenPrograms, targets)?, apart(SectionKind::ImagePrograms, targets)?);
+    kernels.join(ApartPrograms { hidden, image });
     Ok(kernels)
 }
 

@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 use crate::codec;
 use crate::hash::{self, Update};
 use crate::header::{SECTION_ALIGN, Section, SectionKind, encode_header, head_bytes};
+use crate::image::ImageSection;
 use crate::kernels::Kernels;
 use crate::license::LicenseSection;
 use crate::meta::Meta;
@@ -38,6 +39,7 @@ pub struct ArtifactWriter {
     weights: Vec<Section>,
     open_slice: Option<(SectionKind, u64, blake3::Hasher)>,
     npu: Vec<(SectionKind, Vec<u8>)>,
+    image: Option<Vec<u8>>,
     license: Option<Vec<u8>>,
     update: Update,
 }
@@ -77,6 +79,7 @@ impl ArtifactWriter {
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
             npu: Vec::new(),
+            image: None,
             license: None,
             update: hash::on_this_thread,
         };
@@ -121,6 +124,11 @@ impl ArtifactWriter {
     pub fn npu(&mut self, section: &NpuSection) {
         let steps = (!section.steps.is_empty()).then(|| (SectionKind::NpuSteps, codec::encode(&section.steps)));
         self.npu = [(SectionKind::Npu, codec::encode(section))].into_iter().chain(steps).collect();
+    }
+
+    /// The image section, which [`ArtifactWriter::finish`] writes.
+    pub fn image(&mut self, section: &ImageSection) {
+        self.image = Some(codec::encode(section));
     }
 
     /// The license section, which [`ArtifactWriter::finish`] writes.
@@ -213,17 +221,16 @@ impl ArtifactWriter {
     ) -> io::Result<Vec<Section>> {
         self.end_slice();
         let mut sections = Vec::new();
-        let (kernels, hidden) = kernels.split_hidden();
-        let hidden = hidden.iter().any(|programs| !programs.is_empty()).then(|| codec::encode(&hidden));
+        let (kernels, apart) = kernels.split();
         let records = [
             (SectionKind::Metadata, codec::encode(meta)),
             (SectionKind::Plan, codec::encode(plan)),
             (SectionKind::Kernels, codec::encode(&kernels)),
             (SectionKind::Tokenizer, codec::encode(tokenizer)),
         ];
-        let hidden = hidden.map(|bytes| (SectionKind::HiddenPrograms, bytes));
+        let image = self.image.take().map(|bytes| (SectionKind::Image, bytes));
         let license = self.license.take().map(|bytes| (SectionKind::License, bytes));
-        let optional = hidden.into_iter().chain(std::mem::take(&mut self.npu)).chain(license);
+        let optional = apart.sections().chain(image).chain(std::mem::take(&mut self.npu)).chain(license);
         for (kind, bytes) in records.into_iter().chain(optional) {
             self.align(SECTION_ALIGN)?;
             sections.push(Section {
@@ -277,9 +284,9 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer, hidden programs, NPU programs and their steps, the license, and a draft, for which the table has
-/// room.
-const STRUCTURED_SECTIONS: usize = 9;
+/// Metadata, plan, kernels, tokenizer, hidden programs, images and their programs, NPU programs and their steps, the license, and a draft,
+/// for which the table has room.
+const STRUCTURED_SECTIONS: usize = 11;
 
 /// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

@@ -19,6 +19,7 @@ use unicorn_kernels::KernelSpec;
 use unicorn_kernels::norm::NormSpec;
 use unicorn_spirv::Target;
 
+use crate::import::ModelConfig;
 use crate::pipeline_name::pipeline_name;
 use crate::select::{PROGRAMS, ProgramKind};
 
@@ -51,13 +52,15 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
     found
 }
 
-/// Every program of a target for a model of `max_positions` positions. With `alternatives`, each program that decodes is followed
+/// Every program of a target for a model. With `alternatives`, each program that decodes is followed
 /// by the same with another list of kernels: norms that are folded into matmuls become dispatches, or the reverse.
-pub(crate) fn programs(target: &Target, max_positions: usize, alternatives: bool) -> Vec<(ProgramKind, Target)> {
+pub(crate) fn programs(target: &Target, config: &ModelConfig, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
-    for kind in PROGRAMS {
+    let of_images = config.vision.map(|vision| ProgramKind::makes_image_rows(vision.image_rows));
+    let kinds = PROGRAMS.into_iter().filter(|kind| !kind.images || of_images.is_some()).chain(of_images);
+    for kind in kinds {
         let decodes = kind.rows == 1 && kind.samples();
-        let long_context = target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < max_positions);
+        let long_context = target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < config.max_positions);
         let long_context = long_context.map(|(from_tokens, target)| (ProgramKind { from_tokens, ..kind }, target));
         for (kind, target) in [(kind, target.clone())].into_iter().chain(long_context) {
             programs.push((kind, target.clone()));

@@ -164,6 +164,7 @@ fn binding_text(binding: &unicorn_artifact::Binding) -> String {
         BufferRef::Step => "step".into(),
         BufferRef::Logits => "logits".into(),
         BufferRef::Output => "samples".into(),
+        BufferRef::Input => "input".into(),
     };
     let access = if binding.writes { "!" } else { "" };
     match binding.len_bytes {

@@ -6,6 +6,8 @@
 //!
 //! [`plain`] makes the same type without merging anything: the oracle behind `--no-fuse`.
 
+mod image;
+mod latent;
 mod op;
 mod text;
 
@@ -65,7 +67,7 @@ pub(crate) struct FusedNode {
     pub(crate) op: FusedOp,
 }
 
-/// The whole model; the last node's output is the logits.
+/// The whole model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FusedGraph {
     pub(crate) values: Vec<Value>,
@@ -74,6 +76,8 @@ pub struct FusedGraph {
     pub(crate) vectors: Vec<Vector>,
     pub(crate) nodes: Vec<FusedNode>,
     pub(crate) logits: ValueId,
+    /// The rows that an image becomes, if the model has a vision tower.
+    pub(crate) image_rows: Option<ValueId>,
 }
 
 impl FusedGraph {
@@ -144,6 +148,7 @@ impl<'a> Fuser<'a> {
             vectors: Vec::new(),
             nodes: Vec::new(),
             logits: graph.logits,
+            image_rows: graph.image_rows,
         };
         let done = vec![false; graph.nodes.len()];
         let (scaled, copies, matrix_of) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
@@ -154,7 +159,10 @@ impl<'a> Fuser<'a> {
         let node = &self.graph.nodes[index];
         let merged = match node.op {
             Op::MatMul { input, .. } => {
-                self.gate_up(index, input) || self.qkv(index, input) || self.matmul_with_tail(index)
+                self.gate_up(index, input)
+                    || self.qkv(index, input)
+                    || self.image_attention(index)
+                    || self.matmul_with_tail(index)
             }
             Op::ExpertMatMul { input, .. } => self.expert_gate_up(input),
             Op::HeadColumns { .. } => self.latent_heads(index),
@@ -273,45 +281,6 @@ impl<'a> Fuser<'a> {
         for nodes in tails.iter().map(|tail| &tail.nodes).chain(chains.iter().map(|chain| &chain.nodes)) {
             self.mark(nodes);
         }
-        true
-    }
-
-    /// The queries and the latent vector of a layer, and all work on them: one rearrangement and one heads step.
-    fn latent_heads(&mut self, index: usize) -> bool {
-        let blocks_of = |node: Option<&'a Node>| match node.map(|node| &node.op) {
-            Some(Op::HeadColumns { blocks, out }) => Some((blocks, *out)),
-            _ => None,
-        };
-        let nodes = &self.graph.nodes;
-        let Some(((query_blocks, query), (key_blocks, key))) =
-            blocks_of(nodes.get(index)).zip(blocks_of(nodes.get(index + 1)))
-        else {
-            return false;
-        };
-        let chain_of = |value: ValueId| self.head_chain(value, self.sole_consumer(value)?.0);
-        let Some((of_query, of_key)) = chain_of(query).zip(chain_of(key)) else { return false };
-        if of_query.part.to != Destination::Output || of_key.part.to != Destination::Latent {
-            return false;
-        }
-        let layer = nodes[index].layer;
-        let width = self.graph.values[query.0].width + self.graph.values[key.0].width;
-        let joined = self.value(format!("qk.{}", layer.unwrap_or_default()), width);
-        let blocks = [&query_blocks[..], key_blocks].concat();
-        self.emit(layer, FusedOp::HeadColumns { blocks, out: joined });
-        self.emit(
-            layer,
-            FusedOp::Heads(HeadsStep {
-                input: joined,
-                parts: vec![of_query.part, of_key.part],
-                values_are_keys: false,
-                query_norm: None,
-                key_norm: None,
-                rope: of_query.rope,
-                out: of_query.out,
-            }),
-        );
-        self.scaled.extend(of_query.out);
-        self.mark(&[&[index, index + 1], &of_query.nodes[..], &of_key.nodes].concat());
         true
     }
 
@@ -592,6 +561,21 @@ impl<'a> Fuser<'a> {
                     out,
                 })
             }
+            Op::Patches { out } => FusedOp::Patches { out },
+            Op::LayerNorm { input, weight, bias, eps, out } => {
+                FusedOp::LayerNorm { input, weight_and_bias: self.vector(vec![weight, bias], layer), eps, out }
+            }
+            Op::RowBias { input, bias, out } => {
+                let bias = Some(self.vector(vec![bias], layer));
+                FusedOp::Elementwise { op: ElementwiseOp::RowBias, input, second: None, bias, out }
+            }
+            Op::Activate { input, activation, out } => {
+                elementwise(ElementwiseOp::Activate(activation), input, None, out)
+            }
+            Op::ImageAttention { query, key, value, n_heads, scale, out } => {
+                FusedOp::ImageAttention { sources: [query, key, value].map(|source| (source, 0)), n_heads, scale, out }
+            }
+            Op::ImagePool { input, across, side, out } => FusedOp::ImagePool { input, across, side, out },
             Op::GatedNorm { input, gate, weight, form, out } => {
                 FusedOp::GatedNorm { input, gate, weight: self.vector(vec![weight], layer), form, out }
             }
@@ -614,7 +598,11 @@ impl<'a> Fuser<'a> {
 
     /// A value that the plain graph does not have.
     fn value(&mut self, name: String, width: usize) -> ValueId {
-        self.out.values.push(Value { name, width, rows_per_token: 1 });
+        self.value_of_rows(name, width, 1)
+    }
+
+    fn value_of_rows(&mut self, name: String, width: usize, rows_per_token: usize) -> ValueId {
+        self.out.values.push(Value { name, width, rows_per_token });
         ValueId(self.out.values.len() - 1)
     }
 

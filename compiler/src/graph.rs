@@ -3,7 +3,9 @@
 //! In: a [`ModelConfig`]. Out: operations in the order of execution over values (activations, f32, one row a token) and
 //! weights by canonical tensor name. No format, tile or address is known here.
 
+mod image;
 mod latent;
+mod recurrent;
 mod text;
 
 use std::borrow::Cow;
@@ -226,6 +228,45 @@ pub(crate) enum Op {
         decay_bias: VectorRef,
         out: ValueId,
     },
+    /// Rows of an image's patches, which the host writes.
+    Patches {
+        out: ValueId,
+    },
+    /// Layer norm.
+    LayerNorm {
+        input: ValueId,
+        weight: VectorRef,
+        bias: VectorRef,
+        eps: f32,
+        out: ValueId,
+    },
+    /// Sum with a bias that each row has for itself.
+    RowBias {
+        input: ValueId,
+        bias: VectorRef,
+        out: ValueId,
+    },
+    Activate {
+        input: ValueId,
+        activation: Activation,
+        out: ValueId,
+    },
+    /// Attention of all patches of an image to all of them.
+    ImageAttention {
+        query: ValueId,
+        key: ValueId,
+        value: ValueId,
+        n_heads: usize,
+        scale: f32,
+        out: ValueId,
+    },
+    /// Mean over squares of patches, `side` from left to right, of which there are `across` from left to right.
+    ImagePool {
+        input: ValueId,
+        across: usize,
+        side: usize,
+        out: ValueId,
+    },
     /// RMS norm of each head, then what `form` does with the second value.
     GatedNorm {
         input: ValueId,
@@ -236,12 +277,14 @@ pub(crate) enum Op {
     },
 }
 
-/// The whole model; the last operation's output is the logits.
+/// The whole model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelGraph {
     pub(crate) values: Vec<Value>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) logits: ValueId,
+    /// The rows that an image becomes, if the model has a vision tower; what makes them is behind what makes the logits.
+    pub(crate) image_rows: Option<ValueId>,
     /// The output head's matrix.
     pub(crate) head: MatrixRef,
     /// Elements of a head of each layer: a value that has heads has its width over this many.
@@ -288,7 +331,8 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
         logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });
     }
     let head_dims = (0..config.layers.len()).map(|layer| config.heads_of(layer).head_dim).collect();
-    ModelGraph { values: builder.values, nodes: builder.nodes, logits, head, head_dims }
+    let image_rows = config.vision.as_ref().map(|vision| builder.image_rows(vision));
+    ModelGraph { values: builder.values, nodes: builder.nodes, logits, image_rows, head, head_dims }
 }
 
 struct Builder<'a> {
@@ -330,55 +374,6 @@ impl Builder<'_> {
             mixed = self.push("gated", width, |out| Op::Gate { input: mixed, gate, out });
         }
         let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
-        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
-    }
-
-    /// A gated delta net in place of attention.
-    fn delta_block(&mut self, stream: ValueId) -> ValueId {
-        let (config, hidden) = (self.config, self.config.hidden_size);
-        let delta = config.delta.expect("recurrent layers have their sizes");
-        let normed = if config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
-        let qkv = self.linear(normed, "linear_attn.in_proj_qkv", hidden, delta.channels(), false);
-        let gate = self.linear(normed, "linear_attn.in_proj_z", hidden, delta.value_width(), false);
-        let strength = self.linear(normed, "linear_attn.in_proj_b", hidden, delta.value_heads, false);
-        let decay = self.linear(normed, "linear_attn.in_proj_a", hidden, delta.value_heads, false);
-        let vector = |builder: &Self, name: &str| builder.plain_vector(&format!("linear_attn.{name}"));
-        let taps = vector(self, "conv1d.weight");
-        let input = self.push("conv", delta.channels(), |out| Op::ShortConv {
-            input: qkv,
-            taps,
-            form: ConvForm::Activated,
-            out,
-        });
-        let (decay_rate, decay_bias) = (vector(self, "A_log"), vector(self, "dt_bias"));
-        let mixed = self.push("delta", delta.value_width(), |out| Op::DeltaRule {
-            input,
-            decay,
-            strength,
-            decay_rate,
-            decay_bias,
-            out,
-        });
-        let weight = vector(self, "norm.weight");
-        let gated = self.push("gated", delta.value_width(), |out| Op::GatedNorm {
-            input: mixed,
-            gate,
-            weight,
-            form: GatedForm::Silu,
-            out,
-        });
-        let out = self.linear(gated, "linear_attn.out_proj", delta.value_width(), hidden, false);
-        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
-    }
-
-    /// A short convolution between two gates in place of attention.
-    fn conv_block(&mut self, stream: ValueId) -> ValueId {
-        let hidden = self.config.hidden_size;
-        let (form, taps) = (ConvForm::Gated, self.plain_vector("conv.conv.weight"));
-        let normed = if self.config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
-        let input = self.linear(normed, "conv.in_proj", hidden, form.input_width(hidden), false);
-        let mixed = self.push("conv", hidden, |out| Op::ShortConv { input, taps, form, out });
-        let out = self.linear(mixed, "conv.out_proj", hidden, hidden, false);
         self.add_to_stream(stream, out, "post_attention_layernorm.weight")
     }
 
@@ -659,6 +654,12 @@ impl Op {
             | Op::ShortConv { out, .. }
             | Op::DeltaRule { out, .. }
             | Op::GatedNorm { out, .. }
+            | Op::Patches { out }
+            | Op::LayerNorm { out, .. }
+            | Op::RowBias { out, .. }
+            | Op::Activate { out, .. }
+            | Op::ImageAttention { out, .. }
+            | Op::ImagePool { out, .. }
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. } => Some(out),
             Op::CacheWrite { .. } => None,
@@ -668,7 +669,7 @@ impl Op {
     /// The values that it reads.
     pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match *self {
-            Op::Embed { .. } | Op::EveryMatrix { .. } => vec![],
+            Op::Embed { .. } | Op::EveryMatrix { .. } | Op::Patches { .. } => vec![],
             Op::HeadColumns { ref blocks, .. } => column_sources(blocks),
             Op::Norm { input, .. }
             | Op::MatMul { input, .. }
@@ -678,12 +679,17 @@ impl Op {
             | Op::CacheWrite { input, .. }
             | Op::Route { input, .. }
             | Op::ShortConv { input, .. }
+            | Op::LayerNorm { input, .. }
+            | Op::RowBias { input, .. }
+            | Op::Activate { input, .. }
+            | Op::ImagePool { input, .. }
             | Op::Scale { input, .. }
             | Op::SoftCap { input, .. } => vec![input],
             Op::ExpertMatMul { input, routes, .. } | Op::ExpertSum { input, routes, .. } => vec![input, routes],
             Op::Gate { input, gate, .. } | Op::GatedNorm { input, gate, .. } => vec![input, gate],
             Op::DeltaRule { input, decay, strength, .. } => vec![input, decay, strength],
             Op::Attention { query, .. } => vec![query],
+            Op::ImageAttention { query, key, value, .. } => vec![query, key, value],
             Op::Add { left, right, .. } => vec![left, right],
             Op::ActMul { gate, up, .. } => vec![gate, up],
         }

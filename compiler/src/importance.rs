@@ -174,6 +174,13 @@ impl Walk<'_> {
             Op::Rope { input, .. } if self.checkpoint.config.latent.is_some() => self.moments[input].clone(),
             Op::HeadColumns { blocks, .. } => self.head_columns(blocks),
             Op::EveryMatrix { .. } => return,
+            // Behind all layers.
+            Op::Patches { .. }
+            | Op::LayerNorm { .. }
+            | Op::RowBias { .. }
+            | Op::Activate { .. }
+            | Op::ImageAttention { .. }
+            | Op::ImagePool { .. } => return,
             // Queries and keys only choose among values; soft caps come after the last matrix.
             Op::HeadNorm { .. } | Op::Rope { .. } | Op::SoftCap { .. } | Op::Route { .. } => return,
             Op::ExpertMatMul { input, matrix, bias, .. } => self.expert_matmul(*input, matrix, bias.as_ref()),

@@ -479,6 +479,7 @@ impl Written {
     fn writer_with(&mut self, planned: &Planned, parts: &Parts) -> ArtifactWriter {
         let mut writer = self.writer.take().expect("an artifact is finished once");
         parts.npu.iter().for_each(|section| writer.npu(section));
+        select::image_section(&planned.checkpoint.config).iter().for_each(|section| writer.image(section));
         planned.checkpoint.license.iter().for_each(|section| writer.license(section));
         writer
     }

@@ -24,7 +24,8 @@ use crate::format_policy::FormatPolicy;
 use crate::fuse::FusedGraph;
 use crate::import::ModelConfig;
 use crate::select::{
-    KernelDispatch, KvGroup, Operand, SelectedKernel, SelectedProgram, Selection, TargetSelection, kv_groups, stride,
+    KernelDispatch, KvGroup, Operand, SelectedKernel, SelectedProgram, Selection, TargetSelection, image_section,
+    kv_groups, stride,
 };
 use crate::weights::{PackedId, PackedWeights};
 use arena::{Activation, Arena};
@@ -192,6 +193,8 @@ fn place_kv(groups: Vec<KvGroupPlan>, choices: &[Choice]) -> Vec<KvGroupPlan> {
 fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<BufferPlan> {
     let page_tokens = kv_groups(request.config).into_iter().map(|group| group.page_tokens());
     let step_bytes = step_buffer_bytes(page_tokens, request.context_tokens);
+    let images = image_section(request.config)
+        .map(|section| ("images", section.input_bytes(), "patches of an image, or rows of images"));
     [
         ("logits read-back", logits_bytes, "copied to only when a tool requires logits"),
         (STEP, step_bytes, "what the host writes each step: rows, block tables, sampling"),
@@ -202,8 +205,10 @@ fn host_buffers(request: &PlaceRequest, logits_bytes: u64, tier: Tier) -> Vec<Bu
         ),
         ("staging", 2 * STAGING_BYTES, "while loading, where memory cannot be written in place"),
     ]
+    .into_iter()
+    .chain(images)
     .map(|(name, bytes, reason)| BufferPlan { name: name.into(), bytes, tier, reason: reason.into() })
-    .into()
+    .collect()
 }
 
 /// Every program with every operand bound.
@@ -288,6 +293,7 @@ fn place_program(
         logits: kind.logits,
         samples: kind.samples(),
         batch: kind.batch,
+        images: kind.images,
         from_tokens: kind.from_tokens as u32,
         dispatches,
     }
@@ -307,6 +313,9 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
         Operand::Logits => whole(BufferRef::Logits),
         Operand::Hidden { len } => {
             Binding { buffer: BufferRef::Logits, offset_bytes: 0, len_bytes: 4 * len as u64, writes }
+        }
+        Operand::HostRows { len } => {
+            Binding { buffer: BufferRef::Input, offset_bytes: 0, len_bytes: 4 * len as u64, writes }
         }
         Operand::Samples => whole(BufferRef::Output),
         Operand::CompletionCounters => words(0, COMPLETION_COUNTERS),

@@ -7,6 +7,7 @@ mod counter_sync;
 mod experts;
 mod fused_tail;
 mod gemm;
+mod image;
 mod matmul;
 mod npu;
 mod recurrent;
@@ -32,6 +33,7 @@ use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
 
 pub(crate) use crate::graph::stride;
+pub(crate) use image::image_section;
 pub(crate) use npu::NpuProducts;
 pub use selection::Selection;
 pub(crate) use selection::{SelectedKernel, SelectedProgram, TargetSelection};
@@ -46,27 +48,34 @@ pub struct ProgramKind {
     pub(crate) logits: LogitsRows,
     /// Each row is the newest token of a sequence of its own, and a token is sampled for each.
     pub(crate) batch: bool,
+    /// Its rows may be of images.
+    pub(crate) images: bool,
     /// Number of cached tokens from which on it replaces the program that is otherwise equal.
     pub(crate) from_tokens: usize,
 }
 
 impl ProgramKind {
+    /// The program that makes this number of rows of an image's patches.
+    pub(crate) fn makes_image_rows(rows: usize) -> ProgramKind {
+        ProgramKind { rows, logits: LogitsRows::Image, batch: false, images: false, from_tokens: 0 }
+    }
+
     pub(crate) fn samples(self) -> bool {
         self.batch || self.logits == LogitsRows::One
     }
 }
 
-/// Every program of a target, but for those for long sequences (`Target::long_context`). For rows of one sequence they grow by eights, and
+/// Every program of a target, but for those for long sequences (`Target::long_context`) and the one that makes rows of images. For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub(crate) const PROGRAMS: [ProgramKind; 20] = {
+pub(crate) const PROGRAMS: [ProgramKind; 22] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
-        ProgramKind { rows, logits, batch: false, from_tokens: 0 }
+        ProgramKind { rows, logits, batch: false, images: false, from_tokens: 0 }
     }
     const fn batch(rows: usize) -> ProgramKind {
-        ProgramKind { rows, logits: LogitsRows::All, batch: true, from_tokens: 0 }
+        ProgramKind { rows, logits: LogitsRows::All, batch: true, images: false, from_tokens: 0 }
     }
     [
-        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true, from_tokens: 0 },
+        ProgramKind { rows: 1, logits: LogitsRows::One, batch: true, images: false, from_tokens: 0 },
         batch(2),
         batch(4),
         batch(8),
@@ -87,6 +96,9 @@ pub(crate) const PROGRAMS: [ProgramKind; 20] = {
         kind(8, LogitsRows::Hidden),
         kind(64, LogitsRows::Hidden),
         kind(512, LogitsRows::Hidden),
+        // Of models with a vision tower, in another such section.
+        ProgramKind { images: true, ..kind(512, LogitsRows::One) },
+        ProgramKind { images: true, ..kind(512, LogitsRows::None) },
     ]
 };
 
@@ -175,6 +187,11 @@ pub enum Operand {
     },
     /// f32 logits, a row for each row that the program gives logits of.
     Logits,
+    /// This many f32 elements that the host writes: patches of an image, or rows of images.
+    HostRows {
+        /// f32 elements.
+        len: usize,
+    },
     /// This many f32 elements at the start of the logits: the rows that the head would read.
     Hidden {
         /// f32 elements.
@@ -339,10 +356,12 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
         LogitsRows::None => {}
         LogitsRows::One | LogitsRows::All => wanted[graph.logits.0] = true,
         LogitsRows::Hidden => wanted[head_input(graph).0] = true,
+        LogitsRows::Image => wanted[graph.image_rows.expect("the model has a vision tower").0] = true,
     }
+    let appends = kind.logits != LogitsRows::Image;
     let mut live = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate().rev() {
-        if node.op.writes_cache() || node.op.outputs().iter().any(|out| wanted[out.0]) {
+        if appends && node.op.writes_cache() || node.op.outputs().iter().any(|out| wanted[out.0]) {
             live[index] = true;
             for input in node.op.inputs() {
                 wanted[input.0] = true;
@@ -394,11 +413,14 @@ impl Selector<'_> {
                         first_token: first_row,
                         output_stride: self.stride_of(*out),
                         scale: Number::new(*scale),
+                        images: self.kind.images && part == 0,
                     };
                     let rows = self.kind.rows as u64;
+                    let input_len = self.kind.rows * self.stride_of(*out);
                     let bytes = rows * (layout.tile_bytes() / TILE_ROWS) as u64;
                     self.push(node, KernelSpec::Embed(spec), self.kind.rows, bytes, |role| match role {
                         Role::Weights => Operand::Weight(id),
+                        Role::InputRows => Operand::HostRows { len: input_len },
                         _ => Operand::Value(*out),
                     });
                     self.mark_part(part);
@@ -426,6 +448,10 @@ impl Selector<'_> {
             FusedOp::GatedNorm { input, gate, weight, form, out } => {
                 self.gated_norm(node, *input, *gate, *weight, *form, *out)
             }
+            FusedOp::Patches { out } => self.patches(node, *out),
+            FusedOp::LayerNorm { .. } => self.layer_norm(node),
+            FusedOp::ImageAttention { .. } => self.image_attention(node),
+            FusedOp::ImagePool { .. } => self.image_pool(node),
             FusedOp::Elementwise { op, input, second, bias, out } => {
                 let spec = ElementwiseSpec {
                     op: *op,
@@ -482,9 +508,9 @@ impl Selector<'_> {
         if self.kind.logits == LogitsRows::One { 1 } else { self.kind.rows }
     }
 
-    /// Rows that are multiplied by a matrix.
-    fn product_rows(&self, matrix: MatrixId) -> usize {
-        if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.kind.rows }
+    /// Rows that are multiplied by a matrix, with this result.
+    fn product_rows(&self, matrix: MatrixId, out: ValueId) -> usize {
+        if self.graph.matrices[matrix.0].is_head { self.logits_rows() } else { self.rows_of(out) }
     }
 
     fn value(&self, id: ValueId) -> Operand {
@@ -495,9 +521,13 @@ impl Selector<'_> {
         }
     }
 
-    /// Whether a value is the head's input in a program whose result it is: no dispatch reads it.
+    /// Whether a value is the result of the program in place of logits: no dispatch reads it.
     fn is_result(&self, id: ValueId) -> bool {
-        self.kind.logits == LogitsRows::Hidden && id == head_input(self.graph)
+        match self.kind.logits {
+            LogitsRows::Hidden => id == head_input(self.graph),
+            LogitsRows::Image => Some(id) == self.graph.image_rows,
+            _ => false,
+        }
     }
 
     /// Most rows of a value.
@@ -569,6 +599,10 @@ impl Selector<'_> {
             FusedOp::ShortConv { .. } => "short conv".into(),
             FusedOp::DeltaRule(_) => "delta rule".into(),
             FusedOp::GatedNorm { .. } => "gated norm".into(),
+            FusedOp::Patches { .. } => "patches".into(),
+            FusedOp::LayerNorm { .. } => "layer norm".into(),
+            FusedOp::ImageAttention { .. } => "image attention".into(),
+            FusedOp::ImagePool { .. } => "image pool".into(),
             FusedOp::Elementwise { op, .. } => format!("{op:?}").to_lowercase(),
         }
     }

@@ -11,7 +11,7 @@ use unicorn_kernels::route::{Scores, routes_width};
 use unicorn_kernels::short_conv::ConvForm;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
-use crate::graph::{ColumnsBlock, ValueId};
+use crate::graph::{ColumnsBlock, Value, ValueId};
 use crate::import::{FullHeads, ModelConfig};
 
 /// A checked graph; the only input of `select`.
@@ -77,6 +77,7 @@ impl FusedGraph {
             }
         }
         assert!(made[self.logits.0], "no operation makes the logits");
+        assert!(self.image_rows.is_none_or(|rows| made[rows.0]), "no operation makes the rows of an image");
         self.check_rotations(config);
         VerifiedGraph { graph: self, edges }
     }
@@ -204,6 +205,31 @@ impl FusedGraph {
                 self.check_scale(*query, *scale, edges, config)?;
                 self.check_growth(*query, *growth, edges, config)
             }
+            FusedOp::Patches { out } => {
+                let vision = config.vision.ok_or("the model has no vision tower")?;
+                self.check_width("patches", vision.patch_width(), *out)?;
+                self.check_rows(vision.patches_per_row(), *out)
+            }
+            FusedOp::LayerNorm { input, out, .. } => {
+                self.check_width("layer norm", self.width(*input), *out)?;
+                self.check_rows(self.values[input.0].rows_per_token, *out)
+            }
+            FusedOp::ImageAttention { sources, out, .. } => {
+                for (source, first) in sources {
+                    self.check_rows(self.values[source.0].rows_per_token, *out)?;
+                    let end = first + self.width(*out);
+                    ensure(end <= self.width(*source), || format!("columns {first} to {end} of heads"))?;
+                }
+                Ok(())
+            }
+            FusedOp::ImagePool { input, across, side, out } => {
+                self.check_width("pool", self.width(*input), *out)?;
+                let vision = config.vision.ok_or("the model has no vision tower")?;
+                self.check_rows(side * side * self.values[out.0].rows_per_token, *input)?;
+                let found = across * side;
+                let expected = vision.patches_across();
+                ensure(found == expected, || format!("{found} patches from left to right, expected {expected}"))
+            }
             FusedOp::Elementwise { op: ElementwiseOp::Gate { .. }, input, second, out, .. } => {
                 self.check_width("input", self.width(*input), *out)?;
                 self.check_width("gate", 1, second.expect("a gate is a second input"))
@@ -229,6 +255,11 @@ impl FusedGraph {
         ensure(found == expected, || {
             format!("value {} is {found} wide, expected {expected} ({what})", self.values[value.0].name)
         })
+    }
+
+    fn check_rows(&self, expected: usize, value: ValueId) -> Result<(), String> {
+        let Value { name, rows_per_token: found, .. } = &self.values[value.0];
+        ensure(*found == expected, || format!("value {name} has {found} rows for one of the step, expected {expected}"))
     }
 
     /// Columns are inside their values' heads, and the heads fill the result.

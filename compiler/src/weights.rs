@@ -9,9 +9,9 @@ use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::{CompileError, Remedy, Result};
 use crate::format_policy::{FormatPolicy, WeightsOption};
-use crate::fuse::{FusedGraph, Matrix, MatrixId, VectorId};
+use crate::fuse::{FusedGraph, Matrix, MatrixId, Vector, VectorId};
 use crate::graph::MatrixRef;
-use crate::import::{Codes, KeptCodes, ModelConfig, RopeConfig};
+use crate::import::{Codes, KeptCodes, ModelConfig, RopeConfig, VisionConfig};
 
 impl FormatPolicy {
     /// The format of one matrix of a model.
@@ -19,7 +19,8 @@ impl FormatPolicy {
         let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
         // MXFP4 loses nothing, although it is smaller than the requested format.
         let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
-        let is_finer = matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
+        let is_finer = matrix.is_of_images()
+            || matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
         match (self.weights, kept) {
             // Small, and nothing after it compensates for a wrong choice.
             _ if matrix.is_router => WeightFormat::F16,
@@ -85,6 +86,8 @@ pub enum Precedence {
     Experts,
     /// An embedding that is not also the head.
     Rows,
+    /// What makes rows of images.
+    Images,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -144,6 +147,7 @@ impl PackedWeights {
                 Some(stack) => graph.matrices[stack.0].biases(),
                 None => vector.parts.iter().map(|part| shapes[&part.tensor].iter().product::<usize>()).sum(),
             };
+            let is_of_images = vector.is_of_images();
             let name = vector.parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
             let id = weights.push(PackedWeight {
                 name,
@@ -151,9 +155,9 @@ impl PackedWeights {
                 layer: vector.layer,
                 // Kernels read four elements at a time.
                 len_bytes: 4 * elements.next_multiple_of(4) as u64,
-                bytes_read_per_token: 4 * elements as u64,
-                precedence: Precedence::Attention,
-                reason: "f32 vector, read whole".into(),
+                bytes_read_per_token: if is_of_images { 0 } else { 4 * elements as u64 },
+                precedence: if is_of_images { Precedence::Images } else { Precedence::Attention },
+                reason: if is_of_images { IMAGES } else { "f32 vector, read whole" }.into(),
             });
             weights.vectors.push(id);
         }
@@ -269,6 +273,11 @@ impl Matrix {
         self.experts.is_some() && !self.parts[0].tensor.contains("_attn.")
     }
 
+    /// Whether it belongs to what makes rows of images.
+    pub(crate) fn is_of_images(&self) -> bool {
+        VisionConfig::has(&self.parts[0].tensor)
+    }
+
     /// Whether it makes what latent attention keeps of a token, or reads it for a head.
     fn is_of_latent(&self) -> bool {
         const NAMES: [&str; 4] = [".kv_a_proj.", ".k_rope_proj.", ".k_b_proj.", ".v_b_proj."];
@@ -314,6 +323,13 @@ impl Matrix {
     }
 }
 
+impl Vector {
+    /// Whether it belongs to what makes rows of images.
+    pub(crate) fn is_of_images(&self) -> bool {
+        VisionConfig::has(&self.parts[0].tensor)
+    }
+}
+
 /// The power of two by which products of gate and up are divided before they become f16: none is greater than `bound`, which is of
 /// weights and inputs before they are quantised; no group of weights grows by half, and no row of inputs by a sixth.
 pub(crate) fn product_factor(bound: f64) -> f32 {
@@ -349,6 +365,9 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &Model
         // Each part has its share of the experts that a token is given to.
         return layout.bytes() as u64 * experts.chosen as u64 / experts.count as u64;
     }
+    if matrix.is_of_images() {
+        return 0;
+    }
     match (matrix.is_head || !matrix.is_table, cut) {
         (true, _) => layout.bytes() as u64,
         // One row of the whole table, counted with its first part.
@@ -359,6 +378,7 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &Model
 
 fn precedence(matrix: &Matrix) -> Precedence {
     match (matrix.is_table, matrix.is_head) {
+        _ if matrix.is_of_images() => Precedence::Images,
         _ if matrix.is_of_experts() => Precedence::Experts,
         (_, true) => Precedence::Head,
         (true, false) => Precedence::Rows,
@@ -367,9 +387,13 @@ fn precedence(matrix: &Matrix) -> Precedence {
     }
 }
 
+/// Why what makes rows of images is placed where it is.
+const IMAGES: &str = "read for an image, not for a token";
+
 fn reason(matrix: &Matrix) -> &'static str {
     match (matrix.is_table, matrix.is_head) {
         (true, false) => "one row read per token: slow memory costs little",
+        _ if matrix.is_of_images() => IMAGES,
         _ if matrix.is_of_experts() => "the experts that a token is given to are read",
         (true, true) => "output head: read whole for each token (and one row as embedding)",
         _ => "read whole for each token",

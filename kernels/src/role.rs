@@ -46,6 +46,8 @@ pub enum Role {
     MadeExpertRows,
     /// The residual stream before the sum.
     Residual,
+    /// Rows that the host writes for rows of images, see `embed`.
+    InputRows,
     /// The activation that is written.
     Output,
     /// The same, written four elements at a time.
@@ -209,6 +211,7 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::ExpertScale => ("expert_scale", "array<f32>"),
             Role::ChoiceBias => ("choice_bias", "array<f32>"),
             Role::ExpertRows | Role::MadeExpertRows => ("expert_rows", "array<u32>"),
+            Role::InputRows => ("input_rows", "array<f32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),

@@ -93,6 +93,12 @@ kernels! {
     Fragments(crate::fragments::FragmentsSpec) "fragments"
     /// Short causal convolution of each channel, with state.
     ShortConv(crate::short_conv::ShortConvSpec) "short conv"
+    /// Layer norm with weight and bias.
+    LayerNorm(crate::layer_norm::LayerNormSpec) "layer norm"
+    /// Attention of the patches of an image.
+    ImageAttention(crate::image_attention::ImageAttentionSpec) "image attention"
+    /// Means over squares of patches.
+    ImagePool(crate::image_pool::ImagePoolSpec) "image pool"
     /// Gated delta rule, with state.
     DeltaRule(crate::delta_rule::DeltaRuleSpec) "delta rule"
     /// RMS norm of each head, times a gate.

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::step::{IMAGE_ROW, MAX_IMAGE_ROWS};
 
 use crate::template::Values;
 
@@ -38,15 +39,15 @@ impl Split {
         self.max_splits > 1
     }
 
-    /// Cached tokens that some of these rows attend to.
-    pub fn span(&self, positions: &[u32]) -> Range<usize> {
-        let (first, last) = (positions[0] as usize, positions[positions.len() - 1] as usize);
+    /// Cached tokens that some rows attend to, the first of which has position `first`, and of which none sees a token behind `last`.
+    pub fn span(&self, first: u32, last: u32) -> Range<usize> {
+        let (first, last) = (first as usize, last as usize);
         self.window.map_or(0, |window| (first + 1).saturating_sub(window))..last + usize::from(!self.newest_apart)
     }
 
     /// Tokens of each split in use: the first always is, though it may have none.
-    pub fn parts(&self, positions: &[u32]) -> Vec<Range<usize>> {
-        let span = self.span(positions);
+    pub fn parts(&self, first: u32, last: u32) -> Vec<Range<usize>> {
+        let span = self.span(first, last);
         let first_tile = span.start / self.tile;
         let tiles = if span.is_empty() { 0 } else { span.end.div_ceil(self.tile) - first_tile };
         let tiles_per_split = tiles.div_ceil(self.splits).max(1);
@@ -67,6 +68,15 @@ impl Split {
     }
 }
 
+/// Values for kernels whose rows may be of images of `image_rows` rows; 0: there are none.
+pub(crate) fn image_values(image_rows: usize, values: Values) -> Values {
+    values
+        .flag("IMAGES", image_rows > 0)
+        .count("IMAGE_ROWS", image_rows)
+        .count("MAX_IMAGE_ROWS", MAX_IMAGE_ROWS)
+        .text("IMAGE_ROW", format!("{IMAGE_ROW}u"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,8 +89,8 @@ mod tests {
             tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(),
         ) {
             let split = Split { rows_per_group: 8, tile, window, splits, max_splits: splits, newest_apart };
-            let positions: Vec<u32> = (first..first + rows).collect();
-            let (span, parts) = (split.span(&positions), split.parts(&positions));
+            let last = first + rows - 1;
+            let (span, parts) = (split.span(first, last), split.parts(first, last));
             prop_assert!(parts.len() <= splits);
             prop_assert_eq!(parts[0].start, span.start);
             prop_assert_eq!(parts[parts.len() - 1].end, span.end.max(span.start));

@@ -245,6 +245,7 @@ fn include(name: &str) -> Option<&'static str> {
         "fp4" => include_str!("wgsl/fp4.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
         "group_weights" => include_str!("wgsl/group_weights.wgsl"),
+        "last_seen" => include_str!("wgsl/last_seen.wgsl"),
         "lane_results" => include_str!("wgsl/lane_results.wgsl"),
         "halves" => include_str!("wgsl/halves.wgsl"),
         "gemm_halves" => include_str!("wgsl/gemm_halves.wgsl"),

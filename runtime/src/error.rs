@@ -388,6 +388,9 @@ impl fmt::Display for RunError {
                 "context is full: {context_tokens} tokens, needs {needed_tokens}; load with a longer context or \
                  clear the session"
             ),
+            RunError::UnknownToken { token, .. } if image_of(*token).is_some() => {
+                write!(f, "row of an image that the model does not hold: make its rows again, and keep the image")
+            }
             RunError::UnknownToken { token, vocab_size } => {
                 write!(f, "token id {token} is unknown: the vocabulary has {vocab_size} entries")
             }

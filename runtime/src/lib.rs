@@ -88,6 +88,7 @@ pub use session::speculation::speculator::{DraftCounts, Speculation};
 pub use session::tokens::Tokens;
 pub use step::cancel::CancelToken;
 pub use step::host_sampling::{HostSampled, HostSampler, HostSampling, TokenLogprob};
+pub use step::images::Image;
 pub use step::sampling::{Sampled, Sampling};
 pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
 pub use tune::corrections::{Correction, Corrections, CorrectionsReport};
@@ -99,7 +100,7 @@ pub use vk::crash;
 pub use unicorn_artifact;
 // Types that every caller uses.
 pub use unicorn_artifact::{
-    Account, Budget, LicenseSection, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier,
+    Account, Budget, ImageSection, LicenseSection, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier,
     TierAccount, TokenizerSection,
 };
 #[cfg(feature = "fault-injection")]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{LicenseSection, LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::hash::hash;
+use unicorn_artifact::{ImageSection, LicenseSection, LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
@@ -30,9 +31,11 @@ use crate::session::batch::{self, BatchRow, BatchTokens};
 use crate::session::kv_store::KvStore;
 use crate::session::model_drafter::ModelDrafter;
 use crate::session::model_state::{Recovery, Shared};
+use crate::session::recovery::persist;
 use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::speculation::speculator::Speculation;
+use crate::step::images::Image;
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape, shapes};
 use crate::tune::exchange::{self, Programs};
@@ -110,6 +113,7 @@ impl Model {
             options: options_of_load,
             barriers,
             without_npu: AtomicBool::new(options.npu == NpuUse::Off),
+            images: Arc::default(),
         };
         let uses_npu =
             options.npu != NpuUse::Off && artifact.npu_steps(&artifact.target(decided.target).name).is_some();
@@ -202,6 +206,39 @@ impl Model {
     /// none.
     pub fn packed_draft_tokens(&self) -> Option<u32> {
         self.shared.artifact.draft().map(|draft| draft.max_positions)
+    }
+
+    /// How pixels become the patches of [`Model::encode_image`], and which tokens are around an image; `None`: the model takes no images.
+    pub fn image(&self) -> Option<&ImageSection> {
+        self.shared.artifact.image()
+    }
+
+    /// Makes rows of the model's stream of an image, `patches` of (patches, patch width) f32 as [`ImageSection`] describes them. An image
+    /// that is the same as one of the last ones is not computed again. Blocks for one step.
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and [`RunError::NoProgram`] for a model that takes no images.
+    ///
+    /// # Panics
+    /// If `patches` are not those of one image.
+    pub fn encode_image(&self, patches: &[f32]) -> Result<Image, RunError> {
+        let section = self.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
+        let (width, stride) = (section.patch_width() as usize, section.patch_stride as usize);
+        assert_eq!(patches.len(), section.patches() as usize * width, "patches of one image");
+        let images = &self.shared.decided.images;
+        let content = hash(&patches.iter().flat_map(|element| element.to_le_bytes()).collect::<Vec<u8>>());
+        if let Some(known) = images.find(&content) {
+            return Ok(known);
+        }
+        let mut padded = vec![0.0; section.patches() as usize * stride];
+        for (padded, patch) in padded.chunks_exact_mut(stride).zip(patches.chunks_exact(width)) {
+            padded[..width].copy_from_slice(patch);
+        }
+        let hidden_size = self.meta().model.hidden_size;
+        let rows = persist(&self.shared, &mut [], None, |engine, _| {
+            engine.run_image(&padded, section.rows, hidden_size)
+        })?;
+        Ok(images.add(content, hidden_size as usize, rows))
     }
 
     /// What the artifact records about the model and its compilation.

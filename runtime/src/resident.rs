@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use unicorn_artifact::ImageSection;
+
 use crate::device::facts::{DeviceFacts, DeviceKind};
 use crate::device::limits::available_memory_bytes;
 use crate::error::LoadError;
@@ -29,6 +31,7 @@ use crate::program::{matrix_layout, programs, streamed};
 use crate::report::{LoadReport, NpuReport};
 use crate::step::calibration;
 use crate::step::engine::Engine;
+use crate::step::images::Images;
 use crate::tune::choices;
 use crate::tune::corrections::apply_corrected;
 use crate::tune::measure::TuningResources;
@@ -51,6 +54,8 @@ pub struct Decided {
     pub barriers: AtomicBool,
     /// The GPU does all of the work: the options require it, or an NPU that is optional has failed.
     pub without_npu: AtomicBool,
+    /// Images that sequences have rows of.
+    pub images: Arc<Images>,
 }
 
 /// An artifact on a device.
@@ -114,8 +119,9 @@ pub fn make_resident(
         artifact.watch()?;
     }
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
+    let (input_bytes, npu_bytes) = (artifact.image().map(ImageSection::input_bytes), npu_bytes(&npu_transfers));
     let (buffers, views) =
-        Buffers::allocate(&allocator, weights, plan, context_tokens, request, npu_bytes(&npu_transfers))?;
+        Buffers::allocate(&allocator, weights, plan, context_tokens, request, input_bytes, npu_bytes)?;
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {
@@ -196,6 +202,8 @@ pub fn make_resident(
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
         long_rope_above: artifact.meta().model.long_rope_above_tokens.unwrap_or(u32::MAX),
+        images: decided.images.clone(),
+        image_row_stride: artifact.image().map_or(0, |image| image.row_stride as usize),
     };
     if options.submission.is_some() || facts.kind != DeviceKind::Cpu {
         calibration::measure(&mut engine, &prepared, &mut cost_models, bound, context_tokens)?;

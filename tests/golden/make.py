@@ -21,7 +21,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
@@ -392,6 +394,37 @@ CASES = {
             },
         },
     ),
+    # A vision tower whose heads are no whole quads, means over squares of four patches, an image longer than half of the window.
+    "gemma3-vision": dict(
+        tokens=40,
+        greedy=12,
+        images=2,
+        config={
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "model_type": "gemma3",
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+            "vocab_size": 320,
+            "boi_token_index": 300,
+            "eoi_token_index": 301,
+            "image_token_index": 302,
+            "mm_tokens_per_image": 4,
+            "tie_word_embeddings": True,
+            "dtype": "bfloat16",
+            "text_config": {
+                "model_type": "gemma3_text", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                "query_pre_attn_scalar": 16, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "sliding_window": 6,
+                "layer_types": ["sliding_attention", "full_attention"], "eos_token_id": 2, "pad_token_id": 0,
+            },
+            "vision_config": {
+                "model_type": "siglip_vision_model", "hidden_size": 40, "intermediate_size": 72,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 56, "patch_size": 14,
+                "layer_norm_eps": 1e-5,
+            },
+        },
+    ),
     # A gated delta net in every other layer, whose values have more heads than keys and other sizes; the others have gated attention that
     # rotates a quarter of a head. 70 tokens: more than the 64 of a chunk.
     "qwen35-delta": dict(
@@ -634,7 +667,7 @@ CASES = {
 }
 
 
-def make_case(name, config, tokens, greedy, dtype=torch.bfloat16, margin=None, stacked=False):
+def make_case(name, config, tokens, greedy, dtype=torch.bfloat16, margin=None, stacked=False, images=0):
     folder = MODELS / "tiny" / name
     folder.mkdir(parents=True, exist_ok=True)
     seed = sum(name.encode())
@@ -647,6 +680,48 @@ def make_case(name, config, tokens, greedy, dtype=torch.bfloat16, margin=None, s
     if margin is not None:
         keep_apart(folder, ids, margin, generator)
     write_golden(folder, ids, greedy)
+    if images:
+        write_image_golden(folder, ids, images, greedy, generator)
+
+
+def write_image_golden(folder, text, images, greedy, generator):
+    """image.safetensors: pictures u8[n, height, width, 3]; resized u8[n, size, size, 3], by Pillow; rows f32[n, rows, hidden] that they
+    become; tokens i32[T], in which the image's token stands for each row; logits f32[T, vocab] and greedy i32[m]."""
+    model = load_float32(folder)
+    config, size = model.config, model.config.vision_config.image_size
+    pictures = torch.rand((images, 7, 11, 3), generator=generator).repeat_interleave(9, 1).repeat_interleave(5, 2)
+    pictures = (pictures * 255).to(torch.uint8)[:, :61, :50].contiguous()
+    resized = [Image.fromarray(one.numpy()).resize((size, size), Image.Resampling.BILINEAR) for one in pictures]
+    resized = torch.from_numpy(np.stack([np.asarray(one) for one in resized]))
+    pixels = ((resized.float() / 255 - 0.5) / 0.5).permute(0, 3, 1, 2)
+    image = [config.boi_token_id if hasattr(config, "boi_token_id") else config.boi_token_index]
+    image += [config.image_token_id] * config.mm_tokens_per_image
+    image += [config.eoi_token_id if hasattr(config, "eoi_token_id") else config.eoi_token_index]
+    image = torch.tensor(image)
+    parts = [part for piece in text.chunk(images + 1)[:-1] for part in (piece, image)] + [text.chunk(images + 1)[-1]]
+    ids = torch.cat(parts)
+
+    def logits_of_images(ids):
+        kinds = (ids == config.image_token_id).long()[None]
+        return model(input_ids=ids[None], pixel_values=pixels, token_type_ids=kinds, use_cache=False).logits[0]
+
+    with torch.no_grad():
+        rows = model.get_image_features(pixels)
+        rows = getattr(rows, "pooler_output", rows)
+        logits, sequence = logits_of_images(ids), ids
+        for _ in range(greedy):
+            sequence = torch.cat([sequence, logits_of_images(sequence)[-1].argmax()[None]])
+    found = {
+        "pictures": pictures,
+        "resized": resized.contiguous(),
+        "rows": torch.stack(list(rows)).float().contiguous(),
+        "tokens": ids.to(torch.int32),
+        "logits": logits.float().contiguous(),
+        "greedy": sequence[len(ids) :].to(torch.int32).contiguous(),
+    }
+    save_file(found, folder / "image.safetensors")
+    (folder / "image.safetensors").chmod(0o644)
+    print(f"{folder.name}: images {tuple(found['rows'].shape)}, deviation {found['rows'].std():.3f}, {found['greedy'].tolist()}")
 
 
 def keep_apart(folder, ids, margin, generator):

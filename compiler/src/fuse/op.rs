@@ -87,6 +87,30 @@ pub(crate) enum FusedOp {
         out: ValueId,
     },
     DeltaRule(DeltaStep),
+    /// See [`Op::Patches`](crate::graph::Op::Patches).
+    Patches {
+        out: ValueId,
+    },
+    LayerNorm {
+        input: ValueId,
+        weight_and_bias: VectorId,
+        eps: f32,
+        out: ValueId,
+    },
+    ImageAttention {
+        /// Where queries, keys and values are: values, and the columns where they begin.
+        sources: [(ValueId, usize); 3],
+        n_heads: usize,
+        scale: f32,
+        out: ValueId,
+    },
+    /// See [`Op::ImagePool`](crate::graph::Op::ImagePool).
+    ImagePool {
+        input: ValueId,
+        across: usize,
+        side: usize,
+        out: ValueId,
+    },
     GatedNorm {
         input: ValueId,
         gate: ValueId,
@@ -150,6 +174,10 @@ impl FusedOp {
             | FusedOp::ShortConv { out, .. }
             | FusedOp::DeltaRule(DeltaStep { out, .. })
             | FusedOp::GatedNorm { out, .. }
+            | FusedOp::Patches { out }
+            | FusedOp::LayerNorm { out, .. }
+            | FusedOp::ImageAttention { out, .. }
+            | FusedOp::ImagePool { out, .. }
             | FusedOp::Elementwise { out, .. } => vec![*out],
             FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
             FusedOp::Heads(step) => step.out.into_iter().collect(),
@@ -158,7 +186,7 @@ impl FusedOp {
 
     pub(crate) fn inputs(&self) -> Vec<ValueId> {
         match self {
-            FusedOp::Embed { .. } | FusedOp::EveryMatrix { .. } => vec![],
+            FusedOp::Embed { .. } | FusedOp::EveryMatrix { .. } | FusedOp::Patches { .. } => vec![],
             FusedOp::HeadColumns { blocks, .. } => column_sources(blocks),
             FusedOp::Norm(step) => [Some(step.input), step.residual].into_iter().flatten().collect(),
             FusedOp::MatMul { input, .. } | FusedOp::Route { input, .. } => vec![*input],
@@ -166,6 +194,8 @@ impl FusedOp {
                 vec![*input, *routes]
             }
             FusedOp::Heads(step) => vec![step.input],
+            FusedOp::LayerNorm { input, .. } | FusedOp::ImagePool { input, .. } => vec![*input],
+            FusedOp::ImageAttention { sources, .. } => sources.map(|(value, _)| value).to_vec(),
             FusedOp::Attention { query, .. } => vec![*query],
             FusedOp::ShortConv { input, .. } => vec![*input],
             FusedOp::DeltaRule(step) => vec![step.input, step.decay, step.strength],

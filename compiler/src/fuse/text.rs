@@ -22,7 +22,8 @@ impl Display for FusedGraph {
             }
             writeln!(f)?;
         }
-        writeln!(f, "logits %{}", self.logits.0)
+        writeln!(f, "logits %{}", self.logits.0)?;
+        self.image_rows.map_or(Ok(()), |rows| writeln!(f, "image rows %{}", rows.0))
     }
 }
 
@@ -73,6 +74,13 @@ impl FusedGraph {
             }
             FusedOp::GatedNorm { weight, form: GatedForm::Silu, .. } => format!("gated_norm {}", vector(weight)),
             FusedOp::GatedNorm { weight, form: GatedForm::Sum, .. } => format!("norm_sum {}", vector(weight)),
+            FusedOp::Patches { .. } => "patches".into(),
+            FusedOp::LayerNorm { weight_and_bias, .. } => format!("layer_norm {}", vector(weight_and_bias)),
+            FusedOp::ImageAttention { sources, n_heads, scale, .. } => {
+                let columns: Vec<String> = sources.iter().map(|(_, first)| first.to_string()).collect();
+                format!("image_attention heads={n_heads} scale={scale} columns={}", columns.join(","))
+            }
+            FusedOp::ImagePool { across, side, .. } => format!("image_pool across={across} side={side}"),
             FusedOp::Elementwise { op, bias, .. } => format!("elementwise {op:?}{}", optional("bias", bias)),
         }
     }

@@ -21,7 +21,8 @@ impl Display for ModelGraph {
             }
             writeln!(f, "{}", node.op.details())?;
         }
-        writeln!(f, "logits %{}", self.logits.0)
+        writeln!(f, "logits %{}", self.logits.0)?;
+        self.image_rows.map_or(Ok(()), |rows| writeln!(f, "image rows %{}", rows.0))
     }
 }
 
@@ -51,6 +52,12 @@ impl Op {
             Op::ShortConv { .. } => "short_conv",
             Op::DeltaRule { .. } => "delta_rule",
             Op::GatedNorm { .. } => "gated_norm",
+            Op::Patches { .. } => "patches",
+            Op::LayerNorm { .. } => "layer_norm",
+            Op::RowBias { .. } => "row_bias",
+            Op::Activate { .. } => "activate",
+            Op::ImageAttention { .. } => "image_attention",
+            Op::ImagePool { .. } => "image_pool",
         }
     }
 
@@ -73,7 +80,11 @@ impl Op {
             }
             Op::EveryMatrix { matrices, .. } => format!(" {matrices}"),
             Op::HeadColumns { blocks, .. } => format!(" {}", columns(blocks)),
-            Op::Bias { bias, .. } => format!(" {bias}"),
+            Op::Bias { bias, .. } | Op::RowBias { bias, .. } => format!(" {bias}"),
+            Op::LayerNorm { weight, bias, .. } => format!(" {weight} {bias}"),
+            Op::Activate { activation, .. } => format!(" {activation:?}"),
+            Op::ImageAttention { n_heads, scale, .. } => format!(" heads={n_heads} scale={scale}"),
+            Op::ImagePool { across, side, .. } => format!(" across={across} side={side}"),
             Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),
             Op::DeltaRule { decay_rate, decay_bias, .. } => format!(" {decay_rate} {decay_bias}"),
             Op::Rope { rope, .. } => format!(" rope={rope}"),
@@ -86,7 +97,11 @@ impl Op {
             Op::ActMul { activation, up_column: 0, .. } => format!(" {activation:?}"),
             Op::ActMul { activation, up_column, .. } => format!(" {activation:?} up_column={up_column}"),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),
-            Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } => String::new(),
+            Op::CacheWrite { .. }
+            | Op::Add { .. }
+            | Op::ExpertSum { .. }
+            | Op::Gate { .. }
+            | Op::Patches { .. } => String::new(),
         }
     }
 }

@@ -9,6 +9,7 @@ use unicorn_artifact::fp4::FP4_GROUP;
 use super::experts_config::{ExpertsConfig, Routing};
 use super::latent_config::LatentConfig;
 use super::limits;
+use super::vision_config::VisionConfig;
 
 /// How a folder names, joins and orders a layer's tensors, where this differs from the canonical names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,6 +206,8 @@ pub struct ModelConfig {
     pub(crate) shared_expert_ungated: bool,
     /// Attention over one latent vector of each token (DeepSeek, GLM-4.7-Flash), instead of keys and values of heads.
     pub(crate) latent: Option<LatentConfig>,
+    /// What makes rows of the stream of images.
+    pub(crate) vision: Option<VisionConfig>,
 }
 
 /// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 4 E2B and E4B): the sum of a row of a second
@@ -346,6 +349,12 @@ impl ModelConfig {
         if let Some(latent) = &self.latent {
             latent.check()?;
         }
+        if let Some(vision) = &self.vision {
+            vision.check()?;
+            if vision.begin_token.max(vision.row_token).max(vision.end_token) as usize >= self.vocab_size {
+                return Err(format!("tokens of images are beyond vocab_size, {}", self.vocab_size));
+            }
+        }
         match &self.experts {
             Some(experts) => experts.check(),
             None if self.layers.iter().any(|layer| layer.has_experts) => Err("a layer has experts of no size".into()),
@@ -412,6 +421,9 @@ impl ModelConfig {
         ]);
         if !self.tied_embeddings {
             shapes.insert("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]);
+        }
+        if let Some(vision) = &self.vision {
+            vision.add_shapes(hidden, &mut shapes);
         }
         let has_qk_norm = self.qk_norm != QkNorm::None;
         if let Some(PerLayerInputs { vocab_size, width }) = self.per_layer_inputs {

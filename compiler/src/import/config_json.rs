@@ -5,6 +5,7 @@ mod experts;
 mod gemma4;
 mod latent;
 mod lfm2;
+mod vision;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,8 @@ use super::rope_json::{
     CONVOLUTION, FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth,
 };
 use crate::error::{CompileError, Result};
+
+pub(super) use vision::read_normalization;
 
 /// Reads the whole model from config.json's parsed `config`; `path` is for messages.
 pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
@@ -174,6 +177,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         routing: experts::routing(&text, defaults)?,
         shared_expert_ungated: experts::shared_is_ungated(defaults),
         latent,
+        vision: vision::vision(&root, family)?,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)

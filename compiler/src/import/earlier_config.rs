@@ -61,9 +61,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before latent attention, Gemma 4's inputs of layers, its shared
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before images, latent attention, Gemma 4's inputs of layers, its shared
 /// caches, its experts, LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
-const LATER_FIELDS: [usize; 7] = [3, 4, 6, 7, 8, 11, 13];
+const LATER_FIELDS: [usize; 8] = [1, 4, 5, 7, 8, 9, 12, 14];
 
 /// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
@@ -135,6 +135,7 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             routing: None,
             shared_expert_ungated: false,
             latent: None,
+            vision: None,
         }
     }
 }
@@ -163,7 +164,7 @@ mod tests {
             assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
         }
         // Bytes of another length are not a record of any version.
-        for fields in (1..14).filter(|fields| !LATER_FIELDS.contains(fields)) {
+        for fields in (1..15).filter(|fields| !LATER_FIELDS.contains(fields)) {
             assert!(decode(&today[..today.len() - fields]).is_none(), "{fields} fields less");
         }
     }

@@ -74,6 +74,8 @@ pub(super) struct FamilyDefaults {
     pub full_heads: Option<FullHeadDefaults>,
     /// Attention is over a latent vector of each token.
     pub latent: Option<LatentDefaults>,
+    /// It may have a vision tower that we compile.
+    pub vision: bool,
     /// The default rotary embedding is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
     pub yarn: Option<f64>,
     /// The text model is config.json's `text_config`, and of one of these families if it is a model of its own: the first, if it
@@ -333,6 +335,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     sinks_and_expert_bias: false,
     full_heads: None,
     latent: None,
+    vision: false,
     yarn: None,
     text_models: &[],
 };

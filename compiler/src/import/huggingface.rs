@@ -34,6 +34,14 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let scheme = config_json::packing(&config_path, &config_json)?;
     let weights = Weights::open(&mut files)?;
     config.tied_embeddings |= config_json::head_may_be_missing(&config_path, &config_json)? && !weights.have_head();
+    if config.vision.is_some() && !weights.have_tower() {
+        config.vision = None;
+    }
+    if let Some(vision) = &mut config.vision
+        && let Some(json) = files.optional_json(PROCESSOR_FILE)?
+    {
+        config_json::read_normalization(&Fields::root(&files.path(PROCESSOR_FILE), &json)?, vision)?;
+    }
     let FoundTensors { tensors, skipped, kept } = find_tensors(&config, &weights, scheme.as_ref())?;
     config.kept_codes = kept;
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
@@ -68,6 +76,8 @@ struct Weights {
 }
 
 const SINGLE_FILE: &str = "model.safetensors";
+/// How the pixels of images become numbers.
+const PROCESSOR_FILE: &str = "preprocessor_config.json";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
 impl Weights {
@@ -124,6 +134,11 @@ impl Weights {
         self.file_of_tensor.keys().any(|name| name.starts_with("lm_head.") || name.contains(".lm_head."))
     }
 
+    /// Whether they have a vision tower: a model that was trained further may be its text model alone.
+    fn have_tower(&self) -> bool {
+        self.file_of_tensor.keys().any(|name| matches!(role_of(name), Role::Image(_)))
+    }
+
     /// The tensor of this name, and the file that has it.
     fn find(&self, name: &str) -> Option<(&SafetensorsFile, &StoredTensor)> {
         let file = &self.files[self.file_of_tensor.get(name)?];
@@ -165,7 +180,8 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
         let weight_name = module.map_or(source_name.clone(), |module| format!("{module}.weight"));
         let canonical = match role_of(&weight_name) {
             Role::Text(canonical) => config.folder.canonical(&canonical),
-            Role::Unused => {
+            Role::Image(canonical) if config.vision.is_some() => canonical,
+            Role::Unused | Role::Image(_) => {
                 found.skipped.tensors += 1;
                 found.skipped.bytes += stored.bytes as u64;
                 continue;

@@ -13,11 +13,13 @@ mod limits;
 mod open;
 mod source_bytes;
 mod source_layout;
+mod vision_config;
 
 mod huggingface;
 mod interleaved;
 mod latent;
 mod strided;
+mod vision;
 
 mod config_json;
 mod families;
@@ -62,3 +64,4 @@ pub(crate) use source_layout::{RowOrder, SourceDType};
 pub(crate) use source_names::expert_source_name;
 pub(crate) use stacked::in_stack;
 pub(crate) use strided::strided_shape;
+pub(crate) use vision_config::VisionConfig;

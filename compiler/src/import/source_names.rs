@@ -4,12 +4,15 @@ use super::config::ModelConfig;
 use super::experts_config::ExpertNames;
 use super::interleaved;
 use super::strided;
+use super::vision;
 
 /// The role of a source tensor in text generation.
 #[derive(Debug, PartialEq)]
 pub(super) enum Role {
     /// Its canonical name, projections still fused.
     Text(String),
+    /// The canonical name of a tensor of a vision tower or its projector, which is read if the config has one.
+    Image(String),
     /// A tower for images or sound, or its projector; a head that predicts further tokens.
     Unused,
     /// A buffer that old checkpoints store and the config determines.
@@ -23,6 +26,9 @@ pub(super) fn role_of(source_name: &str) -> Role {
     // Multimodal prefixes as transformers 5 and 4 write them, then the text-only one.
     const TEXT: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
     let without_model = source_name.strip_prefix("model.").unwrap_or(source_name);
+    if let Some(canonical) = vision::canonical(source_name) {
+        return Role::Image(canonical);
+    }
     if UNUSED.iter().any(|prefix| without_model.starts_with(prefix)) {
         return Role::Unused;
     }
@@ -60,6 +66,7 @@ pub(crate) fn expert_source_name(names: ExpertNames, name: &str) -> String {
 pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<String> {
     match role_of(source_name) {
         Role::Text(canonical) => parts_of(config, &config.folder.canonical(&canonical)),
+        Role::Image(canonical) => parts_of(config, &canonical),
         Role::Unused | Role::Buffer => vec![source_name.to_owned()],
     }
 }

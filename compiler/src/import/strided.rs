@@ -1,12 +1,15 @@
-//! Canonical tensors whose elements are not rows of a source tensor: transposed experts, and the matrices of latent attention's heads.
+//! Canonical tensors whose elements are not rows of a source tensor: transposed experts, the matrices of latent
+//! attention's heads, and a vision tower's first and last.
 
 use super::config::ModelConfig;
 use super::source_layout::Elements;
-use super::{latent, transposed};
+use super::{latent, transposed, vision};
 
 /// The content of the folder's tensor `canonical`: its shape, and the canonical names and places of what it holds. `None`: it holds rows.
 pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<transposed::Stack> {
-    transposed::stack(config, canonical).or_else(|| latent::stack(config, canonical))
+    transposed::stack(config, canonical)
+        .or_else(|| latent::stack(config, canonical))
+        .or_else(|| vision::stack(config, canonical))
 }
 
 /// Where the elements of a canonical tensor are stored in its source tensor; `None`: they are whole rows.

@@ -224,6 +224,7 @@ impl Selector<'_> {
             output: if tile.writes(output, &cache, self.config.n_heads) { output } else { ActivationFormat::F32 },
             softcap: self.config.attention_softcap.map(Number::new),
             sinks: self.config.attention_sinks,
+            image_rows: self.image_rows(),
             tile,
             subgroup_size: self.target.subgroup_size,
         })
@@ -275,6 +276,7 @@ impl Selector<'_> {
                 prologue: heads.map(|step| self.heads_spec(node, step)),
                 softcap: config.attention_softcap.map(Number::new),
                 sinks: config.attention_sinks,
+                image_rows: self.image_rows(),
                 output_stride: self.stride_of(out) * self.graph.values[out.0].rows_per_token,
                 output: self.attention_format(out, &cache),
                 subgroup_size: self.target.subgroup_size,
@@ -283,6 +285,11 @@ impl Selector<'_> {
         // Fewer where the vectors of as many are longer than a workgroup's memory.
         let fits = |queries: &usize| with(*queries).shared_bytes() <= self.target.shared_memory_bytes;
         with((1..=ATTENTION_QUERIES).rev().find(fits).unwrap_or(1))
+    }
+
+    /// Rows of an image, if rows of the step may be of images; else 0.
+    fn image_rows(&self) -> usize {
+        self.config.vision.filter(|_| self.kind.images).map_or(0, |vision| vision.image_rows)
     }
 
     /// Heads that are made of columns of several values' heads.

@@ -229,6 +229,7 @@ impl Selector<'_> {
             output_first: 0,
             bias: spec.bias,
             act_mul: spec.act_mul,
+            rows_per_token: 1,
             experts: spec.experts,
         };
         let subgroup_size = self.target.subgroup_size;
@@ -280,6 +281,7 @@ impl Selector<'_> {
                 routes_stride: self.stride_of(routes),
                 tiles,
             }),
+            rows_per_token: 1,
             row_from_step: false,
             tile: MatMulTile::default(),
             subgroup_size: self.target.subgroup_size,

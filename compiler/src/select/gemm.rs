@@ -59,7 +59,7 @@ impl Selector<'_> {
 
     /// How a matmul of many rows is cut without matrix units; `None`: another kernel computes it.
     pub(super) fn lane_tile(&self, node: &FusedNode) -> Option<LaneTile> {
-        let FusedOp::MatMul { input, matrix, softcap: None, .. } = node.op else { return None };
+        let FusedOp::MatMul { input, matrix, softcap: None, out, .. } = node.op else { return None };
         let takes = match self.stored_format(input) {
             ActivationFormat::Quantized(_) => true,
             ActivationFormat::F32 => {
@@ -69,13 +69,13 @@ impl Selector<'_> {
         };
         let matrix_rows = self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0.rows).sum();
         let tuning = self.target.lane_gemm.filter(|_| takes)?;
-        tuning.tile(self.product_rows(matrix), matrix_rows, self.target.compute_units)
+        tuning.tile(self.product_rows(matrix, out), matrix_rows, self.target.compute_units)
     }
 
     /// One part of a node's matrix.
     pub(super) fn lane_gemm(&mut self, node: &FusedNode, id: PackedId, tile: LaneTile, bytes: u64) {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
-        let rows = self.product_rows(matrix);
+        let rows = self.product_rows(matrix, out);
         let spec = match self.stored_format(input).precision() {
             Some(precision) => KernelSpec::DotGemm(DotGemmSpec { product: self.product(node, id, precision), tile }),
             None => KernelSpec::FloatGemm(FloatGemmSpec { product: self.product(node, id, Precision::Int8), tile }),
@@ -112,6 +112,7 @@ impl Selector<'_> {
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
             bias: bias.is_some(),
             act_mul,
+            rows_per_token: self.graph.values[out.0].rows_per_token,
             experts: None,
         }
     }

@@ -23,7 +23,7 @@ impl Selector<'_> {
         NormSpec {
             width,
             stride: stride(width),
-            eps: Number::new(self.config.rms_norm_eps),
+            eps: Number::new(self.norm_eps(step)),
             add: step.residual.is_some(),
             post_norm: step.post_weight.is_some(),
             scale_sum: step.scale_sum,
@@ -34,6 +34,15 @@ impl Selector<'_> {
             lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
             counter_sync: false,
+        }
+    }
+
+    /// Epsilon of a norm: of what makes rows of images, the vision tower's.
+    fn norm_eps(&self, step: &NormStep) -> f32 {
+        let of_images = step.weight.is_some_and(|weight| self.graph.vectors[weight.0].is_of_images());
+        match self.config.vision.filter(|_| of_images) {
+            Some(vision) => vision.eps,
+            None => self.config.rms_norm_eps,
         }
     }
 
@@ -104,7 +113,7 @@ impl Selector<'_> {
         }
         let norm = self.norm_before(input).cloned();
         let result = self.value(out);
-        let rows = self.product_rows(matrix);
+        let rows = self.product_rows(matrix, out);
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
             if let Some(precision) = self.on_matrices(input) {
@@ -154,7 +163,7 @@ impl Selector<'_> {
 
     /// The best input format of a matmul; `None`: not a matmul.
     fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
-        let FusedOp::MatMul { input, matrix, softcap, .. } = node.op else { return None };
+        let FusedOp::MatMul { input, matrix, softcap, out, .. } = node.op else { return None };
         let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
         if is_f32 || !self.reads_integers(input) {
             return Some(ActivationFormat::F32);
@@ -166,9 +175,11 @@ impl Selector<'_> {
             .verified
             .producer(input)
             .is_some_and(|node| matches!(node.op, FusedOp::Elementwise { op: ElementwiseOp::ActMulPart { .. }, .. }));
-        let needs_int11 = is_gated_input || self.readers(input).any(needs_int11);
+        // A vision tower's stream has outliers, too, and its norms keep them.
+        let is_of_images = self.graph.matrices[matrix.0].is_of_images();
+        let needs_int11 = is_of_images || is_gated_input || self.readers(input).any(needs_int11);
         let precision = if needs_int11 { Precision::Int11 } else { Precision::Int8 };
-        let rows = self.product_rows(matrix);
+        let rows = self.product_rows(matrix, out);
         // Products that a GEMM does not support, and those whose tiles would be mostly empty.
         let weights =
             self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols);
@@ -246,7 +257,7 @@ impl Selector<'_> {
         };
         let (layout, first_row) = self.matrix(id);
         let row_from_step = self.row_from_step(node);
-        let head_rows = self.product_rows(matrix);
+        let head_rows = self.product_rows(matrix, out);
         let mut spec = MatMulSpec {
             layout,
             input_stride: self.stride_of(input),
@@ -261,6 +272,7 @@ impl Selector<'_> {
             clears: 0,
             softcap: softcap.map(Number::new),
             experts: None,
+            rows_per_token: self.graph.values[out.0].rows_per_token,
             row_from_step,
             tile: MatMulTile::default(),
             subgroup_size: self.target.subgroup_size,

@@ -98,7 +98,7 @@ impl Selection {
         let kinds: Vec<ProgramKind> = PROGRAMS
             .into_iter()
             // A batch of one is one sequence's decode.
-            .filter(|kind| (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden)
+            .filter(|kind| (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden && !kind.images)
             .filter(|kind| kind.rows == npu.rows && !npu.products.is_empty())
             .collect();
         let of_target = |target: &Target| {
@@ -154,7 +154,7 @@ impl TargetSelection {
         let options = SelectOptions { alternatives: options.alternatives && !target.is_measured, ..options };
         let mut found = TargetSelection::empty(target);
         let mut kernel_of_spec = BTreeMap::new();
-        for (kind, target) in alternatives::programs(target, config.max_positions, options.alternatives) {
+        for (kind, target) in alternatives::programs(target, config, options.alternatives) {
             if kind.logits == LogitsRows::Hidden && !hidden_rows_fit(config, kind.rows) {
                 continue;
             }

@@ -3,6 +3,9 @@
 // vectors of four dimensions, numbered j.
 ${DECLARATIONS}
 //#include cache
+//#if IMAGES
+//#include last_seen
+//#endif
 //#include split
 //#include reduce
 //#if FOLD
@@ -52,6 +55,15 @@ let ${name}_${i} = select(page_${i}, ${name}_${i - 1}, ${slot} < ${i * PAGE_TOKE
 //#end
 //#end
 
+//#if IMAGES
+fn attends(position: u32, last: u32, token: u32) -> bool {
+//#if WINDOWED
+    return token <= last && token + WINDOW > position;
+//#else
+    return token <= last;
+//#endif
+}
+//#else
 fn attends(position: u32, token: u32) -> bool {
 //#if WINDOWED
     return token <= position && token + WINDOW > position;
@@ -59,6 +71,7 @@ fn attends(position: u32, token: u32) -> bool {
     return token <= position;
 //#endif
 }
+//#endif
 
 // Stores the partial result of query `query` in one of `splits` splits. Lanes have left their sums in `partial_sums`.
 fn finish(
@@ -128,6 +141,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if ROWS > 1
 //#for row in 0..ROWS
     let position_${row} = step.rows[min(first_row + ${row}u, step.header.n_rows - 1u)].position;
+//#if IMAGES
+    let last_${row} = last_seen(min(first_row + ${row}u, step.header.n_rows - 1u));
+//#endif
 //#end
 //#endif
 //#for q in 0..QUERIES
@@ -270,7 +286,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
         let scaled_${q} = score_${q};
 //#endif
-//#if ROWS > 1
+//#if ROWS > 1 && IMAGES
+        let seen_${q} = select(MASKED, capped(scaled_${q}), inside && attends(position_${q / HEADS}, last_${q / HEADS}, tile + lane));
+//#else if ROWS > 1
         let seen_${q} = select(MASKED, capped(scaled_${q}), inside && attends(position_${q / HEADS}, tile + lane));
 //#else
         let seen_${q} = select(MASKED, capped(scaled_${q}), inside);

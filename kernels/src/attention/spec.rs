@@ -9,7 +9,7 @@ use crate::heads::HeadsSpec;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
-use crate::split::Split;
+use crate::split::{self, Split};
 use crate::template::{Values, render};
 
 /// Parameters of one attention pipeline.
@@ -36,6 +36,8 @@ pub struct AttentionSpec {
     /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value. If
     /// `split` leaves partial results, `combine` adds it.
     pub sinks: bool,
+    /// Rows of an image, which attend to each other in both directions; 0: there are no images.
+    pub image_rows: usize,
     /// Words between rows of the output.
     pub output_stride: usize,
     /// Format of the result, if `split` leaves no partial results.
@@ -101,7 +103,7 @@ impl Kernel for AttentionSpec {
             .flag("PARTIAL", self.split.is_partial())
             .flag("FOLD", self.prologue.is_some())
             .text("DECLARATIONS", declarations(&self.bindings()));
-        let values = self.cache.values(self.split.values(values));
+        let values = split::image_values(self.image_rows, self.cache.values(self.split.values(values)));
         let values = result_values(self.output, self.n_heads(), [self.cache.value_dim(), self.result_stride()], values);
         let values = match &self.prologue {
             Some(heads) => self.prologue_values(heads, values),

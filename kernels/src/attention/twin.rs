@@ -16,6 +16,8 @@ pub struct AttentionInputs<'a> {
     pub values: &'a [u32],
     /// Position of each row in the sequence, in tokens.
     pub positions: &'a [u32],
+    /// Last token that each row attends to: its own or, of a row of an image, the image's last.
+    pub last_seen: &'a [u32],
     /// Page of the pool for each page of the sequence.
     pub block_table: &'a [u32],
     /// Sink of each query head; empty if the spec has none.
@@ -28,17 +30,17 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
     let (dim, value_dim) = (spec.cache.head_dim, spec.cache.value_dim());
     let partial_len = 4 * partial_quads(value_dim);
     for (row, &position) in inputs.positions.iter().enumerate() {
-        let position = position as usize;
+        let (position, last) = (position as usize, inputs.last_seen[row] as usize);
         let group = row / spec.split.rows_per_group * spec.split.rows_per_group;
-        let group_rows = &inputs.positions[group..inputs.positions.len().min(group + spec.split.rows_per_group)];
-        let parts = spec.split.parts(group_rows);
+        let last_of_group = inputs.positions.len().min(group + spec.split.rows_per_group) - 1;
+        let parts = spec.split.parts(inputs.positions[group], inputs.last_seen[last_of_group]);
         let mut result = Vec::new();
         for head in 0..spec.n_heads() {
             let query = &inputs.queries[row * inputs.query_stride + head * dim..][..dim];
             for (split, part) in parts.iter().enumerate() {
                 let newest = (split == 0 && spec.split.newest_apart).then_some(position);
                 let seen = |token: &usize| {
-                    *token <= position && spec.split.window.is_none_or(|window| token + window > position)
+                    *token <= last && spec.split.window.is_none_or(|window| token + window > position)
                 };
                 let tokens: Vec<usize> = part.clone().filter(seen).chain(newest).collect();
                 let (sums, largest, total) = weighted_sum(spec, inputs, query, head / spec.gqa, &tokens);

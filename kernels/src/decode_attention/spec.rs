@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::layout::{WeightFormat, unpacking};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
-use crate::split::Split;
+use crate::split::{self, Split};
 use crate::template::{Values, render};
 
 /// Parameters of one pipeline.
@@ -124,7 +124,7 @@ impl Kernel for DecodeAttentionSpec {
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("PARTIAL", self.split.is_partial())
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[Role::TailWeights]));
-        let values = self.heads.values(self.cache.values(self.split.values(values)));
+        let values = self.heads.values(self.cache.values(split::image_values(0, self.split.values(values))));
         let values = result_values(self.output, self.n_heads(), [self.cache.head_dim; 2], values);
         render(include_str!("kernel.wgsl"), &values)
     }

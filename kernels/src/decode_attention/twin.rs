@@ -16,6 +16,7 @@ impl DecodeAttentionSpec {
             words_ahead: self.words_ahead,
             input_stride: self.heads.input_stride,
             prologue: Some(self.heads.clone()),
+            image_rows: 0,
             softcap: self.softcap,
             sinks: self.sinks,
             output_stride: self.output_stride,

@@ -16,14 +16,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let at = row * INPUT_STRIDE + column;
     let out = row * OUTPUT_STRIDE + column;
-//#if ADD
+//#if COPY
+    output[out] = input[at];
+//#else if ADD
     output[out] = input[at] + second[at];
 //#else if BIAS
     output[out] = input[at] + bias[column];
+//#else if ROW_BIAS
+    output[out] = input[at] + bias[row * WIDTH + column];
 //#else if SCALE
     output[out] = input[at] * bias[0];
 //#else if PART
     output[out] = gated(input[at], second[row * SECOND_STRIDE + SECOND_FIRST + column]);
+//#else if ACTIVATE
+    output[out] = activate(input[at]);
 //#else if ACTIVATION
     output[out] = gated(input[at], second[at]);
 //#else if GATE

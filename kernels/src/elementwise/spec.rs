@@ -26,12 +26,18 @@ pub struct ElementwiseSpec {
 /// What is computed for each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ElementwiseOp {
+    /// `input`
+    Copy,
     /// `input + second`
     Add,
     /// `input + bias`
     Bias,
+    /// `input + bias`, where each row has a bias of its own.
+    RowBias,
     /// `input * bias[0]`
     Scale,
+    /// `activation(input)`, of one that is not clamped
+    Activate(Activation),
     /// `activation(input) * second`, see [`Activation`]
     ActMul(Activation),
     /// `cap * tanh(input / cap)`
@@ -64,8 +70,8 @@ impl Kernel for ElementwiseSpec {
             | ElementwiseOp::ActMulPart { .. }
             | ElementwiseOp::Gate { .. }
             | ElementwiseOp::GateEach => Some(Role::Second),
-            ElementwiseOp::Bias | ElementwiseOp::Scale => Some(Role::Bias),
-            ElementwiseOp::SoftCap(_) => None,
+            ElementwiseOp::Bias | ElementwiseOp::RowBias | ElementwiseOp::Scale => Some(Role::Bias),
+            ElementwiseOp::Copy | ElementwiseOp::SoftCap(_) | ElementwiseOp::Activate(_) => None,
         };
         bindings([Role::Step, Role::Input, Role::Output].into_iter().chain(second))
     }
@@ -76,7 +82,9 @@ impl Kernel for ElementwiseSpec {
 
     fn wgsl(&self) -> String {
         let activation = match self.op {
-            ElementwiseOp::ActMul(activation) | ElementwiseOp::ActMulPart { activation, .. } => Some(activation),
+            ElementwiseOp::ActMul(activation)
+            | ElementwiseOp::ActMulPart { activation, .. }
+            | ElementwiseOp::Activate(activation) => Some(activation),
             _ => None,
         };
         let part = match self.op {
@@ -99,8 +107,11 @@ impl Kernel for ElementwiseSpec {
             .flag("GATE", gate.is_some())
             .flag("GATE_EACH", self.op == ElementwiseOp::GateEach)
             .text("ROWS", rows_of_step(self.rows_per_token))
+            .flag("COPY", self.op == ElementwiseOp::Copy)
             .flag("ADD", self.op == ElementwiseOp::Add)
             .flag("BIAS", self.op == ElementwiseOp::Bias)
+            .flag("ROW_BIAS", self.op == ElementwiseOp::RowBias)
+            .flag("ACTIVATE", matches!(self.op, ElementwiseOp::Activate(_)))
             .flag("SCALE", self.op == ElementwiseOp::Scale)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)

@@ -2,10 +2,13 @@
 
 use super::spec::{ElementwiseOp, ElementwiseSpec};
 
-/// One row in plain loops; `second` may also be the bias, a factor, or a gate's only element; it is empty for a soft cap.
+/// One row in plain loops; `second` may also be the bias, of this row, a factor, or a gate's only element; it is empty where the
+/// operation has one operand.
 pub fn twin_row(spec: &ElementwiseSpec, input: &[f32], second: &[f32]) -> Vec<f32> {
     let apply = |(column, &x): (usize, &f32)| match spec.op {
-        ElementwiseOp::Add | ElementwiseOp::Bias => x + second[column],
+        ElementwiseOp::Copy => x,
+        ElementwiseOp::Add | ElementwiseOp::Bias | ElementwiseOp::RowBias => x + second[column],
+        ElementwiseOp::Activate(activation) => activation.apply(x),
         ElementwiseOp::Scale => x * second[0],
         ElementwiseOp::ActMul(activation) => activation.gated(x, second[column]),
         ElementwiseOp::ActMulPart { activation, first, .. } => activation.gated(x, second[first + column]),

@@ -7,6 +7,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let row = group.y;
     let chunk = group.x * WORKGROUP + lane;
     let table_row = step.rows[row].token - FIRST_TOKEN;
+//#if IMAGES
+    if (row < step.header.n_rows && chunk < CHUNKS && step.rows[row].token >= ${IMAGE_ROW}) {
+        for (var column = chunk * CHUNK_COLS; column < min((chunk + 1u) * CHUNK_COLS, COLS); column++) {
+            output[row * OUTPUT_STRIDE + column] = input_rows[row * OUTPUT_STRIDE + column];
+        }
+        return;
+    }
+//#endif
     // A token before FIRST_TOKEN wraps around and is past the end as well.
     if (row >= step.header.n_rows || chunk >= CHUNKS || table_row >= ROWS) {
         return;

@@ -1,6 +1,7 @@
 //! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
 
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::step::IMAGE_ROW;
 
 use crate::kernel::Kernel;
 use crate::layout::{WeightLayout, unpacking};
@@ -19,13 +20,16 @@ pub struct EmbedSpec {
     pub output_stride: usize,
     /// Factor of every element of the embedding.
     pub scale: Number,
+    /// Whether rows of images are copied from [`Role::InputRows`], which has the output's stride.
+    pub images: bool,
 }
 
 const WORKGROUP: usize = 64;
 
 impl Kernel for EmbedSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Weights, Role::Output])
+        let images = self.images.then_some(Role::InputRows);
+        bindings([Role::Step, Role::Weights, Role::Output].into_iter().chain(images))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -46,6 +50,8 @@ impl Kernel for EmbedSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .number("SCALE", self.scale.get())
+            .flag("IMAGES", self.images)
+            .text("IMAGE_ROW", format!("{IMAGE_ROW}u"))
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)
     }

@@ -8,6 +8,9 @@ ${DECLARATIONS}
 //#intrinsic coop_load_half_b
 //#intrinsic coop_multiply_elements
 //#include sink
+//#if IMAGES
+//#include last_seen
+//#endif
 //#if SOFTCAP
 //#include tanh
 //#endif
@@ -63,9 +66,15 @@ fn capped(score: vec4<f32>) -> vec4<f32> {
 //#endif
 
 // Scores of four tokens, where the row attends to them.
+//#if IMAGES
+fn masked(score: vec4<f32>, position: u32, last: u32, first_token: u32) -> vec4<f32> {
+    let token = vec4<u32>(first_token) + vec4<u32>(0u, 1u, 2u, 3u);
+    let seen = select(vec4<f32>(MASKED), score, token <= vec4<u32>(last));
+//#else
 fn masked(score: vec4<f32>, position: u32, first_token: u32) -> vec4<f32> {
     let token = vec4<u32>(first_token) + vec4<u32>(0u, 1u, 2u, 3u);
     let seen = select(vec4<f32>(MASKED), score, token <= vec4<u32>(position));
+//#endif
 //#if WINDOWED
     return select(vec4<f32>(MASKED), seen, token + vec4<u32>(WINDOW) > vec4<u32>(position));
 //#else
@@ -150,7 +159,13 @@ fn main(
     let first_head = group.x * HEADS;
     let kv_head = first_head / GQA;
     let table = table_of(first_row);
+//#if IMAGES
+    // Tokens that all rows see come before the end of the first row's sight.
+    let first_end = last_seen(first_row) + 1u;
+    let end = last_seen(last_row) + 1u;
+//#else
     let end = last_position + 1u;
+//#endif
 //#if WINDOWED
     let first_tile = (max(first_position + 1u, WINDOW) - WINDOW) / TILE * TILE;
 //#else
@@ -187,6 +202,9 @@ fn main(
     let weighed = lane / LANES_PER_QUERY;
     let share = lane % LANES_PER_QUERY;
     let position = step.rows[min(first_row + weighed / HEADS, last_row)].position;
+//#if IMAGES
+    let last = last_seen(min(first_row + weighed / HEADS, last_row));
+//#endif
     let score_at = weighed * SCORE_QUADS + share * (TOKENS / 4u);
     let weight_at = weighed * WEIGHT_WORDS + share * TOKENS / 8u;
     var largest = MASKED;
@@ -241,7 +259,11 @@ fn main(
         subgroupBarrier();
 //#endif
         let first_token = tile + share * TOKENS;
-//#if WINDOWED
+//#if WINDOWED && IMAGES
+        let whole = tile + TILE <= first_end && tile + WINDOW > last_position;
+//#else if IMAGES
+        let whole = tile + TILE <= first_end;
+//#else if WINDOWED
         let whole = tile + TILE <= first_position + 1u && tile + WINDOW > last_position;
 //#else
         let whole = tile + TILE <= first_position + 1u;
@@ -256,7 +278,11 @@ fn main(
 //#end
         if (!whole) {
 //#for i in 0..LANE_QUADS
+//#if IMAGES
+            seen_${i} = masked(seen_${i}, position, last, first_token + ${4 * i}u);
+//#else
             seen_${i} = masked(seen_${i}, position, first_token + ${4 * i}u);
+//#endif
 //#end
         }
         let max_0 = seen_0;

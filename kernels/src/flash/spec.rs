@@ -9,6 +9,7 @@ use crate::fragments::matrix;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::split;
 use crate::template::{Values, render};
 
 /// Maximum number of dimensions of a slice, whose queries and sums a subgroup holds in registers. More than 80 spill on RDNA3, where RADV
@@ -42,6 +43,8 @@ pub struct FlashSpec {
     pub softcap: Option<Number>,
     /// Whether each head has a sink: a logit, bound as [`Role::Sinks`], that takes its share of the softmax and has no value.
     pub sinks: bool,
+    /// Rows of an image, which attend to each other in both directions; 0: there are no images.
+    pub image_rows: usize,
     /// How a workgroup divides queries and dimensions.
     pub tile: FlashTile,
     /// Invocations of a subgroup; not 0.
@@ -194,6 +197,7 @@ impl Kernel for FlashSpec {
             .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()));
+        let values = split::image_values(self.image_rows, values);
         let values = result_values(self.output, self.n_heads(), [cache.head_dim; 2], values);
         // Extensions are enabled before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";

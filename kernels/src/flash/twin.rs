@@ -25,6 +25,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
         prologue: None,
         softcap: spec.softcap,
         sinks: spec.sinks,
+        image_rows: spec.image_rows,
         output_stride: spec.output_stride,
         output: spec.output,
         subgroup_size: spec.subgroup_size,

@@ -119,11 +119,11 @@ fn main(
 //#if BY_EXPERT
 //#expand take_tile()
 //#else
-    if (first_step_row >= step.header.n_rows) {
+    if (first_step_row >= ${ROWS_IN_USE}) {
         return;
     }
     // Rows past the last are computed as the last one again, and not written.
-    let last_step_row = step.header.n_rows - 1u;
+    let last_step_row = ${ROWS_IN_USE} - 1u;
 //#endif
     let subgroup_step_row = subgroup / SUBGROUPS_ACROSS * SUBGROUP_STEP_ROWS;
     let subgroup_matrix_row = subgroup % SUBGROUPS_ACROSS * SUBGROUP_MATRIX_ROWS;

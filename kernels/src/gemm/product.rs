@@ -8,6 +8,7 @@ use crate::activation::Activation;
 use crate::activation_format::{ActivationFormat, Precision, decode_row};
 use crate::layout::{TILE_ROWS, WeightLayout, unpacking};
 use crate::matmul::ExpertsSpec;
+use crate::role::rows_of_step;
 use crate::template::Values;
 
 /// `y[t][n] = Σ_k W[n][k] · x[t][k]`, with bias, and activation·mul of interleaved gate and up tiles.
@@ -28,6 +29,8 @@ pub struct Product {
     pub bias: bool,
     /// Tiles alternate gate, up, gate, up; the output is `act(gate) * up`, half as many rows.
     pub act_mul: Option<Activation>,
+    /// Rows for each row of the step, without experts.
+    pub rows_per_token: usize,
     /// The experts, if the matrix is a stack of one for each, which `layout` describes; its `tiles` have as many rows as the
     /// GEMM's.
     pub experts: Option<ExpertsSpec>,
@@ -75,6 +78,7 @@ impl Product {
             .size("BLOCK", BLOCK)
             .size("WRITTEN", if self.act_mul.is_some() { TILE_ROWS } else { BLOCK })
             .flag("BIAS", self.bias)
+            .text("ROWS_IN_USE", rows_of_step(self.rows_per_token))
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("HALVES_OUT", false)
     }

@@ -521,7 +521,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
     let input_row = group.x * TOKENS_PER_LANE;
     let output_row = input_row;
-    if (input_row >= step.header.n_rows) {
+    if (input_row >= ${ROWS_IN_USE}) {
 //#if COUNTER_SYNC
         count_workgroup(lane);
 //#endif

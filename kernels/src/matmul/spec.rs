@@ -12,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
 use crate::norm::NormSpec;
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync, rows_of_step};
 use crate::template::{Values, render};
 
 /// Parameters of one matmul pipeline.
@@ -45,6 +45,8 @@ pub struct MatMulSpec {
     pub softcap: Option<Number>,
     /// The experts, if the matrix is a stack with one matrix for each, which `layout` describes.
     pub experts: Option<ExpertsSpec>,
+    /// Rows for each row of the step, without experts.
+    pub rows_per_token: usize,
     /// Whether it reads row `StepHeader::logits_row` only and writes row 0.
     pub row_from_step: bool,
     /// How lanes share the work.
@@ -247,6 +249,7 @@ impl Kernel for MatMulSpec {
             .flag("ACT_MUL", self.act_mul.is_some())
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("ROW_FROM_STEP", self.row_from_step)
+            .text("ROWS_IN_USE", rows_of_step(self.rows_per_token))
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, self.guarded()));
         let values = Activation::values(self.act_mul, ExpertsSpec::values(self.experts.as_ref(), values));
         let values = self.loop_values(layout.format.values("MATRIX", values));

@@ -186,7 +186,7 @@ fn main(
 //#if BY_EXPERT
 //#expand take_tile()
 //#else
-    if (first_step_row >= step.header.n_rows) {
+    if (first_step_row >= ${ROWS_IN_USE}) {
         return;
     }
 //#endif
@@ -194,7 +194,7 @@ fn main(
     let end_stage = STAGES * (group.z + 1u) / SPLITS;
 //#if !BY_EXPERT
     // Rows past the last are computed as the last one again, and not written.
-    let last_step_row = step.header.n_rows - 1u;
+    let last_step_row = ${ROWS_IN_USE} - 1u;
 //#endif
     let first_matrix_row = group.y * MATRIX_ROWS + subgroup * SUBGROUP_MATRIX_ROWS;
 //#if !LANES_HOLD_FRAGMENTS

@@ -214,6 +214,7 @@ mod tests {
             output_stride: matrix_rows,
             output_first: 0,
             bias: false,
+            rows_per_token: 1,
             act_mul: None,
             experts: None,
         };

@@ -24,11 +24,11 @@
 //#macro place_tile()
     let first_step_row = group.x * STEP_ROWS;
     let first_tile = group.y * (MATRIX_ROWS / 8u);
-    if (first_step_row >= step.header.n_rows) {
+    if (first_step_row >= ${ROWS_IN_USE}) {
         return;
     }
     // Rows past the last are computed as the last one again, and not written.
-    let last_step_row = step.header.n_rows - 1u;
+    let last_step_row = ${ROWS_IN_USE} - 1u;
 //#end
 
 // Finishes and writes sum_TILE_ROW of each.

@@ -10,7 +10,9 @@ struct Span {
 // Of the rows from `first_row` on that one workgroup takes; positions grow with the rows of a sequence.
 fn span_of(first_row: u32) -> Span {
     let last_row = min(first_row + ROWS, step.header.n_rows) - 1u;
-//#if NEWEST_APART
+//#if IMAGES
+    let end = last_seen(last_row) + 1u;
+//#else if NEWEST_APART
     let end = step.rows[last_row].position;
 //#else
     let end = step.rows[last_row].position + 1u;

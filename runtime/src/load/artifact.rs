@@ -10,7 +10,7 @@ use unicorn_artifact::fit::Draft;
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
-    ArtifactView, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan,
+    ArtifactView, ImageSection, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan,
     TargetKernels, TokenizerSection,
 };
 
@@ -90,6 +90,11 @@ impl ArtifactFile {
     /// The draft that is packed into it, if there is one.
     pub fn draft(&self) -> Option<Draft<'_>> {
         self.view.draft.as_ref().map(|draft| draft.as_draft())
+    }
+
+    /// How images are passed to the model; `None`: it takes none.
+    pub fn image(&self) -> Option<&ImageSection> {
+        self.view.image.as_ref()
     }
 
     pub fn license(&self) -> Option<&LicenseSection> {

@@ -132,6 +132,7 @@ mod tests {
             logits: LogitsRows::None,
             samples,
             batch: samples,
+            images: false,
             from_tokens: 0,
             dispatches,
         };

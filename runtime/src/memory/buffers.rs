@@ -32,6 +32,8 @@ pub struct Buffers {
     kv: Vec<KvBuffers>,
     step: Arc<Buffer>,
     output: Arc<Buffer>,
+    /// Present for models that take images.
+    input: Option<Arc<Buffer>>,
     npu: Option<NpuBuffers>,
 }
 
@@ -58,6 +60,8 @@ pub struct HostViews {
     pub output: Mapping,
     /// f32 logits, `logits_rows * logits_stride` elements.
     pub readback: Mapping,
+    /// Patches of an image, or rows of images: f32.
+    pub input: Option<Mapping>,
     /// Activations for an NPU, and its outputs.
     pub npu: Option<(Mapping, Mapping)>,
 }
@@ -87,6 +91,7 @@ impl Buffers {
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
+        input_bytes: Option<u64>,
         npu: Option<NpuBytes>,
     ) -> Result<(Buffers, HostViews), LoadError> {
         let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
@@ -106,6 +111,8 @@ impl Buffers {
         let (output, output_view) =
             allocator.mapped("output buffer", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, BufferUse::Readback)?;
         let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;
+        let input = input_bytes.map(|bytes| allocator.mapped("image buffer", bytes, BufferUse::Upload));
+        let (input, input_view) = input.transpose()?.unzip();
         let npu = npu.map(|NpuBytes { activations, outputs }| {
             let (activations, activations_view) =
                 allocator.mapped("activations for the NPU", activations, BufferUse::Readback)?;
@@ -121,9 +128,11 @@ impl Buffers {
             kv,
             step,
             output,
+            input,
             npu,
         };
-        let views = HostViews { step: step_view, output: output_view, readback: readback_view, npu: npu_views };
+        let (step, output, readback) = (step_view, output_view, readback_view);
+        let views = HostViews { step, output, readback, input: input_view, npu: npu_views };
         Ok((buffers, views))
     }
 
@@ -178,6 +187,7 @@ impl Buffers {
             BufferRef::Step => self.step.whole(),
             BufferRef::Logits => self.logits.whole(),
             BufferRef::Output => self.output.whole(),
+            BufferRef::Input => self.input.as_ref().expect("an artifact with such programs has images").whole(),
         };
         let all = binding.offset_bytes == 0 && binding.len_bytes == 0;
         let range = if all { whole } else { whole.buffer.range(binding.offset_bytes, binding.len_bytes) };
@@ -208,7 +218,7 @@ impl Buffers {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         let rest = [&self.arena, &self.logits, &self.readback, &self.step, &self.output];
         let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
-        self.weights.iter().chain(kv).chain(rest).chain(npu)
+        self.weights.iter().chain(kv).chain(rest).chain(&self.input).chain(npu)
     }
 
     /// Allocated bytes by the tier that the driver gave: device-local is VRAM, the rest GTT.
@@ -221,7 +231,8 @@ impl Buffers {
         self.kv.iter().flat_map(|group| &group.buffers).for_each(|buffer| add(buffer, |sum| &mut sum.kv));
         add(&self.arena, |sum| &mut sum.activations);
         let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
-        for buffer in [&self.logits, &self.readback, &self.step, &self.output].into_iter().chain(npu) {
+        let rest = [&self.logits, &self.readback, &self.step, &self.output].into_iter();
+        for buffer in rest.chain(&self.input).chain(npu) {
             add(buffer, |sum| &mut sum.other);
         }
         sums.into_iter().filter(|sum| sum.total() > 0).collect()

@@ -89,6 +89,7 @@ mod tests {
             logits: LogitsRows::None,
             samples: false,
             batch: false,
+            images: false,
             from_tokens: 0,
             dispatches: vec![dispatch],
         };

@@ -39,6 +39,8 @@ pub struct ProgramShape {
     pub samples: bool,
     /// Its rows belong to different sequences.
     pub batch: bool,
+    /// Its rows may be of images.
+    pub images: bool,
     /// Replaces the otherwise equal program from this many cached tokens on.
     pub from_tokens: u32,
 }
@@ -77,18 +79,21 @@ pub struct Chunk {
 /// read them several times.
 const MAX_ROWS_OVER_USED: u32 = 4;
 
-/// The next step for `remaining` tokens after `cached` ones, in steps of at most `limit` rows. When a token is to be sampled, the
+/// The next step for `remaining` tokens after `cached` ones, in steps of at most `limit` rows, which may be of images if `images`. When a token is to be sampled, the
 /// last step's program samples. `None`: no program gives the output.
 pub fn next_chunk(
     programs: &[ProgramShape],
     output: StepOutput,
+    images: bool,
     cached: u32,
     remaining: u32,
     limit: u32,
 ) -> Option<Chunk> {
-    let best = |fits: &dyn Fn(&ProgramShape) -> bool, n_rows| best(programs, fits, cached, n_rows);
+    let best = |fits: &dyn Fn(&ProgramShape) -> bool, n_rows| {
+        best(programs, &|shape| shape.images == images && fits(shape), cached, n_rows)
+    };
     let has_no_logits = |shape: &ProgramShape| shape.logits == LogitsRows::None;
-    let any_without_logits = programs.iter().any(has_no_logits);
+    let any_without_logits = programs.iter().any(|shape| shape.images == images && has_no_logits(shape));
     // In an artifact whose programs all compute logits, those are left unread.
     let feeds = |shape: &ProgramShape| has_no_logits(shape) || !any_without_logits;
     match output {
@@ -138,7 +143,7 @@ mod tests {
     const LONG: u32 = 1000;
 
     fn programs() -> Vec<ProgramShape> {
-        let of = |rows, logits, samples| ProgramShape { rows, logits, samples, batch: samples, from_tokens: 0 };
+        let of = |rows, logits, samples| ProgramShape { rows, logits, samples, batch: samples, images: false, from_tokens: 0 };
         let feeding = [8, 64, 512].map(|rows| of(rows, LogitsRows::None, false));
         let one = of(1, LogitsRows::One, true);
         let long = ProgramShape { from_tokens: LONG, ..one };
@@ -151,7 +156,7 @@ mod tests {
         let programs = programs();
         let mut steps = Vec::new();
         while tokens > 0 {
-            let chunk = next_chunk(&programs, output, 0, tokens, limit).unwrap();
+            let chunk = next_chunk(&programs, output, false, 0, tokens, limit).unwrap();
             steps.push((programs[chunk.program].rows, chunk.n_rows));
             tokens -= chunk.n_rows;
         }
@@ -182,7 +187,7 @@ mod tests {
     fn long_contexts_take_the_program_for_them() {
         let decode = |cached| batch_program(&programs(), 1, cached).map(|index| programs()[index].from_tokens);
         assert_eq!([0, LONG - 1, LONG, 2 * LONG].map(decode), [Some(0), Some(0), Some(LONG), Some(LONG)]);
-        let last = |cached| next_chunk(&programs(), StepOutput::Token, cached, 1, u32::MAX).map(|chunk| chunk.program);
+        let last = |cached| next_chunk(&programs(), StepOutput::Token, false, cached, 1, u32::MAX).map(|chunk| chunk.program);
         assert_eq!([LONG - 1, LONG].map(last), [Some(3), Some(4)]);
         assert_eq!(batch_program(&programs(), 2, LONG).map(|index| programs()[index].rows), Some(2));
     }
@@ -195,12 +200,27 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_images_take_programs_for_them_and_no_other_rows_do() {
+        let with_images = |shape: ProgramShape| ProgramShape { images: true, ..shape };
+        let mut all = programs();
+        let feeds = ProgramShape { rows: 512, logits: LogitsRows::None, samples: false, ..all[0] };
+        let samples = ProgramShape { logits: LogitsRows::One, samples: true, ..feeds };
+        all.extend([with_images(feeds), with_images(samples)]);
+        let of_images = all.len() - 2;
+        let chunk = |output, images, remaining| next_chunk(&all, output, images, 0, remaining, u32::MAX);
+        assert_eq!(chunk(StepOutput::Nothing, true, 10), Some(Chunk { program: of_images, n_rows: 10 }));
+        assert_eq!(chunk(StepOutput::Token, true, 300), Some(Chunk { program: of_images + 1, n_rows: 300 }));
+        assert!(chunk(StepOutput::Nothing, false, 512).is_some_and(|chunk| chunk.program < of_images));
+        assert_eq!(chunk(StepOutput::AllLogits, true, 10), None);
+    }
+
+    #[test]
     fn without_a_fitting_program_there_is_no_chunk() {
         let feeding = &programs()[..3];
-        assert_eq!(next_chunk(feeding, StepOutput::Token, 0, 4, u32::MAX), None);
-        assert_eq!(next_chunk(feeding, StepOutput::AllLogits, 0, 4, u32::MAX), None);
+        assert_eq!(next_chunk(feeding, StepOutput::Token, false, 0, 4, u32::MAX), None);
+        assert_eq!(next_chunk(feeding, StepOutput::AllLogits, false, 0, 4, u32::MAX), None);
         // A sampling program feeds where there is no other.
-        let chunk = next_chunk(&programs()[3..4], StepOutput::Nothing, 0, 4, u32::MAX);
+        let chunk = next_chunk(&programs()[3..4], StepOutput::Nothing, false, 0, 4, u32::MAX);
         assert_eq!(chunk, Some(Chunk { program: 0, n_rows: 1 }));
     }
 }

@@ -39,8 +39,9 @@ pub fn with_steps(
             dispatch.alternatives.clear();
         }
         let is_like = |own: &Program| {
-            (own.rows, own.logits, own.samples, own.batch, own.from_tokens)
-                == (program.rows, program.logits, program.samples, program.batch, program.from_tokens)
+            !own.images
+                && (own.rows, own.logits, own.samples, own.batch, own.from_tokens)
+                    == (program.rows, program.logits, program.samples, program.batch, program.from_tokens)
         };
         // A target without such a program runs no step of that many rows.
         let Some(index) = merged.programs.iter().position(is_like) else { continue };

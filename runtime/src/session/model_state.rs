@@ -137,7 +137,8 @@ impl Shared {
     /// [`RunError::UnknownToken`] or [`RunError::ContextFull`].
     pub fn check_tokens(&self, len_tokens: u32, tokens: &[u32]) -> Result<(), RunError> {
         let vocab_size = self.model().vocab_size;
-        if let Some(&token) = tokens.iter().find(|&&token| token >= vocab_size) {
+        let is_unknown = |token: u32| token >= vocab_size && self.decided.images.of_token(token).is_none();
+        if let Some(&token) = tokens.iter().find(|&&token| is_unknown(token)) {
             return Err(RunError::UnknownToken { token, vocab_size });
         }
         let needed_tokens = u64::from(len_tokens) + tokens.len() as u64;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use unicorn_artifact::kv_segment::{KvPages, KvStep, pages_of};
+use unicorn_artifact::step::image_of;
 use unicorn_artifact::{KvGroupPlan, KvSegment};
 
 use crate::error::RunError;
@@ -11,6 +12,7 @@ use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
+use crate::step::images::{Image, Images};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 
@@ -26,6 +28,8 @@ pub struct Sequence {
     samples: u32,
     /// Seconds that the device spent in its steps since they were last taken.
     gpu_seconds: f64,
+    /// Images whose rows are among its tokens, and perhaps others.
+    images: Vec<Image>,
 }
 
 /// The engine that a sequence's tables are valid for.
@@ -57,7 +61,7 @@ impl Sequence {
     /// An empty sequence. Appending up to `context_tokens` allocates nothing.
     pub fn new(slot: u32, tables: Vec<BlockTable>, context_tokens: u32) -> Sequence {
         let journal = Journal::new(context_tokens);
-        Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0 }
+        Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0, images: Vec::new() }
     }
 
     /// The slot of the model that the sequence occupies, below [`crate::Model::slots`].
@@ -108,6 +112,23 @@ impl Sequence {
             _ => self.drop_cache(),
         }
         self.journal.truncate(len_tokens);
+        if len_tokens == 0 {
+            self.images.clear();
+        }
+    }
+
+    /// Keeps the images whose rows are among `tokens`, which are about to be appended.
+    pub fn hold_images(&mut self, tokens: &[u32], images: &Images) {
+        for &token in tokens.iter().filter(|&&token| image_of(token).is_some()) {
+            if !self.images.iter().any(|image| image.has(token)) {
+                self.images.extend(images.of_token(token));
+            }
+        }
+    }
+
+    /// Whether it has, or had, rows of images.
+    pub fn has_images(&self) -> bool {
+        !self.images.is_empty()
     }
 
     /// Begins with the first tokens of `donor`, at most `len_tokens`, and holds their pages as well: whole pages, which neither writes
@@ -125,6 +146,7 @@ impl Sequence {
         self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
         engine.adopt(self.slot, &mut self.tables, &donor.tables, len_tokens);
         self.journal.adopt(&donor.journal, len_tokens);
+        self.images.clone_from(&donor.images);
     }
 
     /// The steps that appended its tokens from `from` on, and of each KV group the pages of a segment of these tokens and where they are.
@@ -203,6 +225,7 @@ impl Sequence {
         let mut ended = Sequence::new(self.slot, tables, context_tokens);
         std::mem::swap(&mut ended.tables, &mut self.tables);
         std::mem::swap(&mut ended.journal, &mut self.journal);
+        std::mem::swap(&mut ended.images, &mut self.images);
         for (table, pool) in ended.tables.iter_mut().zip(cache.pools.lock().iter_mut()) {
             table.end(pool);
         }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use unicorn_artifact::KvSegment;
 use unicorn_artifact::kv_segment::KvStep;
+use unicorn_artifact::step::image_of;
 
 use crate::error::RunError;
 use crate::memory::kv_pages::BlockTable;
-use crate::program::chunks::{Chunk, StepOutput, next_chunk};
+use crate::program::chunks::{Chunk, ProgramShape, StepOutput, next_chunk};
 use crate::session::kv_store::KvStore;
 use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
@@ -20,6 +21,7 @@ use crate::session::stream::StreamRow;
 use crate::session::tokens::{SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
+use crate::step::images::without_cut;
 use crate::step::sampling::{Sampled, Sampling};
 use crate::step::stop::Stop;
 use crate::vk::Failure;
@@ -371,7 +373,8 @@ impl Session {
 
     /// Whether it has so many tokens that were not offered to a store that these are worth a segment.
     pub(crate) fn is_worth_keeping(&self) -> bool {
-        self.len_tokens() >= self.offered_tokens + MIN_SEGMENT_TOKENS
+        // Numbers of images hold for this run of the model alone.
+        self.len_tokens() >= self.offered_tokens + MIN_SEGMENT_TOKENS && !self.sequence.has_images()
     }
 
     /// Offers what it has computed since the last time to `store`, which writes it. Waits for steps of others.
@@ -493,6 +496,7 @@ impl Session {
     ) -> Result<(), RunError> {
         let Session { shared, sequence, chunk_limit, cancel, on_feed, .. } = self;
         shared.check_tokens(sequence.len_tokens(), tokens)?;
+        sequence.hold_images(tokens, &shared.decided.images);
         // LongRoPE's frequencies depend on the final length of the sequence. Tokens that were fed while it was shorter keep their
         // keys, as in every implementation with a cache.
         let rope_variant = shared.model().rope_variant(sequence.len_tokens() + tokens.len() as u32);
@@ -510,7 +514,7 @@ impl Session {
             let position = sequence.len_tokens();
             let (n_rows, what) = persist(shared, &mut [&mut *sequence], None, |engine, sequences| {
                 let sequence = &mut *sequences[0];
-                let chunk = next_chunk(&engine.programs.shapes, output, position, rest.len() as u32, *chunk_limit)
+                let chunk = chunk_of(&engine.programs.shapes, output, position, rest, *chunk_limit)
                     .ok_or(RunError::NoProgram { wanted: output.name() })?;
                 let now = &rest[..chunk.n_rows as usize];
                 sequence.run(engine, chunk.program, now, rope_variant, sampling, cancel.as_ref())?;
@@ -526,6 +530,30 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The next step for `rest` after `position` tokens: one with whole images, where an image is near, or one of text before it.
+fn chunk_of(
+    shapes: &[ProgramShape],
+    output: StepOutput,
+    position: u32,
+    rest: &[u32],
+    limit: u32,
+) -> Option<Chunk> {
+    let first_image = rest.iter().position(|&token| image_of(token).is_some());
+    let most_rows = shapes.iter().filter(|shape| shape.images).map(|shape| shape.rows).max().unwrap_or(0);
+    let (n_tokens, limit) = match first_image {
+        None => (rest.len(), limit),
+        Some(first) if first >= limit.min(most_rows) as usize => (first, limit),
+        Some(_) => {
+            let n_tokens = without_cut(rest, limit.min(most_rows) as usize);
+            (n_tokens, n_tokens as u32)
+        }
+    };
+    // Only the last step of a feed samples.
+    let output = if output == StepOutput::Token && n_tokens < rest.len() { StepOutput::Nothing } else { output };
+    let images = rest[..n_tokens].iter().any(|&token| image_of(token).is_some());
+    next_chunk(shapes, output, images, position, n_tokens as u32, limit)
 }
 
 impl Drop for Session {

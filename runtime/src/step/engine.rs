@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use unicorn_artifact::LogitsRows;
 use unicorn_artifact::step::{HISTORY_AT, KEPT_SAMPLES, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
-use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT};
+use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, image_of};
 
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
@@ -13,14 +14,17 @@ use crate::memory::buffers::{HostViews, KvBuffers};
 use crate::memory::kv_copy;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::npu::NpuDevice;
+use crate::program::chunks::ProgramShape;
 use crate::program::profile::StepProfile;
 use crate::program::programs::{NpuStop, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
 use crate::step::cancel::CancelToken;
+use crate::step::images::Images;
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::steps_in_flight::{SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
 use crate::vk::Failure;
+use crate::vk::buffer::Mapping;
 use crate::vk::command_list::CommandList;
 use crate::vk::pipeline::Pipeline;
 use crate::vk::submission::SubmissionQueue;
@@ -52,6 +56,10 @@ pub struct Engine {
     pub table_stride: u32,
     /// Sequences longer than this take LongRoPE's long frequencies.
     pub long_rope_above: u32,
+    /// Images of all sequences, which hold those that they have rows of.
+    pub images: Arc<Images>,
+    /// f32 elements between rows of images where a step reads them.
+    pub image_row_stride: usize,
 }
 
 /// Consecutive tokens that a step appends to one sequence.
@@ -345,6 +353,7 @@ impl Engine {
             n_samplers: step.samplers.len() as u32,
             ..StepHeader::default()
         };
+        self.write_image_rows(step)?;
         let view = &mut self.views.step;
         view.write_words(0, &header.to_words());
         let mut at = ROWS_AT;
@@ -365,6 +374,50 @@ impl Engine {
         }
         view.flush()
     }
+}
+
+impl Engine {
+    /// Writes the step's rows of images to their places in the input buffer.
+    fn write_image_rows(&mut self, step: &Step<'_>) -> Result<(), Failure> {
+        if !self.programs.shapes[step.program].images {
+            return Ok(());
+        }
+        let view = self.views.input.as_mut().expect("a model with such programs takes images");
+        for (at, &token) in step.rows.iter().flat_map(|rows| rows.tokens).enumerate() {
+            if let Some((_, row)) = image_of(token) {
+                let image = self.images.of_token(token).expect("a sequence holds its images");
+                write_floats(view, at * self.image_row_stride, image.row(row));
+            }
+        }
+        view.flush()
+    }
+
+    /// Makes rows of the patches of an image, `patches`, in rows of the stride that the artifact names. Nothing is in flight. Returns the
+    /// rows, `width` elements each.
+    ///
+    /// # Errors
+    /// When the device fails, or there is no such program.
+    pub fn run_image(&mut self, patches: &[f32], n_rows: u32, width: u32) -> Result<Vec<f32>, Stop> {
+        let is_it = |shape: &ProgramShape| shape.logits == LogitsRows::Image;
+        let program = self.programs.shapes.iter().position(is_it);
+        let program = program.ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
+        let view = self.views.input.as_mut().expect("a model with such programs takes images");
+        write_floats(view, 0, patches);
+        view.flush()?;
+        self.views.step.write_words(0, &StepHeader { n_rows, ..StepHeader::default() }.to_words());
+        self.views.step.flush()?;
+        self.begin(program, 0)?;
+        self.end(0)?;
+        let mut rows = Vec::new();
+        self.read_logits(program, 0..n_rows as usize, width, &mut rows)?;
+        Ok(rows)
+    }
+}
+
+/// Writes f32 elements from element `at` on.
+fn write_floats(view: &mut Mapping, at: usize, elements: &[f32]) {
+    let (words, _) = view.bytes_mut()[4 * at..].as_chunks_mut::<4>();
+    words.iter_mut().zip(elements).for_each(|(word, element)| *word = element.to_le_bytes());
 }
 
 /// Passes a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them.

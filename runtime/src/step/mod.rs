@@ -4,6 +4,7 @@ pub mod calibration;
 pub mod cancel;
 pub mod engine;
 pub mod host_sampling;
+pub mod images;
 pub mod sampling;
 pub mod steps_in_flight;
 pub mod stop;

@@ -1,6 +1,6 @@
 //! How a token is sampled from logits, as a caller sets it and as the step buffer stores it.
 
-use unicorn_artifact::step::{MAX_HISTORY, Sampler};
+use unicorn_artifact::step::{MAX_HISTORY, Sampler, image_of};
 
 use crate::error::RunError;
 
@@ -92,7 +92,10 @@ impl Sampling {
 
     /// The sampler's input for the sample of that number after `tokens`. `feeds`: the sampled token is the next step's.
     pub(crate) fn input<'s>(&self, number: u32, feeds: bool, tokens: &'s [u32]) -> SamplerInput<'s> {
-        let history = &tokens[tokens.len().saturating_sub(self.history_tokens())..];
+        let recent = &tokens[tokens.len().saturating_sub(self.history_tokens())..];
+        // What is behind the last image: its rows are no tokens.
+        let begin = recent.iter().rposition(|&token| image_of(token).is_some()).map_or(0, |last| last + 1);
+        let history = &recent[begin..];
         let sampler = Sampler {
             temperature: self.temperature,
             top_k: self.top_k,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use unicorn_artifact::hash::hash_parts;
-use unicorn_artifact::{Pipeline, Program, TargetKernels};
+use unicorn_artifact::{LogitsRows, Pipeline, Program, TargetKernels};
 
 use crate::vk::pipeline_cache::DeviceIdentity;
 
@@ -75,9 +75,10 @@ pub fn apply(target: &TargetKernels, key: [u8; 32], tuning: Option<&Tuning>) -> 
     }
 }
 
-/// The shapes of the target's steps, small ones first.
+/// The shapes of the target's steps, small ones first. What makes rows of images is no step of tokens.
 pub fn shapes(target: &TargetKernels) -> Vec<StepShape> {
-    let mut shapes: Vec<StepShape> = target.programs.iter().map(StepShape::of).collect();
+    let steps = target.programs.iter().filter(|program| program.logits != LogitsRows::Image);
+    let mut shapes: Vec<StepShape> = steps.map(StepShape::of).collect();
     shapes.sort();
     shapes.dedup();
     shapes
@@ -112,7 +113,10 @@ pub(super) fn choose(target: &TargetKernels, choices: &BTreeMap<StepShape, Choic
 
 /// Programs with the same input and result as `program`, the compiler's choice first.
 pub(super) fn same_as(target: &TargetKernels, program: &Program) -> Vec<usize> {
-    let kind = |program: &Program| (program.rows, program.logits, program.samples, program.batch, program.from_tokens);
+    let kind = |program: &Program| {
+        let &Program { rows, logits, samples, batch, images, from_tokens, .. } = program;
+        (rows, logits, samples, batch, images, from_tokens)
+    };
     let programs = target.programs.iter().enumerate();
     programs.filter(|(_, other)| kind(other) == kind(program)).map(|(index, _)| index).collect()
 }
@@ -169,7 +173,7 @@ pub(super) fn assemble(target: &TargetKernels, programs: &[(usize, &BTreeMap<u32
 
 #[cfg(test)]
 mod tests {
-    use unicorn_artifact::{Alternative, Dispatch, LogitsRows, Order, TargetMatch};
+    use unicorn_artifact::{Alternative, Dispatch, Order, TargetMatch};
 
     use super::*;
     use crate::tune::candidates::{cached_tokens, candidates, variants};
@@ -200,6 +204,7 @@ mod tests {
             logits: LogitsRows::One,
             samples: true,
             batch: true,
+            images: false,
             from_tokens: 0,
             dispatches,
         };

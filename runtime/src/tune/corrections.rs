@@ -173,6 +173,7 @@ mod tests {
             logits: LogitsRows::All,
             samples: false,
             batch: false,
+            images: false,
             from_tokens: 0,
             dispatches: vec![Dispatch {
                 pipeline,

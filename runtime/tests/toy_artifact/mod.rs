@@ -256,7 +256,7 @@ fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
         let samplers = if logits == LogitsRows::One { 1 } else { rows };
         dispatches.push(dispatch(6, samplers, true, bindings));
     }
-    Program { rows, logits, samples, batch, from_tokens: 0, dispatches }
+    Program { rows, logits, samples, batch, images: false, from_tokens: 0, dispatches }
 }
 
 fn plan() -> Plan {

@@ -266,7 +266,7 @@ fn of_binding(binding: &mut Binding, n_groups: usize, n_layers: usize, n_slices:
         BufferRef::Keys { group, layer } | BufferRef::Values { group, layer } => {
             parts.extend([Part::Index(group, n_groups), Part::Index(layer, n_layers)]);
         }
-        BufferRef::Arena | BufferRef::Step | BufferRef::Logits | BufferRef::Output => {}
+        BufferRef::Arena | BufferRef::Step | BufferRef::Logits | BufferRef::Output | BufferRef::Input => {}
     }
     parts
 }

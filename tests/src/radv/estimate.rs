@@ -121,19 +121,23 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
     match spec {
         KernelSpec::MatMul(spec) => {
             let rows = if spec.row_from_step { 1 } else { rows };
-            let rows = rows * spec.experts.map_or(1, |experts| experts.chosen as u64);
+            let rows = rows * spec.experts.map_or(spec.rows_per_token, |experts| experts.chosen) as u64;
             (0, 2 * rows * (spec.layout.rows * spec.layout.cols) as u64)
         }
         KernelSpec::DotGemm(DotGemmSpec { product, .. })
         | KernelSpec::FloatGemm(FloatGemmSpec { product, .. })
         | KernelSpec::Gemm(GemmSpec { product, .. })
         | KernelSpec::RegisterGemm(RegisterGemmSpec { product, .. }) => {
-            let rows = rows * product.experts.map_or(1, |experts| experts.chosen as u64);
+            let rows = rows * product.experts.map_or(product.rows_per_token, |experts| experts.chosen) as u64;
             (0, 2 * rows * (product.layout.rows * product.layout.cols) as u64)
         }
         KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::DecodeAttention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
+        KernelSpec::ImageAttention(spec) => {
+            let patches = rows * spec.rows_per_token as u64;
+            (0, 4 * patches * patches * (spec.n_heads * spec.head_dim) as u64)
+        }
         KernelSpec::DeltaRule(spec) => {
             // Read and written.
             let words = (spec.state.heads * spec.state.head_words()) as u64;
@@ -142,6 +146,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         KernelSpec::Embed(_)
         | KernelSpec::ShortConv(_)
         | KernelSpec::GatedNorm(_)
+        | KernelSpec::LayerNorm(_)
+        | KernelSpec::ImagePool(_)
         | KernelSpec::Norm(_)
         | KernelSpec::Quantize(_)
         | KernelSpec::NpuInput(_)

@@ -49,6 +49,7 @@ pub(super) const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma3ForConditionalGeneration",
     model_type: "gemma3",
     text_models: &[&GEMMA3_TEXT],
+    vision: true,
     ..GEMMA3_TEXT
 };
 

@@ -40,6 +40,7 @@ use crate::session::session::Session;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
 use crate::step::host_sampling::{HostSampler, HostSampling};
+use crate::step::images::without_cut;
 use crate::step::sampling::Sampling;
 
 /// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls
@@ -383,7 +384,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
         let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
-        let n_tokens = rest.len().min(max_tokens);
+        let n_tokens = without_cut(rest, max_tokens);
         let fed = match n_tokens < rest.len() {
             _ if receiver.reads_hidden_rows() => {
                 session.feed_with_hidden_rows(rest, n_tokens, &mut |_, row| receiver.hidden_row(row)).map(|()| None)

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use unicorn_artifact::step::image_of;
+
 use crate::error::RunError;
 use crate::session::speculation::draft_length::{Acceptance, StepTimes};
 use crate::session::speculation::drafter::{Draft, Drafter};
@@ -155,6 +157,9 @@ impl Speculator {
             self.draft = if most < least { Draft::default() } else { self.drafter.draft(tokens, newest, most) };
             self.draft_time = begun.elapsed();
             let Draft { tokens: proposed, class } = &mut self.draft;
+            // Text that is found again may go on with an image, which no step samples.
+            let text = proposed.iter().position(|&token| image_of(token).is_some()).unwrap_or(proposed.len());
+            proposed.truncate(text);
             let depth = match only_class {
                 None => depth(*class, proposed.len().min(most)),
                 Some(_) if proposed.len() < least => 0,

@@ -57,7 +57,7 @@ pub fn verify(
     let most_rows = alike.count() as u32;
     let n_rows = persist(shared, &mut [&mut *sequence], None, |engine, sequences| {
         let sequence = &mut *sequences[0];
-        let chunk = next_chunk(&engine.programs.shapes, StepOutput::AllLogits, position, most_rows, u32::MAX)
+        let chunk = next_chunk(&engine.programs.shapes, StepOutput::AllLogits, false, position, most_rows, u32::MAX)
             .ok_or(RunError::NoProgram { wanted: StepOutput::AllLogits.name() })?;
         let now = &rows[..chunk.n_rows as usize];
         sequence.run(engine, chunk.program, now, rope_variant, &Sampling::default(), cancel)?;

@@ -259,6 +259,7 @@ impl ProgramRow {
                 LogitsRows::One => "one",
                 LogitsRows::All => "all",
                 LogitsRows::Hidden => "hidden rows",
+                LogitsRows::Image => "rows of an image",
             },
             samples: program.samples,
             from_tokens: program.from_tokens,

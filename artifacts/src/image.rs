@@ -1,0 +1,81 @@
+//! The image section: how the pixels of an image become the numbers that its program reads, and what stands for an image in a text.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ParseError;
+use crate::step::{MAX_IMAGE_ROWS, MAX_ROWS};
+
+/// The image section. An image is scaled to a square, cut into square patches, and becomes rows of the model's stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ImageSection {
+    /// Rows that an image becomes, which attend to each other in both directions and are computed in one step.
+    pub rows: u32,
+    /// Pixels of a side of the image.
+    pub image_size: u32,
+    /// Pixels of a side of a patch.
+    pub patch_size: u32,
+    /// f32 elements between patches, each of which is its pixels in rows from the top, channel by channel; patches are in rows as well.
+    pub patch_stride: u32,
+    /// f32 elements between rows of images where a step reads them.
+    pub row_stride: u32,
+    /// What is subtracted from each channel, which is 0 to 1: red, green and blue.
+    pub mean: [f32; 3],
+    /// What each channel is then divided by.
+    pub deviation: [f32; 3],
+    /// The token before an image's rows.
+    pub begin_token: u32,
+    /// The token that stands for a row of an image where a text is written as tokens.
+    pub row_token: u32,
+    /// The token behind an image's rows.
+    pub end_token: u32,
+}
+
+/// Largest sizes of an image, its patches and rows, in pixels and elements.
+const MAX_IMAGE_SIZE: u32 = 1 << 12;
+const MAX_STRIDE: u32 = 1 << 20;
+/// Most bytes that the host writes for a step.
+const MAX_INPUT_BYTES: u64 = 128 << 20;
+
+impl ImageSection {
+    /// Patches of an image.
+    pub fn patches(&self) -> u32 {
+        let across = self.image_size / self.patch_size.max(1);
+        across * across
+    }
+
+    /// Elements of a patch.
+    pub fn patch_width(&self) -> u32 {
+        3 * self.patch_size * self.patch_size
+    }
+
+    /// Bytes of the buffer through which the host passes the patches of an image, or rows of images to a step.
+    pub fn input_bytes(&self) -> u64 {
+        let patches = u64::from(self.patches()) * u64::from(self.patch_stride);
+        4 * patches.max(MAX_ROWS as u64 * u64::from(self.row_stride))
+    }
+
+    pub(crate) fn check(&self, hidden_size: u32, vocab_size: u32) -> Result<(), ParseError> {
+        for (what, value, least, most) in [
+            ("rows of an image", self.rows, 1, MAX_IMAGE_ROWS as u32),
+            ("size of an image", self.image_size, 1, MAX_IMAGE_SIZE),
+            ("size of a patch", self.patch_size, 1, self.image_size.min(1 << 8)),
+            ("elements between patches", self.patch_stride, self.patch_width(), MAX_STRIDE),
+            ("elements between rows of images", self.row_stride, hidden_size, MAX_STRIDE),
+            ("token of an image", self.begin_token.max(self.row_token).max(self.end_token), 0, vocab_size - 1),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(ParseError::invalid(what, format!("{least} to {most}"), value));
+            }
+        }
+        let bytes = self.input_bytes();
+        if bytes > MAX_INPUT_BYTES {
+            return Err(ParseError::invalid("bytes of an image's patches", format!("at most {MAX_INPUT_BYTES}"), bytes));
+        }
+        let divides = |number: &f32| number.is_finite() && *number != 0.0;
+        if !(self.mean.iter().all(|number| number.is_finite()) && self.deviation.iter().all(divides)) {
+            let found = format!("{:?} and {:?}", self.mean, self.deviation);
+            return Err(ParseError::invalid("mean and deviation of pixels", "finite numbers, which divide", found));
+        }
+        Ok(())
+    }
+}

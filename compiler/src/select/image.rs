@@ -1,0 +1,107 @@
+//! The kernels of a vision tower that no text model has.
+
+use unicorn_artifact::ImageSection;
+use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use unicorn_kernels::image_attention::ImageAttentionSpec;
+use unicorn_kernels::image_pool::ImagePoolSpec;
+use unicorn_kernels::layer_norm::LayerNormSpec;
+use unicorn_kernels::{KernelSpec, Number, Role};
+
+use super::{Operand, Selector, stride};
+use crate::fuse::{FusedNode, FusedOp};
+use crate::graph::ValueId;
+use crate::import::ModelConfig;
+
+/// Lanes of a layer norm's workgroup: every device has as many, and whole subgroups of them.
+const LAYER_NORM_LANES: usize = 128;
+
+/// How the host passes images to the programs of a model; `None`: it has no vision tower.
+pub(crate) fn image_section(config: &ModelConfig) -> Option<ImageSection> {
+    let vision = config.vision.as_ref()?;
+    Some(ImageSection {
+        rows: vision.image_rows as u32,
+        image_size: vision.image_size as u32,
+        patch_size: vision.patch_size as u32,
+        patch_stride: stride(vision.patch_width()) as u32,
+        row_stride: stride(config.hidden_size) as u32,
+        mean: vision.mean,
+        deviation: vision.deviation,
+        begin_token: vision.begin_token,
+        row_token: vision.row_token,
+        end_token: vision.end_token,
+    })
+}
+
+impl Selector<'_> {
+    /// Patches, copied from where the host wrote them.
+    pub(super) fn patches(&mut self, node: &FusedNode, out: ValueId) {
+        let stride = self.stride_of(out);
+        let spec = ElementwiseSpec {
+            op: ElementwiseOp::Copy,
+            width: self.graph.values[out.0].width,
+            input_stride: stride,
+            output_stride: stride,
+            rows_per_token: self.graph.values[out.0].rows_per_token,
+        };
+        let rows = self.rows_of(out);
+        self.push(node, KernelSpec::Elementwise(spec), rows, 0, |role| match role {
+            Role::Input => Operand::HostRows { len: rows * stride },
+            _ => Operand::Value(out),
+        });
+        self.quantize(node, out);
+    }
+
+    pub(super) fn layer_norm(&mut self, node: &FusedNode) {
+        let FusedOp::LayerNorm { input, weight_and_bias, eps, out } = node.op else {
+            unreachable!("called for layer norms")
+        };
+        let spec = LayerNormSpec {
+            width: self.graph.values[out.0].width,
+            stride: self.stride_of(out),
+            eps: Number::new(eps),
+            rows_per_token: self.graph.values[out.0].rows_per_token,
+            lanes: LAYER_NORM_LANES,
+            subgroup_size: self.target.subgroup_size,
+        };
+        let weights = Operand::Weight(self.weights.vector(weight_and_bias));
+        self.push(node, KernelSpec::LayerNorm(spec), self.rows_of(out), 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            Role::Bias => weights,
+            _ => Operand::Value(out),
+        });
+        self.quantize(node, out);
+    }
+
+    pub(super) fn image_attention(&mut self, node: &FusedNode) {
+        let FusedOp::ImageAttention { sources, n_heads, scale, out } = node.op else {
+            unreachable!("called for attention of images")
+        };
+        let spec = ImageAttentionSpec {
+            n_heads,
+            head_dim: self.graph.values[out.0].width / n_heads,
+            input_strides: sources.map(|(value, _)| self.stride_of(value)),
+            input_firsts: sources.map(|(_, first)| first),
+            output_stride: self.stride_of(out),
+            scale: Number::new(scale),
+            rows_per_token: self.graph.values[out.0].rows_per_token,
+        };
+        let [query, key, value] = sources.map(|(value, _)| Operand::Value(value));
+        self.push(node, KernelSpec::ImageAttention(spec), self.rows_of(out), 0, |role| match role {
+            Role::Input => query,
+            Role::Second => key,
+            Role::Third => value,
+            _ => Operand::Value(out),
+        });
+        self.quantize(node, out);
+    }
+
+    pub(super) fn image_pool(&mut self, node: &FusedNode) {
+        let FusedOp::ImagePool { input, across, side, out } = node.op else { unreachable!("called for pools") };
+        let spec =
+            ImagePoolSpec { width: self.graph.values[out.0].width, stride: self.stride_of(out), across, side };
+        self.push(node, KernelSpec::ImagePool(spec), self.rows_of(out), 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            _ => Operand::Value(out),
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! Rows of images, by the numbers under which sequences have them as tokens.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+
+use unicorn_artifact::step::{MAX_IMAGES, image_of, image_row};
+
+/// The rows that an image became. A sequence has them as tokens, see [`Image::tokens`], and a caller keeps it until what it feeds them to
+/// has them all.
+#[derive(Clone, Debug)]
+pub struct Image(Arc<ImageRows>);
+
+#[derive(Debug)]
+struct ImageRows {
+    number: u32,
+    hash: [u8; 32],
+    /// Elements of a row.
+    width: usize,
+    /// One row behind the other.
+    rows: Vec<f32>,
+}
+
+impl Image {
+    /// What stands for its rows in a sequence of this model, in order: numbers above those of all tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = u32> {
+        let number = self.0.number;
+        (0..self.0.rows.len() / self.0.width).map(move |row| image_row(number, row))
+    }
+
+    /// Row `row`, as many f32 as the model's stream has.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.0.rows[row * self.0.width..][..self.0.width]
+    }
+
+    /// Whether a token is one of its rows.
+    pub(crate) fn has(&self, token: u32) -> bool {
+        image_of(token).is_some_and(|(number, _)| number == self.0.number)
+    }
+}
+
+/// Images of one model. Those that were used last are kept: an image that comes again, as it does with each turn of a conversation, has
+/// the same tokens and is not computed again.
+#[derive(Default)]
+pub struct Images(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    next_number: u32,
+    by_number: HashMap<u32, Weak<ImageRows>>,
+    /// The one that was used longest ago first.
+    recent: VecDeque<Arc<ImageRows>>,
+}
+
+/// Images that are kept though nobody holds them: 256 rows of 2560 elements are 2.6 MB.
+const MAX_RECENT: usize = 32;
+
+impl Images {
+    /// The image of this hash, if it is still there.
+    pub fn find(&self, hash: &[u8; 32]) -> Option<Image> {
+        let mut known = self.lock();
+        let is_it = |image: &Arc<ImageRows>| image.hash == *hash;
+        let found = match known.recent.iter().position(is_it) {
+            Some(at) => known.recent.remove(at),
+            None => known.by_number.values().filter_map(Weak::upgrade).find(is_it),
+        }?;
+        known.keep(found.clone());
+        Some(Image(found))
+    }
+
+    /// Adds an image, whose `rows` are `width` elements each.
+    pub fn add(&self, hash: [u8; 32], width: usize, rows: Vec<f32>) -> Image {
+        let mut known = self.lock();
+        let number = known.next_number;
+        known.next_number = (number + 1) % MAX_IMAGES;
+        known.by_number.retain(|_, image| image.strong_count() > 0);
+        let image = Arc::new(ImageRows { number, hash, width, rows });
+        known.by_number.insert(number, Arc::downgrade(&image));
+        known.keep(image.clone());
+        Image(image)
+    }
+
+    /// The image of which a token is a row, if somebody holds it; `None` for tokens of the vocabulary as well.
+    pub fn of_token(&self, token: u32) -> Option<Image> {
+        let (number, row) = image_of(token)?;
+        let image = self.lock().by_number.get(&number)?.upgrade()?;
+        (row < image.rows.len() / image.width).then_some(Image(image))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn keep(&mut self, image: Arc<ImageRows>) {
+        self.recent.push_back(image);
+        if self.recent.len() > MAX_RECENT {
+            self.recent.pop_front();
+        }
+    }
+}
+
+/// The largest number of `tokens`, at most `n_tokens`, of which no step has only the first rows of an image; if the first image alone is
+/// longer, all of its rows.
+pub fn without_cut(tokens: &[u32], n_tokens: usize) -> usize {
+    let n_tokens = n_tokens.min(tokens.len());
+    let Some((image, row)) = tokens.get(n_tokens).and_then(|&token| image_of(token)) else { return n_tokens };
+    match n_tokens.saturating_sub(row) {
+        0 => tokens.iter().take_while(|&&token| image_of(token).is_some_and(|(number, _)| number == image)).count(),
+        begin => begin,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(images: &Images, hash: u8) -> Image {
+        images.add([hash; 32], 2, vec![f32::from(hash); 6])
+    }
+
+    #[test]
+    fn an_image_is_found_by_its_content_and_by_its_tokens() {
+        let images = Images::default();
+        let (one, other) = (image(&images, 1), image(&images, 2));
+        let tokens: Vec<u32> = one.tokens().chain(other.tokens()).collect();
+        assert_eq!(tokens.len(), 6);
+        assert!(tokens[..3].iter().all(|&token| one.has(token) && !other.has(token)));
+        assert_eq!(images.of_token(tokens[5]).expect("held").row(2), [2.0, 2.0]);
+        assert_eq!(images.find(&[1; 32]).expect("held").tokens().next(), Some(tokens[0]));
+        assert!(images.find(&[3; 32]).is_none() && images.of_token(7).is_none());
+        assert!(images.of_token(tokens[5] + 1).is_none(), "a row that it does not have");
+    }
+
+    #[test]
+    fn only_images_that_nobody_holds_are_forgotten() {
+        let images = Images::default();
+        let held = image(&images, 0);
+        let first = image(&images, 1).tokens().next().expect("a row");
+        (2..40).for_each(|hash| drop(image(&images, hash)));
+        assert!(images.find(&[1; 32]).is_none() && images.of_token(first).is_none());
+        assert!(images.find(&[0; 32]).is_some_and(|found| found.tokens().eq(held.tokens())));
+    }
+
+    #[test]
+    fn no_image_is_cut() {
+        let images = Images::default();
+        let (one, other) = (image(&images, 1), image(&images, 2));
+        let tokens: Vec<u32> = [5].into_iter().chain(one.tokens()).chain(other.tokens()).chain([6, 7]).collect();
+        let found: Vec<usize> = (1..=10).map(|n_tokens| without_cut(&tokens, n_tokens)).collect();
+        assert_eq!(found, [1, 1, 1, 4, 4, 4, 7, 8, 9, 9]);
+        assert_eq!([1, 2, 3].map(|n_tokens| without_cut(&tokens[1..], n_tokens)), [3, 3, 3]);
+        // The rest of an image whose first row is in the cache.
+        assert_eq!(without_cut(&tokens[2..], 1), 2);
+    }
+}
