@@ -22,6 +22,8 @@ pub struct ImageSection {
     pub mean: [f32; 3],
     /// What each channel is then divided by.
     pub deviation: [f32; 3],
+    /// Text between an image and the text before and behind it.
+    pub around: String,
     /// The token before an image's rows.
     pub begin_token: u32,
     /// The token that stands for a row of an image where a text is written as tokens.

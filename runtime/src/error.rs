@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 pub(crate) use unicorn_artifact::account::size;
 use unicorn_artifact::printable::printable;
+use unicorn_artifact::step::image_of;
 use unicorn_artifact::{ParseError, Tier};
 
 use crate::device::facts::Heap;

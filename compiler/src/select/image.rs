@@ -26,6 +26,8 @@ pub(crate) fn image_section(config: &ModelConfig) -> Option<ImageSection> {
         row_stride: stride(config.hidden_size) as u32,
         mean: vision.mean,
         deviation: vision.deviation,
+        // As Gemma 3's processor has it.
+        around: "\n\n".into(),
         begin_token: vision.begin_token,
         row_token: vision.row_token,
         end_token: vision.end_token,

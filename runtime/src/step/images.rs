@@ -10,6 +10,15 @@ use unicorn_artifact::step::{MAX_IMAGES, image_of, image_row};
 #[derive(Clone, Debug)]
 pub struct Image(Arc<ImageRows>);
 
+/// Whether both are the same one.
+impl PartialEq for Image {
+    fn eq(&self, other: &Image) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Image {}
+
 #[derive(Debug)]
 struct ImageRows {
     number: u32,

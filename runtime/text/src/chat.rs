@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use unicorn_runtime::{CancelToken, DraftCounts, FeedProgress, Model, Sampling, Session, Speculation};
+use unicorn_artifact::ImageSection;
+use unicorn_runtime::{CancelToken, DraftCounts, FeedProgress, Image, Model, Sampling, Session, Speculation};
 
 use crate::chat_template::{ChatTemplate, Message, TemplateArguments};
 use crate::context_window::{Window, first_kept};
 use crate::continuation::Continuation;
 use crate::error::TextError;
+use crate::images::{encode_with_images, without_marks};
 use crate::output::{EndReason, StopConditions};
 use crate::reply::ReplyFormat;
 use crate::sampling::default_sampling;
@@ -38,6 +40,8 @@ pub struct Chat {
     tokenizer: Tokenizer,
     template: ChatTemplate,
     stop_tokens: Vec<u32>,
+    /// `None`: the model takes no images.
+    image: Option<ImageSection>,
     options: ChatOptions,
     history: Vec<Message>,
     /// Index of the first message of `history` that is part of prompts.
@@ -106,6 +110,7 @@ impl Chat {
             tokenizer,
             template,
             stop_tokens: model.tokenizer_section().stop_ids.clone(),
+            image: model.image().cloned(),
             options,
             history: Vec::new(),
             first: 0,
@@ -122,7 +127,15 @@ impl Chat {
     /// # Errors
     /// When the template rejects the conversation, question and system message alone do not fit the context, or the device fails.
     pub fn ask(&mut self, question: &str) -> Result<Answer<'_>, TextError> {
-        let question = Message::new("user", question);
+        self.ask_about(question, Vec::new())
+    }
+
+    /// The same about images, which come before the question.
+    ///
+    /// # Errors
+    /// Errors of [`Chat::ask`], and [`TextError::Images`] where the model takes none.
+    pub fn ask_about(&mut self, question: &str, images: Vec<Image>) -> Result<Answer<'_>, TextError> {
+        let question = Message::new("user", without_marks(question)).with_images(images);
         let max_tokens = self.options.max_tokens.unwrap_or(u32::MAX);
         let window = Window::for_answer(self.context_tokens, max_tokens);
         let (prompt, first) = self.fit(window, self.first, Some(&question), "")?;
@@ -169,7 +182,10 @@ impl Chat {
             let messages: Vec<Message> = system.iter().chain(kept).cloned().collect();
             let text = self.template.render(&messages, &self.options.template_arguments)?;
             let format = self.template.reply_format(false).behind(&text);
-            Ok(Prompt { tokens: self.tokenizer.encode(&(text + begun))?, format })
+            let images: Vec<Image> = messages.iter().flat_map(|message| message.images.iter().cloned()).collect();
+            let encode = |piece: &str, _| self.tokenizer.encode(piece);
+            let tokens = encode_with_images(&(text + begun), &images, self.image.as_ref(), encode)?;
+            Ok(Prompt { tokens, format })
         };
         // Without all turns, only a question is left.
         let all_left_out = question.map(|_| end);

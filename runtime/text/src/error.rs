@@ -62,6 +62,18 @@ pub enum TextError {
         /// Longest text, in bytes.
         max_bytes: usize,
     },
+    /// Bytes are no picture, or one that cannot be decoded.
+    Picture {
+        /// What the decoder reported.
+        detail: String,
+    },
+    /// A conversation has another number of images than its text has places for them.
+    Images {
+        /// Images.
+        images: usize,
+        /// Places; `None`: the model takes no images.
+        places: Option<usize>,
+    },
     /// The thread that the chat template runs on could not be started.
     TemplateThread {
         /// What the system reported.
@@ -94,6 +106,17 @@ impl fmt::Display for TextError {
             TextError::Conversation { detail } => {
                 write!(f, "chat template does not accept this conversation: {detail}")
             }
+            TextError::Picture { detail } => {
+                write!(f, "not a picture that can be read (PNG, JPEG, WebP, GIF or BMP): {detail}")
+            }
+            TextError::Images { images, places: None } => {
+                write!(f, "the model takes text alone, and the conversation has {images} images: a vision model takes them")
+            }
+            TextError::Images { images, places: Some(places) } => write!(
+                f,
+                "the chat template has places for {places} images, and the conversation has {images}: a template without images of its \
+                 own writes each message once"
+            ),
             TextError::DroppedMessage { role, number } => write!(
                 f,
                 "chat template has no place for role {role:?}: message {number} would be missing from the prompt; expected \

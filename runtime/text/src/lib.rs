@@ -7,6 +7,7 @@
 //!                          └──────────── OutputText: where the text ends ───────────┘
 //! └──────────────────────────────── Continuation: of any prompt ──────────────────────────────┘
 //! └──────────────────────────────── Chat: of a conversation ──────────────────────────────────┘
+//! file ──► Picture ──► patches ──► Model::encode_image ──► Image, in the place of a mark in a message
 //! pieces of text ──► ReplyParser ──► reasoning, content, calls of tools
 //! ```
 //!
@@ -29,6 +30,9 @@ mod chat_template;
 
 mod reply;
 
+mod images;
+mod picture;
+
 mod sampling;
 mod token_sampler;
 
@@ -39,14 +43,16 @@ pub use serde_json;
 pub use unicorn_artifact;
 pub use unicorn_runtime;
 
-pub use unicorn_artifact::TokenizerSection;
+pub use unicorn_artifact::{ImageSection, TokenizerSection};
 
 pub use chat::{Answer, Chat, ChatOptions};
 pub use chat_template::{ChatTemplate, Message, TemplateArguments, today};
 pub use continuation::Continuation;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
+pub use images::{IMAGE_MARK, encode_with_images, without_marks};
 pub use output::{EndReason, OutputText, Piece, StopConditions};
+pub use picture::Picture;
 pub use reply::{Delta, ReasoningMarks, ReplyFormat, ReplyParser, ToolFormat};
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;

@@ -1,25 +1,37 @@
 //! One message of a conversation.
 
 use minijinja::Value;
+use unicorn_runtime::Image;
 
 use super::dictionary::{Dictionary, from_json};
+use crate::images::IMAGE_MARK;
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// `system`, `developer` (another name of `system`), `user`, `assistant`, or another role that the template has.
     pub role: String,
-    /// The text.
+    /// The text, with [`IMAGE_MARK`](crate::IMAGE_MARK) in the place of each image.
     pub content: String,
     /// Further fields of the message that a template may read: `tool_calls` of the assistant, as OpenAI's API has them but with
     /// arguments as an object; `tool_call_id` and `name` of a tool's result; `reasoning_content`.
     pub fields: serde_json::Map<String, serde_json::Value>,
+    /// Images in the content, in order.
+    pub images: Vec<Image>,
 }
 
 impl Message {
     /// A message of `role` with the text `content`.
     pub fn new(role: &str, content: impl Into<String>) -> Message {
-        Message { role: role.to_owned(), content: content.into(), fields: serde_json::Map::new() }
+        Message { role: role.to_owned(), content: content.into(), fields: serde_json::Map::new(), images: Vec::new() }
+    }
+
+    /// The same with these images before the text.
+    #[must_use]
+    pub fn with_images(mut self, images: Vec<Image>) -> Message {
+        self.content.insert_str(0, &IMAGE_MARK.to_string().repeat(images.len()));
+        self.images = images;
+        self
     }
 
     /// The assistant's calls of tools.
