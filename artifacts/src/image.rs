@@ -34,6 +34,7 @@ pub struct ImageSection {
 
 /// Largest sizes of an image, its patches and rows, in pixels and elements.
 const MAX_IMAGE_SIZE: u32 = 1 << 12;
+const MAX_PATCH_SIZE: u32 = 1 << 8;
 const MAX_STRIDE: u32 = 1 << 20;
 /// Most bytes that the host writes for a step.
 const MAX_INPUT_BYTES: u64 = 128 << 20;
@@ -52,26 +53,39 @@ impl ImageSection {
 
     /// Bytes of the buffer through which the host passes the patches of an image, or rows of images to a step.
     pub fn input_bytes(&self) -> u64 {
-        let patches = u64::from(self.patches()) * u64::from(self.patch_stride);
-        4 * patches.max(MAX_ROWS as u64 * u64::from(self.row_stride))
+        self.patches_bytes().max(4 * MAX_ROWS as u64 * u64::from(self.row_stride))
+    }
+
+    /// Bytes of the patches of an image.
+    pub(crate) fn patches_bytes(&self) -> u64 {
+        4 * u64::from(self.patches()) * u64::from(self.patch_stride)
     }
 
     pub(crate) fn check(&self, hidden_size: u32, vocab_size: u32) -> Result<(), ParseError> {
-        for (what, value, least, most) in [
+        let in_range = |(what, value, least, most): (&str, u32, u32, u32)| match (least..=most).contains(&value) {
+            true => Ok(()),
+            false => Err(ParseError::invalid(what, format!("{least} to {most}"), value)),
+        };
+        let sizes = [
             ("rows of an image", self.rows, 1, MAX_IMAGE_ROWS as u32),
             ("size of an image", self.image_size, 1, MAX_IMAGE_SIZE),
-            ("size of a patch", self.patch_size, 1, self.image_size.min(1 << 8)),
+            ("size of a patch", self.patch_size, 1, self.image_size.min(MAX_PATCH_SIZE)),
+        ];
+        sizes.into_iter().try_for_each(in_range)?;
+        let last_token = self.begin_token.max(self.row_token).max(self.end_token);
+        let others = [
             ("elements between patches", self.patch_stride, self.patch_width(), MAX_STRIDE),
             ("elements between rows of images", self.row_stride, hidden_size, MAX_STRIDE),
-            ("token of an image", self.begin_token.max(self.row_token).max(self.end_token), 0, vocab_size - 1),
-        ] {
-            if !(least..=most).contains(&value) {
-                return Err(ParseError::invalid(what, format!("{least} to {most}"), value));
-            }
-        }
+            ("token of an image", last_token, 0, vocab_size - 1),
+        ];
+        others.into_iter().try_for_each(in_range)?;
         let bytes = self.input_bytes();
         if bytes > MAX_INPUT_BYTES {
-            return Err(ParseError::invalid("bytes of an image's patches", format!("at most {MAX_INPUT_BYTES}"), bytes));
+            return Err(ParseError::invalid(
+                "bytes of an image's patches",
+                format!("at most {MAX_INPUT_BYTES}"),
+                bytes,
+            ));
         }
         let divides = |number: &f32| number.is_finite() && *number != 0.0;
         if !(self.mean.iter().all(|number| number.is_finite()) && self.deviation.iter().all(divides)) {

@@ -192,8 +192,7 @@ impl Program {
         let row_bytes = 4 * u64::from(self.rows);
         let bindings = || self.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
         let written = bindings().find(|binding| binding.writes && binding.buffer == BufferRef::Logits)?;
-        let is_whole =
-            self.gives_hidden_rows() && row_bytes > 0 && written.len_bytes.is_multiple_of(row_bytes);
+        let is_whole = self.gives_hidden_rows() && row_bytes > 0 && written.len_bytes.is_multiple_of(row_bytes);
         u32::try_from(written.len_bytes / row_bytes.max(1)).ok().filter(|&stride| is_whole && stride > 0)
     }
 }

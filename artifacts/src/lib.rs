@@ -64,12 +64,12 @@ pub use account::{Account, TierAccount};
 pub use budget::Budget;
 pub use device_class::DeviceClass;
 pub use error::ParseError;
+pub use image::ImageSection;
 pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,
     TargetMatch,
 };
 pub use kv_segment::KvSegment;
-pub use image::ImageSection;
 pub use license::LicenseSection;
 #[cfg(feature = "machines")]
 pub use machine::Machine;

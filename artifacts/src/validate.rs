@@ -77,9 +77,7 @@ pub(crate) fn validate(
         .filter(|program| program.gives_hidden_rows())
         .try_for_each(|program| validate_hidden(hidden_size, program))?;
     let programs = kernels.targets.iter().flat_map(|target| &target.programs);
-    programs
-        .filter(|program| program.is_of_images())
-        .try_for_each(|program| validate_of_images(image, program))?;
+    programs.filter(|program| program.is_of_images()).try_for_each(|program| validate_of_images(image, program))?;
     let steps = npu.iter().flat_map(|section| &section.steps);
     steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target, 0))
 }
@@ -254,16 +252,15 @@ fn validate_of_images(image: Option<&ImageSection>, program: &Program) -> Result
         equal("rows of a program that makes rows of images", image.rows, program.rows)?;
         let stride = program.hidden_stride().unwrap_or(0);
         equal("elements between rows of images", image.row_stride, stride)?;
+        let bindings = program.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
+        for read in bindings.filter(|binding| binding.buffer == BufferRef::Input) {
+            equal("bytes of an image's patches", image.patches_bytes(), read.len_bytes)?;
+        }
     }
     Ok(())
 }
 
-fn validate_binding(
-    plan: &Plan,
-    dispatch: &Dispatch,
-    binding: &Binding,
-    input_bytes: u64,
-) -> Result<(), ParseError> {
+fn validate_binding(plan: &Plan, dispatch: &Dispatch, binding: &Binding, input_bytes: u64) -> Result<(), ParseError> {
     let what = format!("binding of dispatch {}", dispatch.label);
     let whole = binding.offset_bytes == 0 && binding.len_bytes == 0;
     match binding.buffer {

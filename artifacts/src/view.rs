@@ -384,8 +384,7 @@ fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernel
         Ok::<_, S::Error>(lists)
     };
     let targets = kernels.targets.len();
-    let (hidden, image) =
-        (apart(SectionKind::HiddenPrograms, targets)?, apart(SectionKind::ImagePrograms, targets)?);
+    let (hidden, image) = (apart(SectionKind::HiddenPrograms, targets)?, apart(SectionKind::ImagePrograms, targets)?);
     kernels.join(ApartPrograms { hidden, image });
     Ok(kernels)
 }

@@ -60,7 +60,8 @@ pub(crate) fn programs(target: &Target, config: &ModelConfig, alternatives: bool
     let kinds = PROGRAMS.into_iter().filter(|kind| !kind.images || of_images.is_some()).chain(of_images);
     for kind in kinds {
         let decodes = kind.rows == 1 && kind.samples();
-        let long_context = target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < config.max_positions);
+        let long_context =
+            target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < config.max_positions);
         let long_context = long_context.map(|(from_tokens, target)| (ProgramKind { from_tokens, ..kind }, target));
         for (kind, target) in [(kind, target.clone())].into_iter().chain(long_context) {
             programs.push((kind, target.clone()));

@@ -32,7 +32,9 @@ impl PlannedDraft {
         stages: &mut Stages,
     ) -> Result<PlannedDraft> {
         stages.begin(Stage::Import, 1)?;
-        let checkpoint = import::open(Source::Model(path))?;
+        let mut checkpoint = import::open(Source::Model(path))?;
+        // It continues text; where there are images, the model is alone.
+        checkpoint.leave_out_vision();
         stages.end(1)?;
         check_vocabulary(path, &checkpoint, model)?;
         let context_tokens = planned_context(options.context_tokens, model.config.max_positions)?;

@@ -41,6 +41,8 @@ pub fn export(
     crate::outputs::check_export(model, folder)?;
     progress::check(progress.stage(Stage::Export, 1))?;
     let mut checkpoint = import::open_model(model)?;
+    // The folder is of the text model.
+    checkpoint.leave_out_vision();
     import::merge(&mut checkpoint, &options.adapters)?;
     let exported = write_folder(&checkpoint, artifact, options, folder, progress);
     progress.partial(None);

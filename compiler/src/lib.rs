@@ -210,6 +210,9 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     stages.begin(Stage::Import, 1)?;
     let mut checkpoint = import::open(source)?;
     import::merge(&mut checkpoint, &options.adapters)?;
+    if !options.vision {
+        checkpoint.leave_out_vision();
+    }
     stages.end(1)?;
 
     let draft = options.draft.as_deref();

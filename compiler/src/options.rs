@@ -33,6 +33,8 @@ pub struct CompileOptions {
     pub targets: Vec<Target>,
     /// Whether operations are merged into fewer kernels: yes. Otherwise one kernel for each plain operation, to check by.
     pub fuse: bool,
+    /// Whether a vision tower that the model has is compiled, too, so that it takes images: yes.
+    pub vision: bool,
     /// Number format of the KV cache: f16.
     pub kv: KvFormat,
     /// Whether the artifact holds other kernels for the same work, for `unicorn-run tune` to choose from: no. They are more than
@@ -59,6 +61,7 @@ impl Default for CompileOptions {
             policy: FormatPolicy { weights: WeightsOption::Int4, group: 32 },
             targets: target::defaults(),
             fuse: true,
+            vision: true,
             kv: KvFormat::F16,
             alternatives: false,
             emit: Vec::new(),

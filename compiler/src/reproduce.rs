@@ -22,6 +22,7 @@ use crate::options::CompileOptions;
 use crate::place::replace::replace;
 use crate::progress::{self, Progress, Stage};
 use crate::retarget::{compiled_for, options_of, recorded};
+use crate::select;
 use crate::weights::PackedWeight;
 use crate::{Design, Planned, Source, Stages, design, meta, pack, synthesize};
 
@@ -86,10 +87,17 @@ impl Artifact<'_> {
             None => Source::Synthetic(path),
         };
         let checkpoint = match from {
-            Some(model) => import::open_model(model)?,
+            Some(model) => {
+                let mut checkpoint = import::open_model(model)?;
+                if config.vision.is_none() {
+                    checkpoint.leave_out_vision();
+                }
+                checkpoint
+            }
             None => Checkpoint::without_weights(config.clone(), view.tokenizer.clone()),
         };
         self.same("model", &checkpoint.config, &config)?;
+        self.same("images", &select::image_section(&config), &view.image)?;
         let design = self.plan(&config, &options, stages)?;
         let planned = design.of(checkpoint, None);
         let npu = stages.npu_section(planned.npu.as_ref(), planned.npu_selection.as_ref(), &planned.placement)?;

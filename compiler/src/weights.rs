@@ -19,8 +19,8 @@ impl FormatPolicy {
         let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
         // MXFP4 loses nothing, although it is smaller than the requested format.
         let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
-        let is_finer = matrix.is_of_images()
-            || matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
+        let is_finer =
+            matrix.is_of_images() || matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
         match (self.weights, kept) {
             // Small, and nothing after it compensates for a wrong choice.
             _ if matrix.is_router => WeightFormat::F16,

@@ -100,8 +100,8 @@ pub use vk::crash;
 pub use unicorn_artifact;
 // Types that every caller uses.
 pub use unicorn_artifact::{
-    Account, Budget, ImageSection, LicenseSection, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels, TargetMatch, Tier,
-    TierAccount, TokenizerSection,
+    Account, Budget, ImageSection, LicenseSection, Meta, ModelMeta, ParseError, Pipeline, Plan, TargetKernels,
+    TargetMatch, Tier, TierAccount, TokenizerSection,
 };
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{

@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use unicorn_artifact::hash::hash;
-use unicorn_artifact::{ImageSection, LicenseSection, LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection};
+use unicorn_artifact::{
+    ImageSection, LicenseSection, LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection,
+};
 
 use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::choice::{choose_device, choose_target};
@@ -235,9 +237,8 @@ impl Model {
             padded[..width].copy_from_slice(patch);
         }
         let hidden_size = self.meta().model.hidden_size;
-        let rows = persist(&self.shared, &mut [], None, |engine, _| {
-            engine.run_image(&padded, section.rows, hidden_size)
-        })?;
+        let rows =
+            persist(&self.shared, &mut [], None, |engine, _| engine.run_image(&padded, section.rows, hidden_size))?;
         Ok(images.add(content, hidden_size as usize, rows))
     }
 

@@ -307,7 +307,15 @@ impl Launch {
             alternatives: Vec::new(),
         });
         let samples = logits == LogitsRows::One;
-        let programs = vec![Program { rows: rows as u32, logits, samples, batch: false, images: false, from_tokens: 0, dispatches }];
+        let programs = vec![Program {
+            rows: rows as u32,
+            logits,
+            samples,
+            batch: false,
+            images: false,
+            from_tokens: 0,
+            dispatches,
+        }];
         let target = TargetKernels {
             name: self.target.name.into(),
             modules: ModuleSet::pack([&modules[..]]).expect("memory for zstd"),

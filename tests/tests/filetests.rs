@@ -125,6 +125,7 @@ fn product(format: WeightFormat) -> Product {
         output_stride: 128,
         output_first: 0,
         bias: true,
+        rows_per_token: 1,
         act_mul: Some(Activation::GeluTanh),
         experts: None,
     }
@@ -160,6 +161,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 output,
                 softcap: window.map(|_| Number::new(50.0)),
                 sinks: window.is_some(),
+                image_rows: if window.is_some() { 16 } else { 0 },
                 tile,
                 subgroup_size: target.subgroup_size,
             };

@@ -7,7 +7,8 @@ impl Fuser<'_> {
     /// q, k and v of one input with their biases, and the attention that reads them.
     pub(super) fn image_attention(&mut self, index: usize) -> bool {
         let Some(first) = self.linear_tail(index) else { return false };
-        let Some((node, &Op::ImageAttention { query, key, value, n_heads, scale, out })) = self.sole_consumer(first.value)
+        let Some((node, &Op::ImageAttention { query, key, value, n_heads, scale, out })) =
+            self.sole_consumer(first.value)
         else {
             return false;
         };

@@ -15,17 +15,16 @@ impl Builder<'_> {
     pub(super) fn image_rows(&mut self, vision: &VisionConfig) -> ValueId {
         let (hidden, inner) = (vision.hidden_size, vision.intermediate_size);
         let patches_per_row = vision.patches_per_row();
-        let patches = self
-            .push_rows("image.patches", vision.patch_width(), patches_per_row, |out| Op::Patches { out });
+        let patches = self.push_rows("image.patches", vision.patch_width(), patches_per_row, |out| Op::Patches { out });
         let embedded = self.image_linear(patches, "embeddings.patch_embedding", hidden);
         let bias = plain("embeddings.position_embedding.weight");
-        let mut stream = self
-            .push_rows("image.stream", hidden, patches_per_row, |out| Op::RowBias { input: embedded, bias, out });
+        let mut stream =
+            self.push_rows("image.stream", hidden, patches_per_row, |out| Op::RowBias { input: embedded, bias, out });
         for layer in 0..vision.layers {
             let name = |part: &str| format!("encoder.layers.{layer}.{part}");
             let normed = self.layer_norm(stream, &name("layer_norm1"), vision);
-            let [query, key, value] =
-                ["q_proj", "k_proj", "v_proj"].map(|part| self.image_linear(normed, &name(&format!("self_attn.{part}")), hidden));
+            let [query, key, value] = ["q_proj", "k_proj", "v_proj"]
+                .map(|part| self.image_linear(normed, &name(&format!("self_attn.{part}")), hidden));
             let scale = ((hidden / vision.heads) as f32).powf(-0.5);
             let n_heads = vision.heads;
             let mixed = self.push_rows("image.mixed", hidden, patches_per_row, |out| Op::ImageAttention {
@@ -37,14 +36,16 @@ impl Builder<'_> {
                 out,
             });
             let right = self.image_linear(mixed, &name("self_attn.out_proj"), hidden);
-            stream = self.push_rows("image.stream", hidden, patches_per_row, |out| Op::Add { left: stream, right, out });
+            stream =
+                self.push_rows("image.stream", hidden, patches_per_row, |out| Op::Add { left: stream, right, out });
             let normed = self.layer_norm(stream, &name("layer_norm2"), vision);
             let input = self.image_linear(normed, &name("mlp.fc1"), inner);
             let activation = Activation::GeluTanh;
             let active =
                 self.push_rows("image.active", inner, patches_per_row, |out| Op::Activate { input, activation, out });
             let right = self.image_linear(active, &name("mlp.fc2"), hidden);
-            stream = self.push_rows("image.stream", hidden, patches_per_row, |out| Op::Add { left: stream, right, out });
+            stream =
+                self.push_rows("image.stream", hidden, patches_per_row, |out| Op::Add { left: stream, right, out });
         }
         let input = self.layer_norm(stream, "post_layernorm", vision);
         let (across, side) = (vision.rows_across(), vision.pooled_side());

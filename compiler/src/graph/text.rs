@@ -97,11 +97,9 @@ impl Op {
             Op::ActMul { activation, up_column: 0, .. } => format!(" {activation:?}"),
             Op::ActMul { activation, up_column, .. } => format!(" {activation:?} up_column={up_column}"),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),
-            Op::CacheWrite { .. }
-            | Op::Add { .. }
-            | Op::ExpertSum { .. }
-            | Op::Gate { .. }
-            | Op::Patches { .. } => String::new(),
+            Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } | Op::Patches { .. } => {
+                String::new()
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use super::packed_fp4::PackedFp4;
 use super::packed_int4::PackedInt4;
 use super::source_bytes::{SourceBytes, SourcePart, hash_named};
 use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs, tiled};
+use super::vision_config::VisionConfig;
 
 /// One model, opened but not read: tensors stay in the memory map until a row is requested.
 pub struct Checkpoint {
@@ -55,6 +56,22 @@ impl Checkpoint {
             adapters: Vec::new(),
             source_bytes: 0,
         }
+    }
+
+    /// Leaves out what makes rows of images: what is left takes text alone.
+    pub(crate) fn leave_out_vision(&mut self) {
+        if self.config.vision.take().is_none() {
+            return;
+        }
+        let (of_images, others) = std::mem::take(&mut self.tensors)
+            .into_iter()
+            .partition(|(name, _): &(String, Tensor)| VisionConfig::has(name));
+        self.tensors = others;
+        let of_images: BTreeMap<String, Tensor> = of_images;
+        let bytes = of_images.values().map(Tensor::source_bytes).sum::<u64>();
+        self.skipped.tensors += of_images.len();
+        self.skipped.bytes += bytes;
+        self.source_bytes -= bytes;
     }
 
     /// BLAKE3 over config, weights and tokenizer files in a fixed order of names, then over those of merged adapters. Reads all of them.

@@ -5,9 +5,9 @@ mod experts;
 mod gemma4;
 mod latent;
 mod lfm2;
-mod vision;
 #[cfg(test)]
 mod tests;
+mod vision;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -99,8 +99,7 @@ impl Selector<'_> {
 
     pub(super) fn image_pool(&mut self, node: &FusedNode) {
         let FusedOp::ImagePool { input, across, side, out } = node.op else { unreachable!("called for pools") };
-        let spec =
-            ImagePoolSpec { width: self.graph.values[out.0].width, stride: self.stride_of(out), across, side };
+        let spec = ImagePoolSpec { width: self.graph.values[out.0].width, stride: self.stride_of(out), across, side };
         self.push(node, KernelSpec::ImagePool(spec), self.rows_of(out), 0, |role| match role {
             Role::Input => Operand::Value(input),
             _ => Operand::Value(out),

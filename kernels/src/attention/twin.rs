@@ -39,9 +39,8 @@ pub fn twin(spec: &AttentionSpec, inputs: &AttentionInputs, output: &mut [u32]) 
             let query = &inputs.queries[row * inputs.query_stride + head * dim..][..dim];
             for (split, part) in parts.iter().enumerate() {
                 let newest = (split == 0 && spec.split.newest_apart).then_some(position);
-                let seen = |token: &usize| {
-                    *token <= last && spec.split.window.is_none_or(|window| token + window > position)
-                };
+                let seen =
+                    |token: &usize| *token <= last && spec.split.window.is_none_or(|window| token + window > position);
                 let tokens: Vec<usize> = part.clone().filter(seen).chain(newest).collect();
                 let (sums, largest, total) = weighted_sum(spec, inputs, query, head / spec.gqa, &tokens);
                 if spec.split.is_partial() {

@@ -86,6 +86,8 @@ pub(crate) struct RequestHandler {
 const MIN_LONGEST_TOKEN_BYTES: usize = 12;
 /// Bytes of a request's body in addition to its prompt.
 const PARAMETERS_BYTES: usize = 1 << 20;
+/// The same where it may have pictures in base64.
+const PICTURES_BYTES: usize = 64 << 20;
 
 impl RequestHandler {
     pub(crate) fn new(
@@ -113,13 +115,13 @@ impl RequestHandler {
             name: &model_name,
             since: seconds_since_1970(),
             template: template.as_ref().map(ChatTemplate::source).unwrap_or_default(),
-            capabilities: &capabilities(template.as_ref()),
+            capabilities: &capabilities(template.as_ref(), model.image().is_some()),
             sampling: &options.sampling,
         };
         let ollama = Arc::new(Description::new(model, &served));
         Ok(RequestHandler {
             admission: Admission::new(
-                max_text_bytes + PARAMETERS_BYTES,
+                max_text_bytes + PARAMETERS_BYTES + model.image().map_or(0, |_| PICTURES_BYTES),
                 options.timeout,
                 queue_places,
                 options.tokenizing.clone(),
@@ -132,6 +134,7 @@ impl RequestHandler {
                 vocab_size: meta.vocab_size,
                 context_tokens,
                 max_text_bytes,
+                images: model.image().map(|_| model.clone()),
             },
             embeddings: options.embeddings,
             reranking: options.reranking,
@@ -240,6 +243,7 @@ impl RequestHandler {
             let job = Job {
                 choice,
                 prompt: prompt.tokens.clone(),
+                images: prompt.images.clone(),
                 sampler: ReplySampler::new(&sampling, request.further_sampling.clone(), constraint.clone())
                     .map(Box::new),
                 sampling,
@@ -435,7 +439,9 @@ impl RequestHandler {
     pub(crate) fn rendered(&self, fields: Map<String, Value>) -> Result<String, ApiError> {
         let request = Request::from_fields(Endpoint::ChatCompletions, fields, &self.sampling)?;
         match request.prompts.as_slice() {
-            [Prompt::Chat(messages)] => Ok(self.encoder.render(messages, &request, &self.arguments(&request))?.text),
+            [Prompt::Chat { messages, .. }] => {
+                Ok(self.encoder.render(messages, &request, &self.arguments(&request))?.text)
+            }
             _ => Err(ApiError::parameter("messages", "expected a conversation")),
         }
     }
@@ -524,7 +530,7 @@ impl RequestHandler {
             "model_alias": self.model_name,
             "model_path": self.model_path,
             "is_sleeping": false,
-            "modalities": {"vision": false, "audio": false},
+            "modalities": {"vision": self.encoder.images.is_some(), "audio": false},
             "chat_template": self.encoder.template.as_ref().map(ChatTemplate::source).unwrap_or_default(),
             "bos_token": token(&self.bos_token),
             "eos_token": token(&self.eos_token),
@@ -575,12 +581,12 @@ impl Awaited {
 }
 
 /// What a model with this template can do, by Ollama's names.
-fn capabilities(template: Option<&ChatTemplate>) -> Vec<&'static str> {
+fn capabilities(template: Option<&ChatTemplate>, sees: bool) -> Vec<&'static str> {
     let thinks = template.is_some_and(|template| {
         let format = template.reply_format(false);
         format.thinks.is_some() || format.harmony
     });
-    let all = [("completion", true), ("tools", template.is_some()), ("thinking", thinks)];
+    let all = [("completion", true), ("vision", sees), ("tools", template.is_some()), ("thinking", thinks)];
     all.into_iter().filter(|one| one.1).map(|one| one.0).collect()
 }
 

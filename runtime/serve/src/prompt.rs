@@ -1,6 +1,11 @@
 //! Prompts to token ids that fit the context, for texts of any length.
 
-use unicorn_text::{ChatTemplate, Message, ReplyFormat, TemplateArguments, TextError, Tokenizer};
+use std::fmt::Display;
+
+use unicorn_text::encode_with_images;
+use unicorn_text::unicorn_artifact::step::image_of;
+use unicorn_text::unicorn_runtime::{Image, Model};
+use unicorn_text::{ChatTemplate, Message, Picture, ReplyFormat, TemplateArguments, TextError, Tokenizer};
 
 use crate::admission::ClientGone;
 use crate::api::error::ApiError;
@@ -21,11 +26,15 @@ pub(crate) struct PromptEncoder {
     pub(crate) context_tokens: u32,
     /// Length of the text that a context of the longest token holds.
     pub(crate) max_text_bytes: usize,
+    /// The model, if it takes images.
+    pub(crate) images: Option<Model>,
 }
 
 /// A prompt as the model gets it.
 pub(crate) struct EncodedPrompt {
     pub(crate) tokens: Vec<u32>,
+    /// Images among the tokens, which are held until the request ends.
+    pub(crate) images: Vec<Image>,
     /// How the reply is to be read.
     pub(crate) format: ReplyFormat,
     /// The end of the prompt that is a part of the reply: the beginning of a call that has to be made.
@@ -39,6 +48,8 @@ pub(crate) struct Rendered {
     beginning: String,
 }
 
+/// Most images of a conversation.
+const MAX_PICTURES: usize = 64;
 /// Prose has about four bytes a token. A text with more than these for each token of the context is counted piece by piece before it
 /// is tokenized as a whole, which takes about a hundred bytes of memory for each byte of text.
 const LIKELY_BYTES_PER_TOKEN: usize = 8;
@@ -58,17 +69,25 @@ impl PromptEncoder {
         arguments: &TemplateArguments,
         client: &ClientGone,
     ) -> Result<EncodedPrompt, ApiError> {
-        let plain = |tokens| EncodedPrompt { tokens, format: ReplyFormat::default(), beginning: String::new() };
+        let plain = |tokens| EncodedPrompt {
+            tokens,
+            images: Vec::new(),
+            format: ReplyFormat::default(),
+            beginning: String::new(),
+        };
         let (name, encoded) = match prompt {
-            Prompt::Chat(messages) => {
+            Prompt::Chat { messages, pictures } => {
                 let rendered = self.render(messages, request, arguments)?;
                 self.check_length("messages", &rendered.text, client)?;
-                let tokens = match self.adds_special {
-                    true => self.tokenizer.encode_prompt(&rendered.text),
-                    false => self.tokenizer.encode(&rendered.text),
+                let images = self.images(pictures, client)?;
+                let section = self.images.as_ref().and_then(Model::image);
+                let encode = |piece: &str, is_first: bool| match is_first && self.adds_special {
+                    true => self.tokenizer.encode_prompt(piece),
+                    false => self.tokenizer.encode(piece),
                 };
-                let tokens = tokens.map_err(rejected)?;
-                ("messages", EncodedPrompt { tokens, format: rendered.format, beginning: rendered.beginning })
+                let tokens = encode_with_images(&rendered.text, &images, section, encode).map_err(rejected)?;
+                let Rendered { format, beginning, .. } = rendered;
+                ("messages", EncodedPrompt { tokens, images, format, beginning })
             }
             prompt => ("prompt", plain(self.plain_tokens(prompt, true, client)?)),
         };
@@ -105,8 +124,28 @@ impl PromptEncoder {
                 }
                 Ok(tokens)
             }
-            Prompt::Chat(_) => Err(ApiError::parameter("prompt", "expected text or token ids, found a conversation")),
+            Prompt::Chat { .. } => {
+                Err(ApiError::parameter("prompt", "expected text or token ids, found a conversation"))
+            }
         }
+    }
+
+    /// Pictures as the model has them in a text. Blocks for a step of each that is new.
+    fn images(&self, pictures: &[Vec<u8>], client: &ClientGone) -> Result<Vec<Image>, ApiError> {
+        let of_messages = |error: &dyn Display| ApiError::parameter("messages", error);
+        if pictures.len() > MAX_PICTURES {
+            return Err(of_messages(&format!("expected at most {MAX_PICTURES} images, found {}", pictures.len())));
+        }
+        let one = |file: &Vec<u8>| {
+            let (model, section) =
+                self.images.as_ref().and_then(|model| Some((model, model.image()?))).ok_or_else(|| {
+                    of_messages(&"this model takes text alone, found an image: a model with a vision tower takes them")
+                })?;
+            client.check()?;
+            let picture = Picture::decode(file).map_err(|error| of_messages(&error))?;
+            model.encode_image(&picture.patches(section)).map_err(|error| ApiError::failed(error.to_string()))
+        };
+        pictures.iter().map(one).collect()
     }
 
     fn check_tokens(&self, name: &str, tokens: &[u32]) -> Result<(), ApiError> {
@@ -116,7 +155,9 @@ impl PromptEncoder {
                 n_tokens => self.too_long(name, &n_tokens.to_string(), n_tokens),
             });
         }
-        if let Some(unknown) = tokens.iter().find(|&&token| token >= self.vocab_size) {
+        // Rows of images are in conversations alone, where no client writes numbers.
+        let is_unknown = |token: u32| token >= self.vocab_size && (name != "messages" || image_of(token).is_none());
+        if let Some(unknown) = tokens.iter().find(|&&token| is_unknown(token)) {
             let found =
                 format!("expected token ids below {}, the size of the vocabulary, found {unknown}", self.vocab_size);
             return Err(ApiError::parameter(name, found));
@@ -253,6 +294,7 @@ mod tests {
             vocab_size: 4,
             context_tokens,
             max_text_bytes,
+            images: None,
         }
     }
 

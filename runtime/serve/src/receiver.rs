@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use unicorn_text::unicorn_runtime::Image;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
 
 use crate::choice::Choice;
@@ -10,7 +11,11 @@ use crate::reading::Reader;
 /// The receiver of a sequence.
 pub(crate) enum Receiver {
     /// A choice of a request that generates text.
-    Text(Box<Choice>),
+    Text {
+        choice: Box<Choice>,
+        /// Held until the request ends: the prompt has rows of them.
+        _images: Vec<Image>,
+    },
     /// A prompt that nothing is to follow.
     Reading(Box<Reader>),
 }
@@ -18,14 +23,14 @@ pub(crate) enum Receiver {
 impl Receiver {
     fn inner(&mut self) -> &mut dyn TokenReceiver {
         match self {
-            Receiver::Text(choice) => &mut **choice,
+            Receiver::Text { choice, .. } => &mut **choice,
             Receiver::Reading(reader) => &mut **reader,
         }
     }
 
     fn as_inner(&self) -> &dyn TokenReceiver {
         match self {
-            Receiver::Text(choice) => &**choice,
+            Receiver::Text { choice, .. } => &**choice,
             Receiver::Reading(reader) => &**reader,
         }
     }

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedSender;
 use unicorn_structure::ReplySampler;
 use unicorn_text::OutputText;
-use unicorn_text::unicorn_runtime::Sampling;
 use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
+use unicorn_text::unicorn_runtime::{Image, Sampling};
 
 use crate::activity::Activity;
 use crate::admission::QueuePlace;
@@ -32,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) choice: u32,
     /// The prompt, which fits the context.
     pub(crate) prompt: Vec<u32>,
+    /// Images of which it has rows.
+    pub(crate) images: Vec<Image>,
     pub(crate) sampling: Sampling,
     pub(crate) output: OutputText,
     /// `None`: the device samples.
@@ -103,7 +105,7 @@ fn reading(job: ReadJob) -> Request<Receiver> {
 }
 
 fn request(job: Job) -> Request<Receiver> {
-    let Job { choice, prompt, sampling, output, sampler, events, metrics, place } = job;
-    let receiver = Choice::new(choice, prompt.len() as u32, events, output, sampler, metrics, place);
-    Request { prompt, sampling, receiver: Receiver::Text(Box::new(receiver)) }
+    let Job { choice, prompt, images, sampling, output, sampler, events, metrics, place } = job;
+    let choice = Choice::new(choice, prompt.len() as u32, events, output, sampler, metrics, place);
+    Request { prompt, sampling, receiver: Receiver::Text { choice: Box::new(choice), _images: images } }
 }

@@ -10,8 +10,8 @@ use unicorn_artifact::fit::Draft;
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
-    ArtifactView, ImageSection, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, ReadError, SlicePlan,
-    TargetKernels, TokenizerSection,
+    ArtifactView, ImageSection, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan,
+    ReadError, SlicePlan, TargetKernels, TokenizerSection,
 };
 
 use crate::device::facts::DeviceFeatures;

@@ -143,7 +143,14 @@ mod tests {
     const LONG: u32 = 1000;
 
     fn programs() -> Vec<ProgramShape> {
-        let of = |rows, logits, samples| ProgramShape { rows, logits, samples, batch: samples, images: false, from_tokens: 0 };
+        let of = |rows, logits, samples| ProgramShape {
+            rows,
+            logits,
+            samples,
+            batch: samples,
+            images: false,
+            from_tokens: 0,
+        };
         let feeding = [8, 64, 512].map(|rows| of(rows, LogitsRows::None, false));
         let one = of(1, LogitsRows::One, true);
         let long = ProgramShape { from_tokens: LONG, ..one };
@@ -187,7 +194,8 @@ mod tests {
     fn long_contexts_take_the_program_for_them() {
         let decode = |cached| batch_program(&programs(), 1, cached).map(|index| programs()[index].from_tokens);
         assert_eq!([0, LONG - 1, LONG, 2 * LONG].map(decode), [Some(0), Some(0), Some(LONG), Some(LONG)]);
-        let last = |cached| next_chunk(&programs(), StepOutput::Token, false, cached, 1, u32::MAX).map(|chunk| chunk.program);
+        let last =
+            |cached| next_chunk(&programs(), StepOutput::Token, false, cached, 1, u32::MAX).map(|chunk| chunk.program);
         assert_eq!([LONG - 1, LONG].map(last), [Some(3), Some(4)]);
         assert_eq!(batch_program(&programs(), 2, LONG).map(|index| programs()[index].rows), Some(2));
     }

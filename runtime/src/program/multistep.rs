@@ -47,7 +47,14 @@ mod tests {
     }
 
     fn steps_within(max_seconds: f64, cached: u32, steps_left: u32, step_seconds: Option<f64>) -> u32 {
-        let short = ProgramShape { rows: 1, logits: LogitsRows::One, samples: true, batch: true, images: false, from_tokens: 0 };
+        let short = ProgramShape {
+            rows: 1,
+            logits: LogitsRows::One,
+            samples: true,
+            batch: true,
+            images: false,
+            from_tokens: 0,
+        };
         let programs = [short, ProgramShape { from_tokens: LONG, ..short }];
         steps_of_submission(&programs, cached, steps_left, step_seconds, max_seconds)
     }

@@ -533,13 +533,7 @@ impl Session {
 }
 
 /// The next step for `rest` after `position` tokens: one with whole images, where an image is near, or one of text before it.
-fn chunk_of(
-    shapes: &[ProgramShape],
-    output: StepOutput,
-    position: u32,
-    rest: &[u32],
-    limit: u32,
-) -> Option<Chunk> {
+fn chunk_of(shapes: &[ProgramShape], output: StepOutput, position: u32, rest: &[u32], limit: u32) -> Option<Chunk> {
     let first_image = rest.iter().position(|&token| image_of(token).is_some());
     let most_rows = shapes.iter().filter(|shape| shape.images).map(|shape| shape.rows).max().unwrap_or(0);
     let (n_tokens, limit) = match first_image {

@@ -133,7 +133,8 @@ impl Tracer<'_> {
         for (&slot, tables) in slots.iter().zip(tables.iter_mut()) {
             let mut at = 0;
             while at < position {
-                let chunk = next_chunk(&engine.programs.shapes, StepOutput::Nothing, false, at, position - at, u32::MAX);
+                let chunk =
+                    next_chunk(&engine.programs.shapes, StepOutput::Nothing, false, at, position - at, u32::MAX);
                 let chunk = chunk.ok_or(RunError::NoTokens)?;
                 engine.advance(slot, at..at + chunk.n_rows, tables)?;
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];

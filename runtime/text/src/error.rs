@@ -110,7 +110,10 @@ impl fmt::Display for TextError {
                 write!(f, "not a picture that can be read (PNG, JPEG, WebP, GIF or BMP): {detail}")
             }
             TextError::Images { images, places: None } => {
-                write!(f, "the model takes text alone, and the conversation has {images} images: a vision model takes them")
+                write!(
+                    f,
+                    "the model takes text alone, and the conversation has {images} images: a vision model takes them"
+                )
             }
             TextError::Images { images, places: Some(places) } => write!(
                 f,

@@ -52,7 +52,8 @@ impl Picture {
     /// # Errors
     /// [`TextError::Picture`] for a picture without pixels, or with another number of them.
     pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Result<Picture, TextError> {
-        if pixels.is_empty() || width.checked_mul(height).and_then(|all| all.checked_mul(CHANNELS)) != Some(pixels.len())
+        if pixels.is_empty()
+            || width.checked_mul(height).and_then(|all| all.checked_mul(CHANNELS)) != Some(pixels.len())
         {
             let detail = format!("{width} × {height} pixels in {} bytes", pixels.len());
             return Err(TextError::Picture { detail });
@@ -69,9 +70,8 @@ impl Picture {
         let mut patches = Vec::with_capacity(across * across * CHANNELS * side * side);
         for (top, left) in (0..across).flat_map(|down| (0..across).map(move |right| (down * side, right * side))) {
             for channel in 0..CHANNELS {
-                let normalized = |byte: u8| {
-                    (f32::from(byte) / 255.0 - section.mean[channel]) / section.deviation[channel]
-                };
+                let normalized =
+                    |byte: u8| (f32::from(byte) / 255.0 - section.mean[channel]) / section.deviation[channel];
                 for row in scaled.pixels.chunks_exact(CHANNELS * size).skip(top).take(side) {
                     let pixels = row.chunks_exact(CHANNELS).skip(left).take(side);
                     patches.extend(pixels.map(|pixel| normalized(pixel[channel])));

@@ -155,6 +155,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         prologue: None,
         softcap: flash.softcap,
         sinks: flash.sinks,
+        image_rows: flash.image_rows,
         output_stride: flash.output_stride,
         output: flash.output,
         subgroup_size: flash.subgroup_size,

@@ -319,6 +319,7 @@ impl Case {
             prologue: folded.then(|| heads.clone()),
             softcap: choices.softcap.then(|| Number::new(2.0)),
             sinks: choices.sinks,
+            image_rows: 0,
             output_stride: q_width,
             output: output.unwrap_or(ActivationFormat::F32),
             subgroup_size: target.subgroup_size,
@@ -384,6 +385,7 @@ impl Case {
             output,
             softcap,
             sinks,
+            image_rows: 0,
             tile,
             subgroup_size,
         }
@@ -401,7 +403,13 @@ impl Case {
         for pair in model.chunks_exact_mut(2) {
             pair.copy_from_slice(&half::f16::from_f32(rng.random_range(-1f32..1.0)).to_le_bytes());
         }
-        let embed = EmbedSpec { layout, first_token: 0, output_stride: heads.input_stride, scale: Number::new(1.5) };
+        let embed = EmbedSpec {
+            layout,
+            first_token: 0,
+            output_stride: heads.input_stride,
+            scale: Number::new(1.5),
+            images: false,
+        };
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
 
@@ -483,7 +491,7 @@ impl Case {
 
         let all: Vec<u32> = before.iter().chain(&tokens).copied().collect();
         let mut inputs = vec![0.0; all.len() * heads.input_stride];
-        embed::twin(&embed, &model, &all, &mut inputs);
+        embed::twin(&embed, &model, &all, &[], &mut inputs);
         let block_table: Vec<u32> = (0..all.len().div_ceil(cache.page_tokens) as u32).rev().collect();
         let mut keys = vec![0; block_table.len() * cache.page_bytes() / 4];
         let mut values = keys.clone();
@@ -506,6 +514,7 @@ impl Case {
             keys: &keys,
             values: &values,
             positions: &positions[self.n_before..],
+            last_seen: &positions[self.n_before..],
             block_table: &block_table,
             sinks: &sinks,
         };

@@ -290,6 +290,7 @@ fn gemms_of_experts() {
             output_stride: rows.next_multiple_of(32),
             output_first: 0,
             bias: eights % 2 == 0,
+            rows_per_token: 1,
             act_mul: activation,
             experts: Some(ExpertsSpec {
                 chosen,

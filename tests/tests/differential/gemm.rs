@@ -83,6 +83,7 @@ fn large_product() -> Product {
         output_stride: 1024,
         output_first: 0,
         bias: false,
+        rows_per_token: 1,
         act_mul: None,
         experts: None,
     }
@@ -101,6 +102,7 @@ fn products(format: WeightFormat, cols: std::ops::Range<usize>) -> impl Strategy
             output_stride: (rows + output_first).next_multiple_of(32),
             output_first,
             bias,
+            rows_per_token: 1,
             act_mul,
             experts: None,
         }

@@ -7,6 +7,7 @@ mod cases;
 mod counter_sync;
 mod experts;
 mod gemm;
+mod image;
 mod matmul;
 mod norm;
 mod npu;
@@ -262,7 +263,7 @@ fn embed_of_every_format() {
             let target = &targets[target];
             let layout = WeightLayout { format, rows, cols };
             let output_stride = layout.cols.next_multiple_of(32);
-            let spec = EmbedSpec { layout, first_token: 7, output_stride, scale: Number::new(3.5) };
+            let spec = EmbedSpec { layout, first_token: 7, output_stride, scale: Number::new(3.5), images: false };
             let weights = packed(rng, &layout);
             // Tokens before, inside and behind this part of the table.
             let tokens: Vec<u32> = (0..6).map(|_| rng.random_range(0..layout.rows as u32 + 20)).chain([0, 7]).collect();
@@ -271,7 +272,7 @@ fn embed_of_every_format() {
             let mut one = launch(target, KernelSpec::Embed(spec.clone()), operands, tokens.len());
             one.tokens = tokens.clone();
             let mut expected = vec![POISON; words];
-            embed::twin(&spec, &weights, &tokens, &mut expected);
+            embed::twin(&spec, &weights, &tokens, &[], &mut expected);
             assert_same(&format!("{spec:?}"), &floats(&one.run()[&0]), &expected, TOLERANCE);
         });
     }
@@ -281,9 +282,12 @@ fn embed_of_every_format() {
 fn elementwise_operations() {
     let target = &targets()[0];
     let ops = [
+        ElementwiseOp::Copy,
         ElementwiseOp::Add,
         ElementwiseOp::Bias,
+        ElementwiseOp::RowBias,
         ElementwiseOp::Scale,
+        ElementwiseOp::Activate(Activation::GeluTanh),
         ElementwiseOp::ActMul(Activation::Silu),
         ElementwiseOp::ActMul(Activation::GeluTanh),
         ElementwiseOp::ActMul(Activation::ClampedSwiGlu),
@@ -301,6 +305,7 @@ fn elementwise_operations() {
             input[input_stride] = -300.0;
             let second_stride = match op {
                 ElementwiseOp::ActMulPart { second_stride, .. } => second_stride,
+                ElementwiseOp::RowBias => width,
                 _ => input_stride,
             };
             let second = normals(rng, n_rows * second_stride);

@@ -21,6 +21,7 @@ pub fn plain_matmul(target: &Target, layout: WeightLayout) -> MatMulSpec {
         clears: 0,
         softcap: None,
         experts: None,
+        rows_per_token: 1,
         row_from_step: false,
         tile: MatMulTile {
             tokens_per_lane: 1,

@@ -66,6 +66,9 @@ pub struct Args {
     /// Only print where every byte would be placed; reads no weights, and writes nothing unless -o is given.
     #[arg(long, conflicts_with = "export_dequantized")]
     pub plan_only: bool,
+    /// Leave out a vision tower: the model then takes text alone, and is smaller.
+    #[arg(long)]
+    pub no_vision: bool,
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     pub no_fuse: bool,

@@ -21,7 +21,8 @@ pub(super) fn vision(root: &Fields, family: &FamilyDefaults) -> Result<Option<Vi
     if let Some(channels) = tower.size("num_channels", limits::HIDDEN_SIZE)?.filter(|channels| *channels != CHANNELS) {
         return Err(tower.error("num_channels", &format!("is {channels}, expected {CHANNELS}")));
     }
-    let size = |name: &str, max: usize, default: usize| Ok::<_, CompileError>(tower.size(name, max)?.unwrap_or(default));
+    let size =
+        |name: &str, max: usize, default: usize| Ok::<_, CompileError>(tower.size(name, max)?.unwrap_or(default));
     // transformers 5 has the names that end in `id`.
     let token = |names: [&str; 2], default: u32| {
         let found = names.iter().find(|name| root.has(name));

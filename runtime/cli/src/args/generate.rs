@@ -23,6 +23,9 @@ pub struct RunArgs {
     /// File that holds the prompt
     #[arg(short, long)]
     pub file: Option<PathBuf>,
+    /// Picture that the prompt, or the first message of a chat, is about; repeat it for several
+    #[arg(long = "image", value_name = "FILE")]
+    pub images: Vec<PathBuf>,
     /// Continue the prompt as it is, without the model's chat template; read it from standard input even on a terminal
     #[arg(long)]
     pub raw: bool,

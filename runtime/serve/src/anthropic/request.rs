@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::api::error::ApiError;
 use crate::api::fields::{Fields, unexpected};
 
-const BLOCKS: &str = "a text, or a list of blocks of type text, tool_use, tool_result or thinking";
+const BLOCKS: &str = "a text, or a list of blocks of type text, image in base64, tool_use, tool_result or thinking";
 /// Claude Code begins its system prompt with a line that differs in each request; left in, no prompt would go on from the cache.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
@@ -85,10 +85,11 @@ fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
         messages.push(json!({"role": role, "content": content}));
         return Some(());
     }
-    let (mut said, mut reasoning, mut calls) = (Vec::new(), String::new(), Vec::new());
+    let (mut said, mut images, mut reasoning, mut calls) = (Vec::new(), Vec::new(), String::new(), Vec::new());
     for block in content.as_array()? {
         match block.get("type")?.as_str()? {
             "text" => said.push(block.get("text")?.as_str()?),
+            "image" => images.push(image(block.get("source")?)?),
             "thinking" => reasoning += block.get("thinking")?.as_str()?,
             "redacted_thinking" => {}
             "tool_use" => {
@@ -102,10 +103,19 @@ fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
             _ => return None,
         }
     }
-    if said.is_empty() && calls.is_empty() && messages.last().is_some_and(|last| last["role"] == "tool") {
+    if said.is_empty()
+        && images.is_empty()
+        && calls.is_empty()
+        && messages.last().is_some_and(|last| last["role"] == "tool")
+    {
         return Some(());
     }
-    let mut message = json!({"role": role, "content": said.join("\n\n")});
+    let text = said.join("\n\n");
+    let content: Value = match images.is_empty() {
+        true => text.into(),
+        false => images.into_iter().chain([json!({"type": "text", "text": text})]).collect(),
+    };
+    let mut message = json!({"role": role, "content": content});
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
@@ -114,6 +124,13 @@ fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
     }
     messages.push(message);
     Some(())
+}
+
+/// The image of a source in base64, by OpenAI's names.
+fn image(source: &Value) -> Option<Value> {
+    let (kind, data) = (source.get("media_type")?.as_str()?, source.get("data")?.as_str()?);
+    let is_inside = source.get("type").is_some_and(|kind| kind == "base64");
+    is_inside.then(|| json!({"type": "image_url", "image_url": {"url": format!("data:{kind};base64,{data}")}}))
 }
 
 #[cfg(test)]
@@ -158,9 +175,18 @@ mod tests {
     }
 
     #[test]
+    fn images_come_before_the_text() {
+        let source = json!({"type": "base64", "media_type": "image/png", "data": "QUI="});
+        let content = json!([{"type": "text", "text": "a"}, {"type": "image", "source": source}]);
+        let read = chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap();
+        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}});
+        assert_eq!(read["messages"][0]["content"], json!([image, {"type": "text", "text": "a"}]));
+    }
+
+    #[test]
     fn what_is_no_message_is_refused() {
         assert!(chat(json!({})).unwrap_err().starts_with("messages: expected"));
-        let image = json!([{"type": "image", "source": {}}]);
+        let image = json!([{"type": "image", "source": {"type": "url", "url": "http://a"}}]);
         for turn in
             [json!("a"), json!({"role": "user"}), json!({"role": "user", "content": image}), json!({"content": "a"})]
         {

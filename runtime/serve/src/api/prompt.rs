@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde_json::{Map, Value};
-use unicorn_text::Message;
+use serde_json::{Map, Value, json};
+use unicorn_text::{IMAGE_MARK, Message, without_marks};
 
 use super::error::ApiError;
 use super::fields::unexpected;
@@ -13,7 +15,12 @@ use super::fields::unexpected;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A conversation, for the chat template.
-    Chat(Vec<Message>),
+    Chat {
+        /// Its messages, with [`IMAGE_MARK`] in the place of each picture.
+        messages: Vec<Message>,
+        /// Files of pictures, in the order of their marks; not decoded yet.
+        pictures: Vec<Vec<u8>>,
+    },
     /// Plain text.
     Text(String),
     /// Token ids, not checked yet.
@@ -59,23 +66,64 @@ fn part(part: &Value) -> Option<Prompt> {
     }
 }
 
-/// The messages of a conversation, at least one.
-pub(super) fn messages(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
+/// The messages of a conversation, at least one, and files of the pictures in it.
+pub(super) fn messages(messages: Vec<Value>) -> Result<(Vec<Message>, Vec<Vec<u8>>), ApiError> {
     if messages.is_empty() {
         return Err(ApiError::parameter("messages", "expected at least one message, found none"));
     }
     // Name of each call that was made, by its id.
     let mut called = HashMap::new();
+    let mut pictures = Vec::new();
     let numbered = messages.into_iter().enumerate();
-    numbered
-        .map(|(index, value)| {
-            message(&value, &mut called).ok_or_else(|| unexpected(&format!("messages[{index}]"), MESSAGE, &value))
-        })
-        .collect()
+    let messages = numbered.map(|(index, value)| {
+        let name = format!("messages[{index}]");
+        let value = with_marks(value, &name, &mut pictures)?;
+        message(&value, &mut called).ok_or_else(|| unexpected(&name, MESSAGE, &value))
+    });
+    Ok((messages.collect::<Result<_, _>>()?, pictures))
 }
 
 const MESSAGE: &str =
-    "a role and a content that is text or a list of parts of text, or calls of tools with arguments in JSON";
+    "a role and a content that is text or a list of parts of text and images, or calls of tools with arguments in JSON";
+
+/// A message with marks in the places of images, whose files are added to `pictures`; nobody else writes marks.
+fn with_marks(mut message: Value, name: &str, pictures: &mut Vec<Vec<u8>>) -> Result<Value, ApiError> {
+    match message.get_mut("content") {
+        Some(Value::String(text)) if text.contains(IMAGE_MARK) => *text = without_marks(text),
+        Some(Value::Array(parts)) => {
+            for part in parts {
+                if let Some(text) = part.get("text").and_then(Value::as_str).filter(|text| text.contains(IMAGE_MARK)) {
+                    part["text"] = without_marks(text).into();
+                }
+                if let Some(picture) = picture(part) {
+                    let file = picture.map_err(|what| ApiError::parameter(name, what))?;
+                    pictures.push(file);
+                    *part = json!({"type": "text", "text": IMAGE_MARK.to_string()});
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(message)
+}
+
+/// The file in a part of a message that is an image, by the names of OpenAI's chat and responses; `None`: it is another part.
+fn picture(part: &Value) -> Option<Result<Vec<u8>, &'static str>> {
+    if !["image_url", "input_image"].contains(&part.get("type")?.as_str()?) {
+        return None;
+    }
+    let address = part.get("image_url").map_or(&Value::Null, |address| address.get("url").unwrap_or(address));
+    let data = address.as_str().and_then(|address| address.strip_prefix("data:")).and_then(|data| data.split_once(','));
+    Some(match data {
+        Some((kind, data)) if kind.ends_with(";base64") => {
+            STANDARD.decode(data.trim()).map_err(|_| "expected an image in base64, found other characters")
+        }
+        _ => Err(
+            "expected an image_url that begins with data:image/png;base64, or another type; pictures are not fetched from \
+                  the network",
+        ),
+    })
+}
 
 fn message(value: &Value, called: &mut HashMap<String, String>) -> Option<Message> {
     let role = value.get("role")?.as_str()?;
@@ -107,6 +155,12 @@ fn message(value: &Value, called: &mut HashMap<String, String>) -> Option<Messag
         message.fields.entry("name").or_insert(name.as_str().into());
     }
     Some(message)
+}
+
+/// Whether it is a text, or a list of parts of text and images.
+pub(crate) fn is_content(content: &Value) -> bool {
+    let is_part = |part: &Value| text_part(part).is_some() || picture(part).is_some();
+    content.is_string() || content.as_array().is_some_and(|parts| parts.iter().all(is_part))
 }
 
 /// A text, or a list of parts of text, one behind the other.

@@ -135,7 +135,7 @@ impl Request {
         let asks_for_history = continues == Some(true);
         let (prompts, continues) = match endpoint {
             Endpoint::ChatCompletions => {
-                let messages = messages(fields.require("messages", "a list of messages")?)?;
+                let (messages, pictures) = messages(fields.require("messages", "a list of messages")?)?;
                 let is_reply = |message: &Message| message.role == "assistant" && message.fields.is_empty();
                 let continues = continues.unwrap_or(true) && messages.last().is_some_and(is_reply);
                 // Only one of them can continue.
@@ -144,7 +144,7 @@ impl Request {
                         "expected one message of the assistant at the end, which the reply continues, found two";
                     return Err(ApiError::parameter("messages", expected));
                 }
-                (vec![Prompt::Chat(messages)], continues)
+                (vec![Prompt::Chat { messages, pictures }], continues)
             }
             Endpoint::Completions => (prompts(&fields.require("prompt", PROMPT)?)?, false),
         };
@@ -275,6 +275,8 @@ fn stop_strings(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use unicorn_text::IMAGE_MARK;
+
     use super::*;
 
     fn parse(endpoint: Endpoint, body: Value) -> Result<Request, String> {
@@ -311,16 +313,28 @@ mod tests {
             parse(Endpoint::ChatCompletions, json!({"messages": [message]})).map(|request| request.prompts)
         };
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
-        assert_eq!(
-            messages(json!({"role": "user", "content": parts})),
-            Ok(vec![Prompt::Chat(vec![Message::new("user", "ab")])])
-        );
+        let chat_of =
+            |message: Message, pictures: Vec<Vec<u8>>| vec![Prompt::Chat { messages: vec![message], pictures }];
+        let is_text = |read, content: &str| assert_eq!(read, Ok(chat_of(Message::new("user", content), Vec::new())));
+        is_text(messages(json!({"role": "user", "content": parts})), "ab");
+        // Marks of images are written here alone.
+        is_text(messages(json!({"role": "user", "content": format!("a{IMAGE_MARK}b")})), "ab");
+        let image = |address: &str| json!({"type": "image_url", "image_url": {"url": address}});
+        let parts = json!([{"type": "text", "text": format!("a{IMAGE_MARK}")}, image("data:image/png;base64,QUI=")]);
+        let expected = chat_of(Message::new("user", format!("a{IMAGE_MARK}")), vec![b"AB".to_vec()]);
+        assert_eq!(messages(json!({"role": "user", "content": parts})), Ok(expected));
+        for (address, what) in
+            [("https://a/b.png", "not fetched"), ("data:image/png;base64,!", "base64"), ("data:", "begins with")]
+        {
+            let refused = messages(json!({"role": "user", "content": [image(address)]})).unwrap_err();
+            assert!(refused.starts_with("messages[0]: expected an image") && refused.contains(what), "{refused}");
+        }
         assert_eq!(
             messages(json!({"role": "assistant", "content": null, "tool_calls": []})),
-            Ok(vec![Prompt::Chat(vec![Message::new("assistant", "")])])
+            Ok(chat_of(Message::new("assistant", ""), Vec::new()))
         );
-        let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
-        for rejected in [json!({"role": "user", "content": image}), json!({"content": "a"}), json!("a")] {
+        let sound = json!([{"type": "input_audio", "input_audio": {}}]);
+        for rejected in [json!({"role": "user", "content": sound}), json!({"content": "a"}), json!("a")] {
             assert!(messages(rejected).unwrap_err().starts_with("messages[0]: expected a role"));
         }
     }
@@ -336,7 +350,7 @@ mod tests {
         };
         let tools = json!([tool, {"type": "web_search"}]);
         let request = chat(json!({"messages": messages(json!("{\"a\": 1}")), "tools": tools})).unwrap();
-        let [Prompt::Chat(read)] = request.prompts.as_slice() else { panic!("one conversation") };
+        let [Prompt::Chat { messages: read, .. }] = request.prompts.as_slice() else { panic!("one conversation") };
         // Templates expect an object, and a result by the name of its tool.
         assert_eq!(read[1].fields["tool_calls"], json!([call(json!({"a": 1}))]));
         assert_eq!((&read[2].fields["tool_call_id"], &read[2].fields["name"]), (&json!("c1"), &json!("f")));

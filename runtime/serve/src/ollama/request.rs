@@ -42,7 +42,9 @@ pub(crate) fn generate(fields: Map<String, Value>) -> Result<(bool, Map<String, 
         let prompt: String = fields.require("prompt", "a text")?;
         let system: Option<String> = fields.take("system", "a text")?.filter(|system: &String| !system.is_empty());
         let system = system.map(|system| json!({"role": "system", "content": system}));
-        let messages: Vec<Value> = system.into_iter().chain([json!({"role": "user", "content": prompt})]).collect();
+        let images: Option<Value> = fields.take("images", "a list of images in base64")?;
+        let content = images.map_or(prompt.as_str().into(), |images| images_before(&images, &prompt.as_str().into()));
+        let messages: Vec<Value> = system.into_iter().chain([json!({"role": "user", "content": content})]).collect();
         fields.0.insert("messages".into(), messages.into());
         return Ok((true, common(fields)?));
     }
@@ -55,13 +57,24 @@ fn message(mut message: Value) -> Value {
     if let Some(name) = fields.remove("tool_name") {
         fields.insert("name".into(), name);
     }
-    if let Some(images) =
-        fields.get("images").filter(|images| images.as_array().is_some_and(|images| !images.is_empty()))
+    if let Some(images) = fields.remove("images").filter(|images| images.as_array().is_some_and(|all| !all.is_empty()))
     {
-        let content = json!([{"type": "image_url", "image_url": images}]);
-        fields.insert("content".into(), content);
+        let said = fields.remove("content").unwrap_or_default();
+        let parts = images_before(&images, &said);
+        fields.insert("content".into(), parts);
     }
     message
+}
+
+/// Images, which are files in base64, and the text behind them.
+fn images_before(images: &Value, text: &Value) -> Value {
+    let image = |data: &Value| {
+        // What is no text is refused as an image.
+        let address = data.as_str().map(|data| format!("data:image/png;base64,{data}"));
+        json!({"type": "image_url", "image_url": {"url": address}})
+    };
+    let text = json!({"type": "text", "text": text});
+    images.as_array().into_iter().flatten().map(image).chain([text]).collect()
 }
 
 fn common(mut fields: Fields) -> Result<Map<String, Value>, ApiError> {

@@ -5,7 +5,7 @@ use unicorn_text::{Delta, EndReason};
 
 use crate::api::error::ApiError;
 use crate::api::fields::unexpected;
-use crate::api::prompt::text;
+use crate::api::prompt::{is_content, text};
 use crate::api::request::Request;
 use crate::reply::{Reply, Usage, new_id};
 use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
@@ -47,12 +47,12 @@ pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String,
     Ok(fields)
 }
 
-const ITEM: &str = "a message of text, reasoning, function_call or function_call_output";
+const ITEM: &str = "a message of text and images, reasoning, function_call or function_call_output";
 
 fn add_item(item: &Value, messages: &mut Vec<Value>) -> Option<()> {
     match item.get("type").and_then(Value::as_str).unwrap_or("message") {
         "message" => {
-            let content = text(item.get("content")?)?;
+            let content = item.get("content").filter(|content| is_content(content))?;
             messages.push(json!({"role": item.get("role")?, "content": content}));
         }
         // It is left out of a prompt, as the chat templates of reasoning models leave it out of earlier turns.

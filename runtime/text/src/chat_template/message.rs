@@ -4,7 +4,7 @@ use minijinja::Value;
 use unicorn_runtime::Image;
 
 use super::dictionary::{Dictionary, from_json};
-use crate::images::IMAGE_MARK;
+use crate::images::{IMAGE_MARK, without_marks};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,11 @@ impl Message {
         self.content.insert_str(0, &IMAGE_MARK.to_string().repeat(images.len()));
         self.images = images;
         self
+    }
+
+    /// The content without the marks of images.
+    pub fn text(&self) -> String {
+        without_marks(&self.content)
     }
 
     /// The assistant's calls of tools.

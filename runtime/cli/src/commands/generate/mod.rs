@@ -1,6 +1,7 @@
 //! `unicorn-run MODEL`: one answer to one prompt, or a chat when there is a terminal and no prompt.
 
 mod early_tokenizer;
+mod images;
 mod loaded;
 mod prompt;
 
@@ -8,7 +9,7 @@ mod answer;
 mod chat;
 mod report;
 
-use unicorn_runtime::{Model, Sampling};
+use unicorn_runtime::{Image, Model, Sampling};
 use unicorn_structure::Structure;
 use unicorn_text::{Continuation, EndReason, StopConditions, TextError};
 
@@ -34,6 +35,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         return Err(CliError::new("--json needs a prompt, as in: unicorn-run MODEL --json why is the sky blue"));
     }
 
+    let pictures = images::read(&args.images)?;
     args.speculation.resolve(None)?;
     let structure = args.structure.resolve()?;
 
@@ -43,17 +45,25 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     match prompt {
         None => {
             let source = Source { model: model.to_owned(), artifact, context_tokens: args.ctx };
-            chat::run(loaded, source, structure, args)
+            chat::run(loaded, source, structure, args, &pictures)
         }
-        Some(text) => answer(&loaded, args, text, structure),
+        Some(text) => {
+            let images = images::encoded(&loaded.model, &pictures)?;
+            answer(&loaded, args, (text, images), structure)
+        }
     }
 }
 
 /// Prints the answer to one prompt on stdout, and its figures on stderr.
-fn answer(loaded: &Loaded, args: &RunArgs, text: String, structure: Option<Structure>) -> Result<(), CliError> {
+fn answer(
+    loaded: &Loaded,
+    args: &RunArgs,
+    question: (String, Vec<Image>),
+    structure: Option<Structure>,
+) -> Result<(), CliError> {
     let model = &loaded.model;
     let sampling = args.sampling.resolve();
-    let generated = generate(loaded, args, text, &sampling, structure)?;
+    let generated = generate(loaded, args, question, &sampling, structure)?;
     let (end_reason, empty) = (generated.end_reason, why_empty(&generated.text, generated.end_reason, args.raw));
     // With --lazy, the text may come from weights that turn out to be wrong.
     if end_reason != EndReason::Cancelled {
@@ -81,13 +91,13 @@ fn report(model: &Model, sampling: &Sampling, generated: Generated) -> RunReport
 fn generate(
     loaded: &Loaded,
     args: &RunArgs,
-    text: String,
+    (text, images): (String, Vec<Image>),
     sampling: &Sampling,
     structure: Option<Structure>,
 ) -> Result<Generated, CliError> {
     let Loaded { model, tokenizer, speculation } = loaded;
     let mut runner = Runner::new(model, speculation.clone());
-    let Prompt { tokens, format } = prompt::encoded(args, text, model, tokenizer)?;
+    let Prompt { tokens, format } = prompt::encoded(args, text, images, model, tokenizer)?;
     let constraint = structure.map(|structure| loaded.constraint(&structure)).transpose()?;
     let mut conditions = StopConditions::default();
     (conditions.max_tokens, conditions.stop_tokens) = (args.n_predict, model.tokenizer_section().stop_ids.clone());

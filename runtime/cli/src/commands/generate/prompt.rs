@@ -2,8 +2,8 @@
 
 use std::io::{self, IsTerminal, Read};
 
-use unicorn_runtime::Model;
-use unicorn_text::{ChatTemplate, Message, ReplyFormat, Tokenizer};
+use unicorn_runtime::{Image, Model};
+use unicorn_text::{ChatTemplate, Message, ReplyFormat, TextError, Tokenizer, encode_with_images, without_marks};
 
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -48,19 +48,37 @@ pub struct Prompt {
 }
 
 /// The prompt of a text: in the model's chat template, or unchanged with `--raw` and where the model has none.
-pub fn encoded(args: &RunArgs, text: String, model: &Model, tokenizer: &Tokenizer) -> Result<Prompt, CliError> {
+///
+/// # Errors
+/// When the template, or the tokenizer, rejects it.
+pub fn encoded(
+    args: &RunArgs,
+    text: String,
+    images: Vec<Image>,
+    model: &Model,
+    tokenizer: &Tokenizer,
+) -> Result<Prompt, CliError> {
     let section = model.tokenizer_section();
+    let question = Message::new("user", without_marks(&text)).with_images(images.clone());
+    let tokens = |text: &str, encode: &dyn Fn(&str, bool) -> Result<Vec<u32>, TextError>| {
+        encode_with_images(text, &images, model.image(), encode)
+    };
     // Without a template, a system message is an error: it would be dropped.
     if args.raw || (section.chat_template.is_none() && args.system.is_none()) {
         if !args.raw {
             note("model has no chat template: the text is continued as it is");
         }
-        return Ok(Prompt { tokens: tokenizer.encode_prompt(&text)?, format: ReplyFormat::default() });
+        let tokens = tokens(&question.content, &|piece, is_first| match is_first {
+            true => tokenizer.encode_prompt(piece),
+            false => tokenizer.encode(piece),
+        })?;
+        return Ok(Prompt { tokens, format: ReplyFormat::default() });
     }
     let system = args.system.clone().map(|content| Message::new("system", content));
-    let messages: Vec<Message> = system.into_iter().chain([Message::new("user", text)]).collect();
+    let messages: Vec<Message> = system.into_iter().chain([question]).collect();
     let arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let template = ChatTemplate::new(section, model.context_tokens())?;
     let text = template.render(&messages, &arguments)?;
-    Ok(Prompt { tokens: tokenizer.encode(&text)?, format: template.reply_format(false).behind(&text) })
+    let tokens = tokens(&text, &|piece, _| tokenizer.encode(piece))?;
+    Ok(Prompt { tokens, format: template.reply_format(false).behind(&text) })
 }

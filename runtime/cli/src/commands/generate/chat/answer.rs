@@ -1,5 +1,6 @@
 //! One question and its answer: printed while it is generated, and continued where the context is full.
 
+use unicorn_runtime::Image;
 use unicorn_text::{Chat, EndReason, TextError};
 
 use super::super::answer::{Generated, Pieces, Runner};
@@ -9,11 +10,16 @@ use crate::load::longer_context;
 use crate::terminal::output::note;
 use crate::terminal::text::TextOutput;
 
-/// Prints the answer to `question` on stdout, and notes on stderr. With an error, the history stays as it was.
+/// Prints the answer to `question`, which is about these images, on stdout, and notes on stderr. With an error, the history stays as it was.
 ///
 /// # Errors
 /// Errors of [`Chat::ask`] and of stdout.
-pub fn ask(runner: &mut Runner<'_>, chat: &mut Chat, question: &str, settings: &Settings) -> Result<(), CliError> {
+pub fn ask(
+    runner: &mut Runner<'_>,
+    chat: &mut Chat,
+    question: (&str, Vec<Image>),
+    settings: &Settings,
+) -> Result<(), CliError> {
     let model = runner.model;
     let all_turns_fitted = chat.turns_left_out() == 0;
     let mut output = TextOutput::new(settings.wordwrap);
@@ -37,10 +43,10 @@ pub fn ask(runner: &mut Runner<'_>, chat: &mut Chat, question: &str, settings: &
 fn print_whole(
     runner: &mut Runner<'_>,
     chat: &mut Chat,
-    question: &str,
+    (question, images): (&str, Vec<Image>),
     output: &mut TextOutput,
 ) -> Result<Generated, CliError> {
-    let mut generated = print(runner, output, || chat.ask(question))?;
+    let mut generated = print(runner, output, || chat.ask_about(question, images))?;
     while generated.end_reason == EndReason::ContextFull && chat.can_resume() {
         generated = print(runner, output, || chat.resume().map(|answer| answer.expect("it can be resumed")))?;
     }

@@ -15,8 +15,9 @@ mod source;
 
 use std::path::Path;
 
+use unicorn_runtime::Image;
 use unicorn_structure::Structure;
-use unicorn_text::{Chat, ChatOptions, ChatTemplate, Message};
+use unicorn_text::{Chat, ChatOptions, ChatTemplate, Message, Picture};
 
 use self::input::{Input, Typed};
 use self::line::{Line, Setting};
@@ -24,6 +25,7 @@ use self::saved::Saved;
 use self::settings::{Format, Settings};
 pub use self::source::Source;
 use super::answer::Runner;
+use super::images;
 use super::loaded::Loaded;
 use crate::args::{ListArgs, RunArgs};
 use crate::commands::store;
@@ -39,9 +41,10 @@ pub fn run(
     mut source: Source,
     structure: Option<Structure>,
     args: &RunArgs,
+    pictures: &[Picture],
 ) -> Result<(), CliError> {
     let mut input = Input::new()?;
-    let mut kept = Kept::new(structure, args);
+    let mut kept = Kept { images: images::encoded(&loaded.model, pictures)?, ..Kept::new(structure, args) };
     let name = printable(&loaded.model.meta().model.name);
     note(format_args!("{name} · seed {} · /? lists the commands", kept.settings.sampling().seed));
     loop {
@@ -52,6 +55,9 @@ pub fn run(
         if change.is_new_conversation {
             next.history.clear();
         }
+        // Images belong to the model that made their rows.
+        next.images.clear();
+        next.history = next.history.into_iter().map(|message| Message::new(&message.role, message.text())).collect();
         // Two models may not fit the memory.
         drop(loaded);
         loaded = match open(&change.source, args, &next) {
@@ -82,6 +88,8 @@ struct Kept {
     settings: Settings,
     options: ChatOptions,
     history: Vec<Message>,
+    /// What the next message is about.
+    images: Vec<Image>,
 }
 
 impl Kept {
@@ -90,7 +98,7 @@ impl Kept {
         (options.system, options.max_tokens) = (args.system.clone(), args.n_predict);
         options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
         let settings = Settings::new(args.sampling.clone(), structure, verbosity() == Verbosity::Verbose);
-        Kept { settings, options, history: Vec::new() }
+        Kept { settings, options, history: Vec::new(), images: Vec::new() }
     }
 }
 
@@ -120,6 +128,8 @@ struct Conversation<'m> {
     settings: Settings,
     /// The next message replaces the last question.
     edits_question: bool,
+    /// What the next message is about.
+    images: Vec<Image>,
 }
 
 impl<'m> Conversation<'m> {
@@ -138,14 +148,16 @@ impl<'m> Conversation<'m> {
         chat.set_speculation(speculation.as_ref())?;
         chat.set_feed_progress(Some(runner.prefill_progress()));
         let settings = Settings { context_tokens: model.context_tokens(), ..kept.settings };
-        let mut conversation = Conversation { loaded, source, args, runner, chat, settings, edits_question: false };
+        let (edits_question, images) = (false, kept.images);
+        let mut conversation = Conversation { loaded, source, args, runner, chat, settings, edits_question, images };
         let format = conversation.settings.format.clone();
         conversation.constrain(format)?;
         Ok(conversation)
     }
 
     fn into_kept(self) -> Kept {
-        Kept { settings: self.settings, options: self.chat.options().clone(), history: self.chat.history().to_vec() }
+        let (options, history) = (self.chat.options().clone(), self.chat.history().to_vec());
+        Kept { settings: self.settings, options, history, images: self.images }
     }
 
     /// Reads lines until the chat ends, or continues with another model.
@@ -192,7 +204,10 @@ impl<'m> Conversation<'m> {
         match line {
             Line::Nothing => {}
             Line::Message(text) if edits_question => self.ask_instead(Some(text))?,
-            Line::Message(text) => self.ask(text)?,
+            Line::Message(text) => {
+                let (text, images) = self.with_images(text)?;
+                self.ask(&text, images)?;
+            }
             Line::Retry => {
                 self.settings.retries += 1;
                 if self.settings.sampling().temperature == 0.0 {
@@ -202,7 +217,7 @@ impl<'m> Conversation<'m> {
             }
             Line::Edit => {
                 self.edits_question = true;
-                return self.last_question().map(|question| Next::Edit(line::as_message(question)));
+                return self.last_question().map(|question| Next::Edit(line::as_message(&question.text())));
             }
             Line::Bye => return Ok(Next::End),
             Line::Help(topic) => print(&line::help_text(topic, columns()))?,
@@ -239,29 +254,46 @@ impl<'m> Conversation<'m> {
         Ok(Next::Prompt)
     }
 
-    fn ask(&mut self, question: &str) -> Result<(), CliError> {
+    fn ask(&mut self, question: &str, images: Vec<Image>) -> Result<(), CliError> {
         self.chat.options_mut().sampling = self.settings.sampling();
-        answer::ask(&mut self.runner, &mut self.chat, question, &self.settings)
+        answer::ask(&mut self.runner, &mut self.chat, (question, images), &self.settings)
+    }
+
+    /// A message, and what it is about: the images that are waiting for one, and those whose files it names.
+    fn with_images(&mut self, message: &str) -> Result<(String, Vec<Image>), CliError> {
+        if self.loaded.model.image().is_none() {
+            return Ok((message.to_owned(), Vec::new()));
+        }
+        let (paths, text) = images::named_in(message, Path::is_file);
+        let pictures = images::read(&paths)?;
+        let mut images = std::mem::take(&mut self.images);
+        images.extend(images::encoded(&self.loaded.model, &pictures)?);
+        paths.iter().for_each(|path| note(format_args!("({} is added)", path.display())));
+        Ok((text, images))
     }
 
     /// Asks `question`, or else the last one again, in place of the last one. With an error, the history stays as it was.
     fn ask_instead(&mut self, question: Option<&str>) -> Result<(), CliError> {
-        let question = question.map_or_else(|| self.last_question().map(str::to_owned), |text| Ok(text.to_owned()))?;
+        let last = self.last_question()?.clone();
+        let (question, images) = match question {
+            None => (last.text(), last.images),
+            Some(text) => {
+                let (text, images) = self.with_images(text)?;
+                (text, last.images.into_iter().chain(images).collect())
+            }
+        };
         let history = self.chat.history().to_vec();
         self.chat.take_last_question();
-        let asked = self.ask(&question);
+        let asked = self.ask(&question, images);
         if asked.is_err() {
             self.chat.set_history(history);
         }
         asked
     }
 
-    fn last_question(&self) -> Result<&str, CliError> {
+    fn last_question(&self) -> Result<&Message, CliError> {
         let mut questions = self.chat.history().iter().filter(|message| message.role == "user");
-        questions
-            .next_back()
-            .map(|question| question.content.as_str())
-            .ok_or_else(|| CliError::new("nothing was asked yet"))
+        questions.next_back().ok_or_else(|| CliError::new("nothing was asked yet"))
     }
 
     fn set(&mut self, setting: Setting<'_>, input: &mut Input) -> Result<(), CliError> {

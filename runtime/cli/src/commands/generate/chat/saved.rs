@@ -27,9 +27,8 @@ pub struct SavedMessage {
 
 impl Saved {
     pub fn new(model: &str, system: Option<&str>, history: &[Message]) -> Saved {
-        let messages = history
-            .iter()
-            .map(|Message { role, content, .. }| SavedMessage { role: role.clone(), content: content.clone() });
+        let messages =
+            history.iter().map(|message| SavedMessage { role: message.role.clone(), content: message.text() });
         Saved { model: model.to_owned(), system: system.map(str::to_owned), messages: messages.collect() }
     }
 

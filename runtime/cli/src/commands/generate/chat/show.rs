@@ -3,7 +3,7 @@
 use unicorn_artifact::account::size;
 use unicorn_runtime::Model;
 use unicorn_structure::Structure;
-use unicorn_text::{Chat, ChatOptions, Message, serde_json};
+use unicorn_text::{Chat, ChatOptions, serde_json};
 
 use super::line::Subject;
 use super::settings::Settings;
@@ -84,8 +84,8 @@ fn command(source: &Source, options: &ChatOptions, settings: &Settings) -> Strin
 pub fn loaded(name: &str, model: &str, chat: &Chat) -> String {
     let mut text = format!("conversation {name}: {}, answered by {model}", questions(chat));
     let last = chat.history().iter().rposition(|message| message.role == "user").unwrap_or_default();
-    for Message { role, content, .. } in &chat.history()[last..] {
-        text += &format!("\n{}{content}", if role == "user" { "> " } else { "" });
+    for message in &chat.history()[last..] {
+        text += &format!("\n{}{}", if message.role == "user" { "> " } else { "" }, message.text());
     }
     text
 }
