@@ -73,10 +73,10 @@ impl Assembly {
                 }
                 section.len_bytes = at - section.offset_bytes;
                 by_target.push((kind, section.offset_bytes..at));
-            } else if kind == SectionKind::HiddenPrograms as u32 {
+            } else if let Some((programs, name)) = PartName::of_programs(kind) {
                 at += COUNT_BYTES;
                 for target in &known {
-                    let expected = PartName::Hidden(target.clone());
+                    let expected = name(target.clone());
                     let (number, layer) = rest.take(&expected.to_string(), |name| *name == expected)?;
                     left = rest.minus(left, layer)?;
                     if wanted(target) {
@@ -85,7 +85,7 @@ impl Assembly {
                     }
                 }
                 if left != COUNT_BYTES {
-                    return Err(format!("hidden programs have {len_bytes} bytes, {left} of them in no layer"));
+                    return Err(format!("{} have {len_bytes} bytes, {left} of them in no layer", programs.name()));
                 }
                 section.len_bytes = at - section.offset_bytes;
                 by_target.push((kind, section.offset_bytes..at));

@@ -5,6 +5,7 @@
 //! section/K.I     a section of kind K and index I: metadata, plan, tokenizer
 //! kernels/NAME    one target's record of the kernels section, whose bytes are their number and these records one after the other
 //! hidden/NAME     one target's programs that write hidden rows, of a section with the same structure
+//! image/NAME      one target's programs of images, of another such section
 //! weights/I/C     chunk C of weight section I
 //! ```
 //!
@@ -37,6 +38,8 @@ pub enum PartName {
     Kernels(String),
     /// A target's programs that write hidden rows.
     Hidden(String),
+    /// A target's programs of images.
+    Image(String),
     /// A chunk of a weight section.
     Weights {
         /// Index of the section.
@@ -48,6 +51,17 @@ pub enum PartName {
     Signature,
 }
 
+impl PartName {
+    /// Kind of a section that has a list of programs for each target, and the name of one of them; `None`: it is another kind.
+    pub(crate) fn of_programs(kind: u32) -> Option<(SectionKind, fn(String) -> PartName)> {
+        match SectionKind::from_u32(kind)? {
+            section @ SectionKind::HiddenPrograms => Some((section, PartName::Hidden)),
+            section @ SectionKind::ImagePrograms => Some((section, PartName::Image)),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for PartName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -55,6 +69,7 @@ impl fmt::Display for PartName {
             PartName::Section { kind, index } => write!(f, "section/{kind}.{index}"),
             PartName::Kernels(target) => write!(f, "kernels/{target}"),
             PartName::Hidden(target) => write!(f, "hidden/{target}"),
+            PartName::Image(target) => write!(f, "image/{target}"),
             PartName::Weights { section, chunk } => write!(f, "weights/{section:04}/{chunk:04}"),
             PartName::Signature => f.write_str("signature"),
         }
@@ -77,6 +92,7 @@ impl FromStr for PartName {
             "section" => pair('.').map(|(kind, index)| PartName::Section { kind, index }).ok_or(()),
             "kernels" if is_target_name(rest) => Ok(PartName::Kernels(rest.into())),
             "hidden" if is_target_name(rest) => Ok(PartName::Hidden(rest.into())),
+            "image" if is_target_name(rest) => Ok(PartName::Image(rest.into())),
             "weights" => pair('/').map(|(section, chunk)| PartName::Weights { section, chunk }).ok_or(()),
             _ => Err(()),
         }
@@ -123,14 +139,14 @@ pub fn cut(bytes: &[u8], chunk_bytes: u64) -> Result<Vec<Part>, ParseError> {
             }
             let lens = kernels.targets.iter().map(|target| codec::encode(target).len() as u64);
             parts.extend(cut_by_target(&range, &targets, lens, PartName::Kernels));
-        } else if kind == SectionKind::HiddenPrograms as u32 {
+        } else if let Some((section, name)) = PartName::of_programs(kind) {
             let body = &bytes[range.start as usize..range.end as usize];
-            let hidden: Vec<Vec<Program>> = codec::decode("hidden programs", body)?;
-            if hidden.len() != targets.len() {
-                return Err(invalid("lists of hidden programs", targets.len(), hidden.len()));
+            let lists: Vec<Vec<Program>> = codec::decode(section.name(), body)?;
+            if lists.len() != targets.len() {
+                return Err(invalid(format!("lists of {}", section.name()), targets.len(), lists.len()));
             }
-            let lens = hidden.iter().map(|programs| codec::encode(programs).len() as u64);
-            parts.extend(cut_by_target(&range, &targets, lens, PartName::Hidden));
+            let lens = lists.iter().map(|programs| codec::encode(programs).len() as u64);
+            parts.extend(cut_by_target(&range, &targets, lens, name));
         } else if kind == SectionKind::Weights as u32 {
             let starts = range.clone().step_by(chunk_bytes as usize);
             parts.extend(starts.zip(0..).map(|(start, chunk)| Part {
@@ -202,6 +218,7 @@ mod tests {
             PartName::Head,
             PartName::Section { kind: 2, index: 0 },
             PartName::Kernels("nvidia-server".into()),
+            PartName::Image("generic".into()),
             PartName::Weights { section: 3, chunk: 12 },
         ] {
             assert_eq!(name.to_string().parse(), Ok(name));

@@ -24,6 +24,9 @@ pub struct BenchArgs {
     /// Also decode N sequences together, from empty caches; the rate counts the tokens of all
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1024))]
     pub sequences: Vec<u32>,
+    /// Also time what makes rows of an image, for a model that takes images
+    #[arg(long)]
+    pub image: bool,
     /// Number of runs of each test; the median is reported
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,

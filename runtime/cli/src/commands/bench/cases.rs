@@ -14,6 +14,8 @@ pub enum Case {
     Decode { depth: u32 },
     /// That number of sequences at once, each from an empty cache.
     Batch { sequences: u32 },
+    /// The rows that an image becomes.
+    Image,
 }
 
 /// Cases that are measured on one loaded model.
@@ -53,13 +55,14 @@ impl Cases {
             }
         }
         let prefills = args.n_prompt.iter().filter(|&&tokens| tokens > 0).map(|&tokens| Case::Prefill { tokens });
-        let alone: Vec<Case> = prefills.chain(depths.into_iter().map(|depth| Case::Decode { depth })).collect();
+        let alone = prefills.chain(depths.into_iter().map(|depth| Case::Decode { depth }));
+        let alone: Vec<Case> = alone.chain(args.image.then_some(Case::Image)).collect();
         let together: Vec<Case> = args.sequences.iter().map(|&sequences| Case::Batch { sequences }).collect();
         let context_of = |case: &Case| match *case {
             Case::Prefill { tokens } => tokens,
             // A window cannot go back, so that each run begins where the one before ended.
             Case::Decode { depth } if depth > 0 => depth + run_tokens,
-            Case::Decode { .. } | Case::Batch { .. } => args.n_gen.max(WARM_UP_STEPS),
+            Case::Decode { .. } | Case::Batch { .. } | Case::Image => args.n_gen.max(WARM_UP_STEPS),
         };
         let group = |cases: Vec<Case>, slots: u32| {
             let context_tokens = cases.iter().map(context_of).max()?;

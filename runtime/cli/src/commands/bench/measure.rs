@@ -42,6 +42,7 @@ impl Bench<'_> {
             Case::Prefill { tokens } => self.prefill(tokens),
             Case::Decode { depth } => self.decode(depth),
             Case::Batch { sequences } => self.batch(sequences),
+            Case::Image => self.image(),
         }
     }
 
@@ -96,6 +97,20 @@ impl Bench<'_> {
         };
         warm_up(|| run(WARM_UP_STEPS))?;
         self.repeat(|| run(self.n_gen))
+    }
+
+    /// Each run has another image: one that is known is not computed.
+    fn image(&self) -> Result<Measured, RunError> {
+        let section = self.model.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
+        let mut patches = vec![0.0; section.patches() as usize * section.patch_width() as usize];
+        let mut run = || {
+            patches[0] += 1.0;
+            let begin = Instant::now();
+            self.model.encode_image(&patches)?;
+            Ok(Run { tokens: section.rows.into(), wall: begin.elapsed(), gpu_seconds: None, cached_tokens: 0 })
+        };
+        warm_up(&mut run)?;
+        self.repeat(run)
     }
 
     fn repeat(&self, mut run: impl FnMut() -> Result<Run, RunError>) -> Result<Measured, RunError> {

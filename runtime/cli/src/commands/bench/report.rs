@@ -36,7 +36,7 @@ pub struct LoadedFor {
 /// One case. Every case has every key.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct CaseStatistics {
-    /// `prefill`, `decode` (steps follow one another on the device) or `batch` (one step for all sequences).
+    /// `prefill`, `decode` (steps follow one another on the device), `batch` (one step for all sequences) or `image` (the rows that one becomes).
     pub test: &'static str,
     /// Tokens in the cache before the first run.
     pub depth_tokens: u32,
@@ -47,8 +47,8 @@ pub struct CaseStatistics {
     pub tokens_per_s: f64,
     /// Rate by the device's clock, of its steps alone; `None`: it measures no time.
     pub gpu_tokens_per_s: Option<f64>,
-    /// What a step must read, weights once and every sequence's cache, over the tokens that it makes; `None` for prefill,
-    /// which is bound by arithmetic.
+    /// What a step must read, weights once and every sequence's cache, over the tokens that it makes; `None` for prefill and images,
+    /// which are bound by arithmetic.
     pub bytes_per_token: Option<f64>,
     /// `tokens_per_s * bytes_per_token`, in 10⁹ bytes a second.
     pub gb_per_s: Option<f64>,
@@ -78,9 +78,10 @@ impl CaseStatistics {
             Case::Prefill { .. } => ("prefill", 0, 1),
             Case::Decode { depth } => ("decode", depth, 1),
             Case::Batch { sequences } => ("batch", 0, sequences),
+            Case::Image => ("image", 0, 1),
         };
         let bytes_per_token = match case {
-            Case::Prefill { .. } => None,
+            Case::Prefill { .. } | Case::Image => None,
             Case::Decode { .. } | Case::Batch { .. } => Some(weights as f64 / f64::from(sequences) + cache as f64),
         };
         let tokens_per_s = measured.tokens as f64 / measured.wall.as_secs_f64();
