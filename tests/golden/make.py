@@ -689,8 +689,8 @@ def write_image_golden(folder, text, images, greedy, generator):
     become; tokens i32[T], in which the image's token stands for each row; logits f32[T, vocab] and greedy i32[m]."""
     model = load_float32(folder)
     config, size = model.config, model.config.vision_config.image_size
-    pictures = torch.rand((images, 7, 11, 3), generator=generator).repeat_interleave(9, 1).repeat_interleave(5, 2)
-    pictures = (pictures * 255).to(torch.uint8)[:, :61, :50].contiguous()
+    pictures = torch.rand((images, 7, 11, 3), generator=generator).repeat_interleave(8, 1).repeat_interleave(6, 2)
+    pictures = (pictures * 255).to(torch.uint8)[:, :50, :61].contiguous()
     resized = [Image.fromarray(one.numpy()).resize((size, size), Image.Resampling.BILINEAR) for one in pictures]
     resized = torch.from_numpy(np.stack([np.asarray(one) for one in resized]))
     pixels = ((resized.float() / 255 - 0.5) / 0.5).permute(0, 3, 1, 2)

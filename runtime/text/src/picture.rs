@@ -82,7 +82,7 @@ impl Picture {
     }
 
     /// The picture in another size, by the triangle filter over all pixels that an output pixel covers, first across and then down, each
-    /// rounded to 8 bits: pixel by pixel what Pillow's `BILINEAR` gives.
+    /// rounded to 8 bits: pixel by pixel what Pillow's `BILINEAR` gives (Pillow 13 goes down first where that is less work).
     pub fn scaled(&self, width: usize, height: usize) -> Picture {
         let across = Taps::of(self.width, width);
         let narrow: Vec<u8> =
