@@ -300,7 +300,10 @@ fn a_server_takes_images_of_every_api() {
     let address = |index: usize| format!("data:image/png;base64,{}", data[index]);
     let chat = |content: Value| {
         let messages = json!([{"role": "user", "content": content}]);
-        server.whole("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": true}))
+        server.whole(
+            "/v1/chat/completions",
+            &json!({"messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": true}),
+        )
     };
     let about = |index: usize| {
         chat(json!([{"type": "image_url", "image_url": {"url": address(index)}}, {"type": "text", "text": "what?"}]))

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use tests::compiled::{Compiled, options};
+use tests::models::models;
 use tests::mutated_plan::with_programs;
 use tests::programs::program;
-use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
 use unicorn_artifact::{ArtifactView, ArtifactWriter, Kernels, LicenseSection, LogitsRows, ParseError, Program};
 use unicorn_spirv::target;
@@ -205,6 +205,31 @@ fn version_8_5_keeps_its_draft() {
     }
 }
 
+/// Version 8.6 added what makes rows of images.
+#[test]
+fn version_8_6_keeps_its_images() {
+    let bytes = std::fs::read(golden("v8.6-image.unicorn")).unwrap();
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.6 is neither read nor refused by name: {error}"),
+    };
+    let image = view.image.expect("there is one");
+    assert!(view.kernels.targets[0].programs.iter().any(|program| program.logits == LogitsRows::Image));
+    let folder = tempfile::tempdir().unwrap();
+    for (command, more) in
+        [("upgrade", &[][..]), ("replan", &["--machine", "phoenix-16gb"]), ("retarget", &["--target", "rdna2"])]
+    {
+        let output = folder.path().join(command);
+        std::fs::write(&output, &bytes).unwrap();
+        let done = program("unicorn-compile").arg(command).arg(&output).args(more).output().unwrap();
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+        let new = std::fs::read(&output).unwrap();
+        assert!(new != bytes, "{command} changed something");
+        assert_eq!(ArtifactView::parse(&new).unwrap().image.as_ref(), Some(&image), "{command}");
+    }
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -214,10 +239,10 @@ fn every_version_has_its_artifact() {
     names.sort();
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
     expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
-    expected.extend(["v8.4-license.unicorn".into(), "v8.5-draft.unicorn".into()]);
+    expected.extend(["v8.4-license.unicorn".into(), "v8.5-draft.unicorn".into(), "v8.6-image.unicorn".into()]);
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 5), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 6), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -226,19 +251,18 @@ fn every_version_has_its_artifact() {
 fn write_the_artifact_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
     let generic = target::by_name("generic").unwrap();
-    let artifact = Compiled::of(&golden_model(), &options(vec![generic], Vec::new())).artifact();
+    let model = models().join("tiny/gemma3-vision");
+    let artifact = Compiled::of_folder(&model, &options(vec![generic], Vec::new())).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
-    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-draft.unicorn"));
-    let kernels = decode_only(&view.kernels);
-    let with_weights = |mut writer: ArtifactWriter| {
+    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-image.unicorn"));
+    let slices = view.weights();
+    let mut writer = ArtifactWriter::create(&path, slices.len()).unwrap();
+    for slice in slices {
         writer.begin_slice().unwrap();
-        writer.weight_bytes(view.weights()[0].bytes).unwrap();
-        writer.license(&golden_license());
-        writer
-    };
-    let model = with_weights(ArtifactWriter::create(&path, 1).unwrap());
-    let draft = model.begin_draft(&view.meta, &view.plan, &kernels, &view.tokenizer, 1).unwrap();
-    with_weights(draft).finish(&view.meta, &view.plan, &kernels, &view.tokenizer).unwrap();
+        writer.weight_bytes(slice.bytes).unwrap();
+    }
+    writer.image(view.image.as_ref().expect("it has a vision tower"));
+    writer.finish(&view.meta, &view.plan, &few_programs(&view.kernels), &view.tokenizer).unwrap();
 }
 
 fn golden_license() -> LicenseSection {
@@ -246,27 +270,11 @@ fn golden_license() -> LicenseSection {
     LicenseSection { name, link, text }
 }
 
-/// The smallest model that has everything.
-fn golden_model() -> TinyModel {
-    TinyModel {
-        vocab_size: 259,
-        hidden: 32,
-        intermediate: 32,
-        layers: 1,
-        heads: 1,
-        kv_heads: 1,
-        head_dim: 32,
-        tied: true,
-        max_position_embeddings: 32,
-        ..Default::default()
-    }
-}
-
-/// The program that decodes one token and the smallest of hidden rows: most of a small artifact is kernels.
-fn decode_only(kernels: &Kernels) -> Kernels {
+/// The program that decodes one token and the one of images: most of a small artifact is kernels.
+fn few_programs(kernels: &Kernels) -> Kernels {
     let is_kept = |program: &Program| {
         let decodes = program.rows == 1 && program.logits == LogitsRows::One;
-        decodes || (program.rows == 8 && program.logits == LogitsRows::Hidden)
+        decodes || program.logits == LogitsRows::Image
     };
     Kernels { targets: kernels.targets.iter().map(|target| with_programs(target, is_kept)).collect() }
 }

@@ -14,7 +14,7 @@ pub(super) fn vision(root: &Fields, family: &FamilyDefaults) -> Result<Option<Vi
         if let Some(found) = tower.text(name)?.filter(|found| *found != expected) {
             return Err(CompileError::Unsupported {
                 what: format!("{name} {found} of the vision tower"),
-                detail: format!("supported is {expected}; --no-vision compiles the text model alone"),
+                detail: format!("supported is {expected}; the text model alone can be compiled"),
             });
         }
     }

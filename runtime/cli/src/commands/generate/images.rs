@@ -109,8 +109,8 @@ mod tests {
         };
         assert_eq!(named("what is in ./a.png ?"), (vec!["./a.png".into()], "what is in ?".into()));
         assert_eq!(
-            named(r"/tmp/a\ b.JPG and 'c d.webp'"),
-            (vec!["/tmp/a b.JPG".into(), "c d.webp".into()], "and".into())
+            named(r"/pictures/a\ b.JPG and 'c d.webp'"),
+            (vec!["/pictures/a b.JPG".into(), "c d.webp".into()], "and".into())
         );
         assert_eq!(named("is gone.png there? a.txt, b.png."), (vec![], "is gone.png there? a.txt, b.png.".into()));
         assert_eq!(named("it's \"quoted"), (vec![], "it's \"quoted".into()));
