@@ -159,7 +159,11 @@ fn gemma_3_4b() -> Value {
             "num_hidden_layers": 34, "rope_scaling": { "factor": 8.0, "rope_type": "linear" },
             "sliding_window": 1024
         },
-        "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "vision_config": {}
+        "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+        "vision_config": {
+            "hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
+            "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": false
+        }
     })
 }
 
