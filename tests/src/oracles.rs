@@ -247,9 +247,18 @@ pub fn reply(bytes: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let mut format = ReplyFormat::default();
     format.thinks = [None, Some(false), Some(true)][usize::from(choice % 3)];
-    let tools = [ToolFormat::Hermes, ToolFormat::Llama, ToolFormat::Mistral, ToolFormat::Gemma, ToolFormat::Json];
-    format.tools = tools.get(usize::from(choice / 3 % 6)).copied();
-    format.harmony = choice / 18 % 2 == 1;
+    let tools = [
+        ToolFormat::Hermes,
+        ToolFormat::Llama,
+        ToolFormat::Mistral,
+        ToolFormat::Gemma,
+        ToolFormat::Json,
+        ToolFormat::Tagged,
+        ToolFormat::Pythonic,
+        ToolFormat::Gemma4,
+    ];
+    format.tools = tools.get(usize::from(choice / 3 % 9)).copied();
+    format.harmony = choice / 27 % 2 == 1;
     let read = |pieces: &mut dyn Iterator<Item = &str>| {
         let mut parser = ReplyParser::new(&format, ["f"]);
         let mut deltas: Vec<Delta> = pieces.flat_map(|piece| parser.push(piece)).collect();

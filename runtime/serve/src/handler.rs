@@ -256,8 +256,8 @@ impl RequestHandler {
                 metrics: self.metrics.clone(),
                 place,
             };
-            let names = request.tools.iter().map(tools::name);
-            let parser = (prompt.format != ReplyFormat::default()).then(|| ReplyParser::new(&prompt.format, names));
+            let parser = (prompt.format != ReplyFormat::default())
+                .then(|| ReplyParser::of_tools(&prompt.format, &request.tools));
             replies.push(Reply::new(prompt.tokens.len() as u32, parser, request.one_call));
             beginnings.push(match request.echo {
                 true => self

@@ -335,6 +335,9 @@ fn the_format_of_replies_follows_from_the_template() {
     assert_eq!(format(LLAMA3, true).tools, Some(ToolFormat::Llama));
     assert_eq!(format("{{ tools }}<tool_call></think>", true).tools, Some(ToolFormat::Hermes));
     assert_eq!(format("{{ tools }}</think>", false).thinks, Some(false));
+    assert_eq!(format("{{ tools }}<tool_call>\n<function=f>", true).tools, Some(ToolFormat::Tagged));
+    let pythonic = format("{{ tools }} ipython: use exact format: [func_name1(param1=value1)]", true);
+    assert_eq!(pythonic.tools, Some(ToolFormat::Pythonic));
     assert_eq!(format("{{ tools }}[TOOL_CALLS]", true).tools, Some(ToolFormat::Mistral));
     let gemma = format("{{ tools }}<|tool_call><channel|>", true);
     assert_eq!(

@@ -47,11 +47,14 @@ impl ReasoningMarks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolFormat {
-    /// Qwen, Hermes: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; Qwen 3.5 and the coders:
-    /// `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`.
+    /// Qwen, Hermes: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Tags inside, as of the next format, are read too.
     Hermes,
-    /// Llama 3: `{"name": …, "parameters": {…}}` as the whole reply, or behind `<|python_tag|>`; Llama 4: `[name(key=value)]`.
+    /// Qwen 3.5 and the coders: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`. JSON is read too.
+    Tagged,
+    /// Llama 3, 4: `{"name": …, "parameters": {…}}` as the whole reply, or behind `<|python_tag|>`. A list of Python's calls is read too.
     Llama,
+    /// Llama 4 and others whose template asks for it: `[name(key=value)]`, a list of Python's calls. JSON is read too.
+    Pythonic,
     /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
     Mistral,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
@@ -73,9 +76,12 @@ impl ReplyFormat {
         let format = match () {
             () if !reads_tools => ToolFormat::Json,
             () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
+            () if has("<tool_call>") && has("<function=") => ToolFormat::Tagged,
             () if has("<tool_call>") => ToolFormat::Hermes,
             () if has("<start_function_call>") => ToolFormat::Gemma,
             () if has("<|tool_call>") => ToolFormat::Gemma4,
+            // Templates for such calls say so in these words.
+            () if has("[func_name1(") => ToolFormat::Pythonic,
             () if has("<|python_tag|>") || has("ipython") || has("<|python_start|>") => ToolFormat::Llama,
             () => ToolFormat::Json,
         };
@@ -115,6 +121,11 @@ impl ReplyFormat {
                 format!("<|channel|>commentary to=functions.{behind}")
             }
             (_, ToolFormat::Hermes) => format!("<tool_call>\n{{\"name\": \"{}", arguments("arguments")),
+            (_, ToolFormat::Tagged) => {
+                let behind = name.map(|name| format!("{name}>\n")).unwrap_or_default();
+                format!("<tool_call>\n<function={behind}")
+            }
+            (_, ToolFormat::Pythonic) => name.map_or("[".to_owned(), |name| format!("[{name}(")),
             (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
             (_, ToolFormat::Mistral) => format!("[TOOL_CALLS][{{\"name\": \"{}", arguments("arguments")),
             (_, format @ (ToolFormat::Gemma | ToolFormat::Gemma4)) => {
@@ -136,8 +147,8 @@ impl ToolFormat {
     /// Texts that a call begins with, anywhere in the reply.
     pub fn openers(self) -> &'static [&'static str] {
         match self {
-            ToolFormat::Hermes => &["<tool_call>"],
-            ToolFormat::Llama => &["<|python_tag|>", "<|python_start|>"],
+            ToolFormat::Hermes | ToolFormat::Tagged => &["<tool_call>"],
+            ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_tag|>", "<|python_start|>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
             ToolFormat::Gemma => &["<start_function_call>"],
             ToolFormat::Gemma4 => &["<|tool_call>"],
@@ -148,8 +159,8 @@ impl ToolFormat {
     /// Texts after a call that have no other meaning.
     pub(crate) fn closers(self) -> &'static [&'static str] {
         match self {
-            ToolFormat::Hermes => &["</tool_call>"],
-            ToolFormat::Llama => &["<|python_end|>", "<|eom_id|>"],
+            ToolFormat::Hermes | ToolFormat::Tagged => &["</tool_call>"],
+            ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_end|>", "<|eom_id|>"],
             ToolFormat::Gemma => &["<end_function_call>"],
             ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
             ToolFormat::Mistral | ToolFormat::Json => &[],
@@ -167,6 +178,6 @@ impl ToolFormat {
 
     /// Whether a reply that begins as JSON, or as a list of calls, may be one.
     pub fn is_bare(self) -> bool {
-        matches!(self, ToolFormat::Llama | ToolFormat::Json)
+        matches!(self, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Json)
     }
 }

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::json_scan::JsonScan;
+use super::value_scan::ValueScan;
 
 /// The object of one call while it arrives.
 #[derive(Debug, Default)]
 pub(super) struct JsonCall {
     text: String,
-    object: JsonScan,
+    object: ValueScan,
     stage: Stage,
 }
 
@@ -18,7 +18,7 @@ enum Stage {
     #[default]
     Header,
     /// The arguments arrive.
-    Arguments(JsonScan),
+    Arguments(ValueScan),
     /// What follows the arguments in the object.
     Rest,
 }
@@ -42,7 +42,7 @@ const ARGUMENTS: [&str; 4] = ["arguments", "parameters", "args", "input"];
 impl JsonCall {
     /// The arguments alone, of a call whose name was written before them.
     pub(super) fn of_arguments() -> JsonCall {
-        JsonCall { stage: Stage::Arguments(JsonScan::default()), ..JsonCall::default() }
+        JsonCall { stage: Stage::Arguments(ValueScan::default()), ..JsonCall::default() }
     }
 
     /// Takes the next piece; the object's first byte, `{`, is the first of all. Returns how many of its bytes belong to the object,
@@ -59,7 +59,7 @@ impl JsonCall {
                     && let Some((name, at)) = header(&self.text).filter(|(name, _)| is_tool(name))
                 {
                     parts.push(Part::Begin(name));
-                    self.stage = Stage::Arguments(JsonScan::default());
+                    self.stage = Stage::Arguments(ValueScan::default());
                     let arrived = self.text[at..].to_owned();
                     self.pass_on(&arrived, &mut parts);
                 }
@@ -93,7 +93,7 @@ impl JsonCall {
     fn whole(&self, is_tool: &dyn Fn(&str) -> bool) -> Vec<Part> {
         // As they are written, like those of a call that arrives in pieces.
         if let Some((name, at)) = header(&self.text).filter(|(name, _)| is_tool(name)) {
-            let end = JsonScan::default().feed(&self.text[at..]).unwrap_or(self.text.len() - at);
+            let end = ValueScan::default().feed(&self.text[at..]).unwrap_or(self.text.len() - at);
             return vec![Part::Begin(name), Part::Arguments(self.text[at..at + end].to_owned())];
         }
         match call(&self.text).filter(|(name, _)| is_tool(name)) {
@@ -142,7 +142,7 @@ fn header(text: &str) -> Option<(String, usize)> {
 /// The JSON text at `at`, if it is whole; `at` moves behind it.
 fn whole_text(text: &str, at: &mut usize) -> Option<String> {
     let rest = text[*at..].starts_with('"').then_some(&text[*at..])?;
-    let end = JsonScan::default().feed(rest)?;
+    let end = ValueScan::default().feed(rest)?;
     *at += end;
     serde_json::from_str(&rest[..end]).ok()
 }

@@ -4,7 +4,7 @@
 //! text ──► ReplyParser ── pending: text that may be a part of a marker
 //!             │  by ReplyFormat: marks of reasoning, and the ToolFormat that the chat template was made for
 //!             ├─ json_call: {"name": …, "arguments": {…}}, streamed from the first byte of the arguments
-//!             ├─ pythonic, tagged, gemma: calls that are read once they are whole
+//!             ├─ pythonic, tagged, gemma: calls that are read once they are whole, which call_end finds
 //!             └─ harmony: channels instead of markers
 //!             ▼
 //!          Delta: what is new
@@ -13,16 +13,19 @@
 //! A text that is not a call, or a call that does not parse, is content: nothing of a reply is dropped, except the markers around
 //! its parts. Every parser takes time in proportion to the text, however it is cut.
 
+mod argument;
+mod call_end;
 mod format;
 mod gemma;
 mod harmony;
 mod json_call;
-mod json_scan;
 mod parser;
 mod pending;
 mod pythonic;
 mod tagged;
+mod value_scan;
 
+pub use argument::admits_text;
 pub use format::{ReasoningMarks, ReplyFormat, ToolFormat};
 pub use parser::ReplyParser;
 

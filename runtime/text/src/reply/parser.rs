@@ -3,10 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::Delta;
+use super::call_end::CallEnd;
 use super::format::{ReasoningMarks, ReplyFormat, ToolFormat};
 use super::harmony::{self, Harmony};
 use super::json_call::{JsonCall, Part};
 use super::pending::Pending;
+use super::value_scan::ValueScan;
 use super::{gemma, pythonic, tagged};
 
 /// Reads the text of one reply, piece by piece.
@@ -27,8 +29,8 @@ pub struct ReplyParser {
     thinks: bool,
     marks: ReasoningMarks,
     tools: Option<ToolFormat>,
-    /// Names of the tools.
-    names: Vec<String>,
+    /// Names of the tools, and the schemas of their arguments, which are null where they are not known.
+    schemas: Vec<(String, Value)>,
     n_calls: u32,
     /// The call that has begun has arguments.
     has_arguments: bool,
@@ -51,9 +53,10 @@ enum State {
     Call,
     /// Within the object of a call.
     Json(JsonCall),
-    /// Within a call that is read when it is whole, from its first byte; `scanned` bytes hold no closer.
+    /// Within a call that is read when it is whole, from its first byte; `scanned` bytes hold no end of it.
     Whole {
         kind: Whole,
+        end: CallEnd,
         scanned: usize,
     },
     Harmony(Harmony),
@@ -62,7 +65,7 @@ enum State {
 /// A call that is read when it is whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Whole {
-    /// `[name(…)]` up to its closer or the end.
+    /// A list of calls, `[name(…)]`.
     Pythonic,
     /// Qwen's tags.
     Function,
@@ -85,7 +88,7 @@ impl ReplyParser {
             thinks: format.thinks.is_some(),
             marks: format.marks,
             tools: format.tools,
-            names: tools.into_iter().map(Into::into).collect(),
+            schemas: tools.into_iter().map(|name| (name.into(), Value::Null)).collect(),
             n_calls: 0,
             has_arguments: true,
             space: String::new(),
@@ -93,6 +96,16 @@ impl ReplyParser {
             trims: format.thinks == Some(true),
             skipped: String::new(),
         }
+    }
+
+    /// A parser for a reply in `format` that may call `tools`, each in OpenAI's form. Arguments that are written without quotes have the
+    /// types of the tool's schema.
+    pub fn of_tools(format: &ReplyFormat, tools: &[Value]) -> ReplyParser {
+        let text = |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let schema = |tool: &Value| tool.pointer("/function/parameters").cloned().unwrap_or_default();
+        let mut parser = ReplyParser::new(format, [""; 0]);
+        parser.schemas = tools.iter().map(|tool| (text(tool), schema(tool))).collect();
+        parser
     }
 
     /// Calls that have begun.
@@ -157,8 +170,8 @@ impl ReplyParser {
             }
             State::Call => self.call(at_end, deltas),
             State::Json(call) => {
-                let names = &self.names;
-                let (taken, parts) = call.push(self.pending.text(), &|name| names.iter().any(|tool| tool == name));
+                let schemas = &self.schemas;
+                let (taken, parts) = call.push(self.pending.text(), &|name| schemas.iter().any(|tool| tool.0 == name));
                 self.pending.take(taken);
                 let ended = parts.contains(&Part::End);
                 for part in parts {
@@ -218,24 +231,50 @@ impl ReplyParser {
         }
         let behind = text[first.len_utf8()..].trim_start();
         let is_name = |text: &str| text.starts_with(|letter: char| letter.is_alphabetic() || letter == '_');
+        let closers = format.closers();
         self.state = match (format, first) {
             (_, '{') => State::Json(JsonCall::default()),
-            (ToolFormat::Llama, '[') if behind.is_empty() && !at_end => return false,
-            (ToolFormat::Llama, '[') if is_name(behind) => whole(Whole::Pythonic),
-            (ToolFormat::Llama | ToolFormat::Mistral | ToolFormat::Json, '[' | ',' | ';' | ']') => {
+            (ToolFormat::Llama | ToolFormat::Pythonic, '[') if behind.is_empty() && !at_end => return false,
+            (ToolFormat::Llama | ToolFormat::Pythonic, '[') if is_name(behind) => {
+                match self.begins_list(behind, at_end) {
+                    None => return false,
+                    Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
+                    Some(false) => {
+                        self.no_call(String::new(), deltas);
+                        State::Content
+                    }
+                }
+            }
+            (
+                ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Mistral | ToolFormat::Json,
+                '[' | ',' | ';' | ']',
+            ) => {
                 let bracket = self.pending.take(1);
                 self.skip(bracket, first == '[');
                 return true;
             }
-            (ToolFormat::Hermes, '<') => whole(Whole::Function),
-            (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma),
-            (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name),
+            (ToolFormat::Hermes | ToolFormat::Tagged, '<') => {
+                whole(Whole::Function, CallEnd::BehindTags { closers, in_value: false })
+            }
+            (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma, CallEnd::First(closers)),
+            (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name, CallEnd::First(&["[ARGS]", "{"])),
             _ => {
                 self.no_call(String::new(), deltas);
                 State::Content
             }
         };
         true
+    }
+
+    /// Whether `text`, behind a bracket, begins with the name of a tool and a parenthesis; `None`: more text decides that.
+    fn begins_list(&self, text: &str, at_end: bool) -> Option<bool> {
+        let mut names = self.schemas.iter().map(|(name, _)| name.as_str());
+        match text.split_once('(') {
+            Some((called, _)) => Some(names.any(|name| name == called.trim_end())),
+            None if at_end => Some(false),
+            None if names.any(|name| name.starts_with(text.trim_end())) => None,
+            None => Some(false),
+        }
     }
 
     /// Leaves out text before a call, until it is one. Between two calls, only the text that opens the next one is kept.
@@ -253,21 +292,9 @@ impl ReplyParser {
 
     /// A call that is read when it is whole.
     fn whole(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
-        let (State::Whole { kind, scanned }, Some(format)) = (&mut self.state, self.tools) else { return false };
+        let State::Whole { kind, end, scanned } = &mut self.state else { return false };
         let kind = *kind;
-        let ends: &[&str] = match kind {
-            Whole::Name => &["[ARGS]", "{"],
-            Whole::Pythonic => &[")]"],
-            _ => format.closers(),
-        };
-        let text = self.pending.text();
-        let mut from = (*scanned).min(text.len());
-        while !text.is_char_boundary(from) {
-            from -= 1;
-        }
-        let found = ends.iter().filter_map(|end| Some((from + text[from..].find(end)?, *end))).min();
-        let Some((at, end)) = found else {
-            *scanned = text.len().saturating_sub(ends.iter().map(|end| end.len()).max().unwrap_or(0));
+        let Some((at, end)) = end.find(self.pending.text(), scanned) else {
             if at_end {
                 let text = self.pending.take_all();
                 self.read_whole(kind, &text, deltas);
@@ -277,20 +304,17 @@ impl ReplyParser {
         match kind {
             Whole::Name => {
                 let name = self.pending.take(at);
-                if !self.names.iter().any(|tool| tool == name.trim()) {
+                if !self.schemas.iter().any(|tool| tool.0 == name.trim()) {
                     self.no_call(name, deltas);
                     self.state = State::Content;
                     return true;
                 }
-                if end != "{" {
-                    self.pending.take(end.len());
+                // The arguments begin with their brace.
+                if !self.pending.text().starts_with('{') {
+                    self.pending.take(end - at);
                 }
                 self.begin_call(name.trim().to_owned(), deltas);
                 self.state = State::Json(JsonCall::of_arguments());
-            }
-            Whole::Pythonic => {
-                let text = self.pending.take(at + end.len());
-                self.read_whole(kind, &text, deltas);
             }
             _ => {
                 let text = self.pending.take(at);
@@ -303,14 +327,14 @@ impl ReplyParser {
     fn read_whole(&mut self, kind: Whole, text: &str, deltas: &mut Vec<Delta>) {
         let calls = match kind {
             Whole::Pythonic => pythonic::calls(text),
-            Whole::Function => tagged::function(text).map(|call| vec![call]),
+            Whole::Function => tagged::function(text, |name| self.schema(name)).map(|call| vec![call]),
             Whole::Gemma => {
                 let mark = self.tools.and_then(ToolFormat::text_mark);
                 mark.and_then(|mark| gemma::call(text, mark)).map(|call| vec![call])
             }
             Whole::Name => None,
         };
-        let is_tool = |(name, _): &(String, Map<String, Value>)| self.names.contains(name);
+        let is_tool = |(name, _): &(String, Map<String, Value>)| self.schemas.iter().any(|tool| tool.0 == *name);
         match calls.filter(|calls| calls.iter().all(is_tool)) {
             None => {
                 self.no_call(text.to_owned(), deltas);
@@ -324,6 +348,11 @@ impl ReplyParser {
                 self.state = State::Call;
             }
         }
+    }
+
+    /// Schema of a tool's arguments; null: it is not known.
+    fn schema(&self, name: &str) -> &Value {
+        self.schemas.iter().find(|tool| tool.0 == name).map_or(&Value::Null, |tool| &tool.1)
     }
 
     fn add_json(&mut self, part: Part, deltas: &mut Vec<Delta>) {
@@ -389,8 +418,8 @@ impl ReplyParser {
     }
 }
 
-fn whole(kind: Whole) -> State {
-    State::Whole { kind, scanned: 0 }
+fn whole(kind: Whole, end: CallEnd) -> State {
+    State::Whole { kind, end, scanned: 0 }
 }
 
 fn add_text(deltas: &mut Vec<Delta>, text: String, delta: fn(String) -> Delta) {

@@ -110,23 +110,58 @@ impl Reader<'_> {
 
     fn text(&mut self, quote: char) -> Option<String> {
         let mut text = String::new();
-        let mut letters = self.rest.char_indices().skip(1);
-        while let Some((at, letter)) = letters.next() {
+        self.rest = self.rest.strip_prefix(quote)?;
+        loop {
+            let mut letters = self.rest.chars();
+            let letter = letters.next()?;
+            self.rest = letters.as_str();
             match letter {
-                '\\' => text.push(match letters.next()?.1 {
-                    'n' => '\n',
-                    't' => '\t',
-                    'r' => '\r',
-                    other => other,
-                }),
-                _ if letter == quote => {
-                    self.rest = &self.rest[at + letter.len_utf8()..];
-                    return Some(text);
-                }
+                '\\' => self.escape(&mut text)?,
+                _ if letter == quote => return Some(text),
                 _ => text.push(letter),
             }
         }
-        None
+    }
+
+    /// What stands for a backslash and what follows it. As in Python, a backslash before any other letter is one.
+    fn escape(&mut self, text: &mut String) -> Option<()> {
+        let mut letters = self.rest.chars();
+        let letter = letters.next()?;
+        self.rest = letters.as_str();
+        match letter {
+            '\n' => {}
+            '\\' | '\'' | '"' => text.push(letter),
+            'n' => text.push('\n'),
+            't' => text.push('\t'),
+            'r' => text.push('\r'),
+            'a' => text.push('\x07'),
+            'b' => text.push('\x08'),
+            'f' => text.push('\x0c'),
+            'v' => text.push('\x0b'),
+            'x' => text.push(self.code(2)?),
+            'u' => text.push(self.code(4)?),
+            'U' => text.push(self.code(8)?),
+            other => text.extend(['\\', other]),
+        }
+        Some(())
+    }
+
+    /// The character whose code is the next `n` hexadecimal digits. JSON writes one above U+FFFF as two codes.
+    fn code(&mut self, n: usize) -> Option<char> {
+        let first = self.digits(n)?;
+        let second = || u16::from_str_radix(self.rest.strip_prefix("\\u")?.get(..4)?, 16).ok();
+        let pair = u16::try_from(first).ok().filter(|first| (0xd800..0xdc00).contains(first)).zip(second());
+        let joined = pair.and_then(|(first, second)| char::decode_utf16([first, second]).next()?.ok());
+        if joined.is_some() {
+            self.rest = &self.rest["\\uXXXX".len()..];
+        }
+        Some(joined.or(char::from_u32(first)).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn digits(&mut self, n: usize) -> Option<u32> {
+        let digits = self.rest.get(..n).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        self.rest = &self.rest[n..];
+        u32::from_str_radix(digits, 16).ok()
     }
 
     /// A number, or a constant of Python or JSON.

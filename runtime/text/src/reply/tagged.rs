@@ -2,15 +2,23 @@
 
 use serde_json::{Map, Value};
 
-/// Name and arguments of a call in Qwen's tags. A value that is JSON other than a text is used as JSON.
-pub(super) fn function(text: &str) -> Option<(String, Map<String, Value>)> {
+use super::argument::raw_argument;
+
+pub(super) const PARAMETER: &str = "<parameter=";
+pub(super) const PARAMETER_END: &str = "</parameter>";
+
+/// Name and arguments of a call in Qwen's tags. Values have the types of `schema_of` the tool's name.
+pub(super) fn function<'s>(text: &str, schema_of: impl Fn(&str) -> &'s Value) -> Option<(String, Map<String, Value>)> {
     let (name, mut rest) = text.trim().strip_prefix("<function=")?.split_once('>')?;
+    let schema = schema_of(name.trim());
     let mut arguments = Map::new();
-    while let Some((_, parameter)) = rest.split_once("<parameter=") {
+    while let Some((_, parameter)) = rest.split_once(PARAMETER) {
         let (key, value) = parameter.split_once('>')?;
         // A value that was cut off ends where the next begins.
-        let end = ["</parameter>", "<parameter=", "</function>"].iter().filter_map(|tag| value.find(tag)).min()?;
-        arguments.insert(key.trim().to_owned(), value_of(without_line_breaks(&value[..end])));
+        let cut = || [PARAMETER, "</function>"].iter().filter_map(|tag| value.find(tag)).min();
+        let end = value.find(PARAMETER_END).or_else(cut)?;
+        let key = key.trim();
+        arguments.insert(key.to_owned(), raw_argument(without_line_breaks(&value[..end]), key, schema));
         rest = &value[end..];
     }
     Some((name.trim().to_owned(), arguments))
@@ -20,8 +28,4 @@ pub(super) fn function(text: &str) -> Option<(String, Map<String, Value>)> {
 fn without_line_breaks(value: &str) -> &str {
     let value = value.strip_prefix('\n').unwrap_or(value);
     value.strip_suffix('\n').unwrap_or(value)
-}
-
-fn value_of(text: &str) -> Value {
-    serde_json::from_str(text).ok().filter(|value: &Value| !value.is_string()).unwrap_or_else(|| text.into())
 }

@@ -83,6 +83,53 @@ fn llama_calls_are_the_whole_reply() {
 }
 
 #[test]
+fn values_between_tags_have_the_types_of_their_schema() {
+    let parameters = serde_json::json!({"type": "object", "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer"}, "note": {"type": ["string", "null"]},
+    }});
+    let tool = serde_json::json!({"type": "function", "function": {"name": "add", "parameters": parameters}});
+    let read = |text: &str| {
+        let (mut parser, mut reply) =
+            (ReplyParser::of_tools(&tools(ToolFormat::Tagged), &[tool.clone()]), Reply::default());
+        text.split_inclusive(' ').for_each(|piece| add(&mut reply, parser.push(piece)));
+        add(&mut reply, parser.finish());
+        reply
+    };
+    let call = |values: &[(&str, &str)]| {
+        let values: Vec<String> =
+            values.iter().map(|(name, value)| format!("<parameter={name}>\n{value}\n</parameter>\n")).collect();
+        format!("<tool_call>\n<function=add>\n{}</function>\n</tool_call>", values.concat())
+    };
+    let first = call(&[("city", "5"), ("days", "5"), ("note", "None")]);
+    // What ends a call elsewhere is a part of the value here.
+    let second = call(&[("city", "\n</function>\n</tool_call> <parameter=days>1 ")]);
+    let expected = [
+        ("add", r#"{"city":"5","days":5,"note":null}"#),
+        ("add", r#"{"city":"\n</function>\n</tool_call> <parameter=days>1 "}"#),
+    ];
+    assert_eq!(read(&format!("Sure. {first}\n{second}")), reply("", "Sure.", &expected));
+    // A model that leaves out a closer is read all the same.
+    let cut = "<tool_call><function=add><parameter=city>a\n<parameter=days>2</function></tool_call>";
+    assert_eq!(read(cut), reply("", "", &[("add", r#"{"city":"a","days":2}"#)]));
+}
+
+#[test]
+fn python_s_texts_have_python_s_escapes() {
+    for format in [ToolFormat::Pythonic, ToolFormat::Llama].map(tools) {
+        let call =
+            r#"[add(a="x)]'\"\n\d\x41\u00e9\U0001F600\ud83d\ude00\ud83d", b='it\'s "', c=(1, [True, None, -2.5e3]))]"#;
+        let arguments = r#"{"a":"x)]'\"\n\\dAé😀😀�","b":"it's \"","c":[1,[true,null,-2500.0]]}"#;
+        for text in [call.to_owned(), format!("<|python_start|>{call}<|python_end|>")] {
+            assert_eq!(whole(&format, &text), reply("", "", &[("add", arguments)]));
+        }
+        // A list that does not call a tool is no call, and is not held back until its end.
+        assert_eq!(read(&format, ["[add"]), reply("", "[add", &[]));
+        let mut parser = ReplyParser::new(&format, TOOLS);
+        assert_eq!(parser.push("[add it's"), [Delta::Content("[add it's".into())]);
+    }
+}
+
+#[test]
 fn mistral_calls_follow_their_marker() {
     let format = tools(ToolFormat::Mistral);
     let list =
@@ -153,6 +200,9 @@ fn what_only_looks_like_a_call_is_content() {
         (ToolFormat::Llama, "[1, 2]"),
         (ToolFormat::Llama, "[add(a=), 2]"),
         (ToolFormat::Llama, "[unknown(a=1)]"),
+        (ToolFormat::Pythonic, r#"[add(a="\xZZ")]"#),
+        (ToolFormat::Pythonic, "[add(a=1), unknown(b=2)]"),
+        (ToolFormat::Tagged, "<tool_call>\n<function=unknown>\n</function>"),
         (ToolFormat::Hermes, "a < b, <tool_cal and <tool> are text"),
         (ToolFormat::Hermes, "<tool_call>\nnothing"),
         (ToolFormat::Hermes, r#"<tool_call>{"name": 1}"#),
@@ -195,10 +245,12 @@ fn part() -> impl Strategy<Value = &'static str> {
         "\"",
         "\\",
         "add(",
+        "'",
         "a=1",
         ")",
         "<function=add>",
         "<parameter=a>",
+        "</parameter>",
         "</function>",
         "[TOOL_CALLS]",
         "[ARGS]",
@@ -235,8 +287,8 @@ proptest! {
     fn hostile_replies_are_read_to_their_end(
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
-        tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Llama), Some(ToolFormat::Mistral),
-            Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+        tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
+            Some(ToolFormat::Pythonic), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
         marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel]),
         harmony in any::<bool>(),
     ) {
@@ -253,6 +305,8 @@ fn a_long_reply_takes_time_in_proportion() {
         (tools(ToolFormat::Json), format!("{{\"arguments\": \"{}", letters("x"))),
         (tools(ToolFormat::Hermes), format!("<tool_call><function=add>{}", letters("<"))),
         (tools(ToolFormat::Llama), format!("[add(a=\"{}", letters(")"))),
+        (tools(ToolFormat::Tagged), format!("<tool_call><function=add>{}", letters("<parameter=a></parameter"))),
+        (tools(ToolFormat::Tagged), format!("<tool_call><function=add>{}", letters("<parameter=a></parameter>"))),
         (ReplyFormat { thinks: Some(true), ..ReplyFormat::default() }, letters("</thin")),
         (tools(ToolFormat::Gemma4), format!("<|tool_call>call:add{{a:{}", letters("["))),
     ] {
