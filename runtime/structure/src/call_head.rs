@@ -40,6 +40,33 @@ pub(super) fn gemma_head(text: &str) -> Head<'_> {
     }
 }
 
+/// The same for a call in Qwen's tags, `<function=NAME>`: its grammar also has the head, and holds the name to those of the tools.
+pub(super) fn tagged_head(text: &str) -> Head<'_> {
+    const CALL: &str = "<f";
+    let call = text.trim_start();
+    match call.starts_with(CALL) {
+        true => Head::Whole("", text.len() - call.len()),
+        false if CALL.starts_with(call) => Head::Partial,
+        false => Head::Not,
+    }
+}
+
+/// The same for a list of Python's calls, `[NAME(`, whose grammar also has the head.
+pub(super) fn python_head(text: &str) -> Head<'_> {
+    let list = text.trim_start();
+    let Some(behind) = list.strip_prefix('[') else {
+        return if list.is_empty() { Head::Partial } else { Head::Not };
+    };
+    let is_part = |letter: char| letter.is_alphanumeric() || "_.-".contains(letter);
+    match behind.split_once(|letter| !is_part(letter)) {
+        Some((name, _)) if behind[name.len()..].starts_with('(') && !name.is_empty() => {
+            Head::Whole(name, text.len() - list.len())
+        }
+        Some(_) => Head::Not,
+        None => Head::Partial,
+    }
+}
+
 /// `Err(true)`: the text ended before.
 fn read<'t>(rest: &mut Rest<'t>) -> Result<(&'t str, usize), bool> {
     for part in ["{", "\"name\"", ":", "\""] {
@@ -106,6 +133,21 @@ mod tests {
             assert_eq!(gemma_head(&text[..end]), Head::Partial, "{end}");
         }
         assert_eq!(gemma_head("<tool_call|>"), Head::Not);
+    }
+
+    #[test]
+    fn heads_in_tags_and_of_python_s_calls_begin_their_grammars() {
+        assert_eq!(tagged_head("\n<func"), Head::Whole("", 1));
+        assert_eq!([tagged_head("\n"), tagged_head("<")], [Head::Partial, Head::Partial]);
+        assert_eq!([tagged_head("</f"), tagged_head("{")], [Head::Not, Head::Not]);
+        let text = " [get-it(";
+        assert_eq!(python_head(text), Head::Whole("get-it", 1));
+        for end in 0..text.len() {
+            assert_eq!(python_head(&text[..end]), Head::Partial, "{end}");
+        }
+        for other in ["[{", "[a b", "[a]", "[(", "a(", "[ a"] {
+            assert_eq!(python_head(other), Head::Not, "{other}");
+        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use crate::call_head::{Head, gemma_head, harmony_head, head};
+use crate::call_head::{Head, gemma_head, harmony_head, head, python_head, tagged_head};
 use crate::error::StructureError;
-use crate::gemma_call::{self, Mark};
 use crate::grammar::{Structure, any_object, call_grammar};
+use crate::schema_rules::Mark;
 use crate::vocabulary::Vocabulary;
+use crate::{gemma_call, python_call, tagged_call};
 
 /// What the tokens of one reply have to match, given the reply so far.
 #[derive(Clone)]
@@ -42,8 +43,54 @@ struct Calls {
     is_harmony: bool,
     /// Gemma's calls: what stands around a text.
     mark: Option<Mark>,
+    /// Calls of all tools in the format's own syntax, which is not JSON.
+    written: Option<(Syntax, Matcher)>,
+    /// A call is the only one.
+    is_only: bool,
     /// What was seen may be the head of a call.
     in_head: bool,
+}
+
+/// How calls are written that are neither JSON nor Gemma's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Syntax {
+    /// Qwen's tags.
+    Tags,
+    /// A list of Python's calls.
+    Python,
+}
+
+impl Syntax {
+    fn of(kind: ToolFormat) -> Option<Syntax> {
+        match kind {
+            ToolFormat::Hermes | ToolFormat::Tagged => Some(Syntax::Tags),
+            ToolFormat::Llama | ToolFormat::Pythonic => Some(Syntax::Python),
+            _ => None,
+        }
+    }
+
+    /// The format whose calls are always written so.
+    fn format(self) -> ToolFormat {
+        match self {
+            Syntax::Tags => ToolFormat::Tagged,
+            Syntax::Python => ToolFormat::Pythonic,
+        }
+    }
+
+    /// The text that the grammar of calls begins with.
+    fn opener(self) -> &'static str {
+        match self {
+            Syntax::Tags => "<function=",
+            Syntax::Python => "[",
+        }
+    }
+
+    fn head(self, text: &str) -> Head<'_> {
+        match self {
+            Syntax::Tags => tagged_head(text),
+            Syntax::Python => python_head(text),
+        }
+    }
 }
 
 /// Most bytes of a reply that are kept, in which a text is searched for.
@@ -113,7 +160,8 @@ impl Constraint {
         } else if kind.is_bare() {
             openers.push(format.marks.closer());
         }
-        let mark = kind.text_mark().map(|text| Mark { text, is_special: vocabulary.is_special(text) });
+        let mark_of = |text: &'static str| Mark { text, is_special: vocabulary.is_special(text) };
+        let mark = kind.text_mark().map(mark_of);
         let matcher = |name: &str, schema: &Value| {
             let grammar = match mark {
                 Some(mark) => gemma_call::call_grammar(&[(name, schema)], mark),
@@ -124,7 +172,22 @@ impl Constraint {
         // A schema that llguidance does not support leaves JSON, at least.
         let any = |name: &str, schema: &Value| matcher(name, schema).or_else(|| matcher(name, &any_object()));
         let tools = schemas.iter().filter_map(|(name, schema)| Some((name.clone(), any(name, schema)?))).collect();
-        let calls = Calls { tools, openers, is_harmony: format.harmony, mark, in_head: begins_bare };
+        let grammar = |syntax: Syntax, schemas: &[(String, Value)]| {
+            let schemas: Vec<(&str, &Value)> = schemas.iter().map(|(name, schema)| (name.as_str(), schema)).collect();
+            match syntax {
+                Syntax::Tags => tagged_call::call_grammar(&schemas, mark_of("</tool_call>")),
+                Syntax::Python => python_call::calls_grammar(&schemas, is_only),
+            }
+        };
+        let matcher = |syntax: Syntax| {
+            let made = vocabulary.matcher(grammar(syntax, &schemas), &[]).or_else(|_| {
+                let any: Vec<(String, Value)> = schemas.iter().map(|(name, _)| (name.clone(), any_object())).collect();
+                vocabulary.matcher(grammar(syntax, &any), &[])
+            });
+            made.ok().map(|matcher| (syntax, matcher))
+        };
+        let written = Syntax::of(kind).filter(|_| !format.harmony && !schemas.is_empty()).and_then(matcher);
+        let calls = Calls { tools, openers, is_harmony: format.harmony, mark, written, is_only, in_head: begins_bare };
         let mut constraint = Constraint {
             vocabulary,
             matcher: None,
@@ -133,8 +196,7 @@ impl Constraint {
             calls: Some(calls),
             seen: Vec::new(),
         };
-        let key = if kind == ToolFormat::Llama { "parameters" } else { "arguments" };
-        constraint.begin_call(&schemas, key, beginning);
+        constraint.begin_call(&schemas, kind, beginning);
         // Text behind a call that has no mark of its own would be read as a part of it.
         constraint.is_whole = constraint.matcher.is_some() && (is_only || kind.is_bare());
         Some(constraint)
@@ -216,25 +278,33 @@ impl Constraint {
             Some(_) => gemma_head(&text),
             None => head(&text),
         };
-        let tool = match found {
-            Head::Partial if text.len() < MAX_HEAD_BYTES => return,
-            Head::Whole(name, at) => calls.tools.iter().find(|tool| tool.0 == name).map(|tool| (tool, at)),
-            Head::Partial | Head::Not => None,
+        let of_written = calls.written.as_ref().map_or(Head::Not, |(syntax, _)| syntax.head(&text));
+        let tool = |name: &str| calls.tools.iter().find(|tool| tool.0 == name).map(|tool| &tool.1);
+        let (begun, holds_call) = match (of_written, found) {
+            // In tags, the grammar has the names.
+            (Head::Whole(name, at), _) => {
+                let written = calls.written.as_ref().filter(|_| name.is_empty() || tool(name).is_some());
+                (written.map(|(_, matcher)| (matcher, at)), true)
+            }
+            (Head::Partial, _) | (_, Head::Partial) if text.len() < MAX_HEAD_BYTES => return,
+            (_, Head::Whole(name, at)) => (tool(name).map(|matcher| (matcher, at)), calls.mark.is_some()),
+            _ => (None, false),
         };
-        calls.in_head = false;
-        let matcher = tool.and_then(|((_, matcher), at)| {
+        let matcher = begun.and_then(|(matcher, at)| {
             let mut matcher = matcher.clone();
             let tokens = matcher.tok_env().ok()?.tokenize_bytes(&text.as_bytes()[at..]);
             matcher.consume_tokens(&tokens).ok().map(|()| matcher)
         });
+        self.is_whole = matcher.is_some() && holds_call && calls.is_only;
         self.matcher = matcher.map(Box::new);
+        calls.in_head = false;
         if self.matcher.is_none() {
             forget(&mut self.seen);
         }
     }
 
     /// The call that the prompt ends with: its name, if it is open yet, and its arguments.
-    fn begin_call(&mut self, schemas: &[(String, Value)], key: &str, beginning: &str) {
+    fn begin_call(&mut self, schemas: &[(String, Value)], kind: ToolFormat, beginning: &str) {
         let Some(calls) = &self.calls else { return };
         if calls.is_harmony {
             if beginning.ends_with('{') {
@@ -243,7 +313,18 @@ impl Constraint {
             }
             return;
         }
+        if let Some((syntax, matcher)) = &calls.written
+            && kind == syntax.format()
+            && let Some(at) = beginning.find(syntax.opener())
+        {
+            let mut matcher = matcher.clone();
+            let tokens = matcher.tok_env().map(|environment| environment.tokenize_bytes(beginning[at..].as_bytes()));
+            let begun = tokens.and_then(|tokens| matcher.consume_tokens(&tokens));
+            self.matcher = begun.is_ok().then(|| Box::new(matcher));
+            return;
+        }
         let Some(at) = beginning.find(if calls.mark.is_some() { "call:" } else { "{" }) else { return };
+        let key = if kind == ToolFormat::Llama { "parameters" } else { "arguments" };
         let begun = &beginning[at..];
         let of = |schema: &dyn Fn(&Value) -> Value| -> TopLevelGrammar {
             let tools: Vec<(&str, Value)> =
@@ -271,182 +352,6 @@ fn forget(seen: &mut Vec<u8>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use unicorn_text::{Tokenizer, TokenizerSection};
-
-    use super::*;
-
-    /// A token for each character from the space to the tilde, a line break, a stop token and Gemma 4's mark.
-    fn vocabulary() -> Arc<Vocabulary> {
-        let mut tokens: Vec<String> = (b' '..=b'~').map(|byte| char::from(byte).to_string()).collect();
-        tokens.push("\n".to_owned());
-        let vocab: serde_json::Map<String, Value> =
-            tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
-        let added = [(96, "<end>"), (97, MARK)].map(|(id, content)| {
-            json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true})
-        });
-        let json = json!({
-            "version": "1.0", "added_tokens": added, "normalizer": null, "post_processor": null, "pre_tokenizer": null,
-            "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
-        });
-        let section = TokenizerSection { tokenizer_json: json.to_string(), ..TokenizerSection::default() };
-        Arc::new(Vocabulary::new(&Tokenizer::new(&section).unwrap(), 98, &[96]))
-    }
-
-    const MARK: &str = "<|\"|>";
-
-    fn tokens(text: &str) -> Vec<u32> {
-        let of_character = |character| if character == '\n' { 95 } else { character as u32 - 32 };
-        let parts: Vec<Vec<u32>> = text.split(MARK).map(|part| part.chars().map(of_character).collect()).collect();
-        parts.join(&97)
-    }
-
-    /// Whether a text can be written; the stop token ends it where `ends`.
-    fn accepts(mut constraint: Constraint, text: &str, ends: bool) -> bool {
-        let mut takes = |token: u32| {
-            let allowed = constraint.allowed().unwrap().is_none_or(|mask| mask.is_allowed(token));
-            allowed && constraint.observe(token).is_ok()
-        };
-        tokens(text).into_iter().all(&mut takes) && (!ends || takes(96))
-    }
-
-    fn whole(structure: Structure) -> Constraint {
-        Constraint::whole(vocabulary(), &structure, Start::at_once()).map_err(|error| error.message).unwrap()
-    }
-
-    #[test]
-    fn a_reply_matches_a_schema_an_expression_a_choice_or_a_grammar() {
-        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
-        let schema = || whole(Structure::Schema(schema.clone()));
-        assert!(accepts(schema(), "{\"a\": 12}", true) && !accepts(schema(), "{\"a\": 12", true));
-        assert!(!accepts(schema(), "{\"a\": \"", false) && !accepts(schema(), "x", false));
-        let regex = || whole(Structure::Regex("[0-9]{3}-x*".into()));
-        assert!(accepts(regex(), "123-xx", true) && !accepts(regex(), "12-", false));
-        let choice = || whole(Structure::Choice(vec!["yes".into(), "no \"way\"".into()]));
-        assert!(
-            accepts(choice(), "yes", true) && accepts(choice(), "no \"way\"", true) && !accepts(choice(), "ye", true)
-        );
-        let lark = || whole(Structure::Lark("start: \"a\" b\nb: \"(\" b? \")\"".into()));
-        assert!(accepts(lark(), "a(())", true) && !accepts(lark(), "a(()", true));
-        let gbnf = || whole(Structure::from_grammar("root ::= \"a\" b\nb ::= \"(\" b? \")\"".into()).unwrap());
-        assert!(accepts(gbnf(), "a(())", true) && !accepts(gbnf(), "a(()", true) && !accepts(gbnf(), "b", false));
-    }
-
-    #[test]
-    fn what_is_no_grammar_is_an_error_of_one_line() {
-        for structure in [
-            Structure::Regex("(".into()),
-            Structure::Lark("start: undefined_rule".into()),
-            Structure::Schema(json!({"type": "no such type"})),
-        ] {
-            let made = Constraint::whole(vocabulary(), &structure, Start::at_once());
-            let error = made.err().unwrap_or_else(|| panic!("{structure:?}"));
-            assert!(!error.message.is_empty() && !error.message.contains('\n'), "{}", error.message);
-        }
-    }
-
-    #[test]
-    fn reasoning_is_free_and_the_answer_is_not() {
-        let format = || {
-            let start = Start(vec!["</think>"]);
-            Constraint::whole(vocabulary(), &Structure::Regex("[0-9]+".into()), start).ok().unwrap()
-        };
-        assert!(accepts(format(), "let me < think</think>12", true));
-        assert!(!accepts(format(), "well</think>a", false));
-    }
-
-    fn calls(kind: ToolFormat, beginning: &str) -> Constraint {
-        let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
-            "additionalProperties": false});
-        let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
-        let mut format = ReplyFormat::default();
-        format.tools = Some(kind);
-        Constraint::of_calls(vocabulary(), &[&tool], &format, beginning, false).unwrap()
-    }
-
-    #[test]
-    fn the_arguments_of_a_call_match_its_schema_and_other_text_is_free() {
-        let hermes = || calls(ToolFormat::Hermes, "");
-        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
-        assert!(accepts(hermes(), &format!("Sure. {call}{call} {{\"x\": 1}}"), true));
-        assert!(!accepts(hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"town\"", false));
-        assert!(accepts(hermes(), "<tool_call>{\"name\": \"g\", \"arguments\": {\"town\": 1}}", false));
-        assert!(!accepts(hermes(), "<tool_call>{\"name\":\"f\",\"arguments\":{\"city\": 1", false));
-        let llama = || calls(ToolFormat::Llama, "");
-        assert!(accepts(llama(), "{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\"}}", true));
-        assert!(!accepts(llama(), "{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\", ", false));
-        let mistral =
-            "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"f\", \"arguments\": {";
-        assert!(accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"city\": \"\"}}}}]"), true));
-        assert!(!accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"a"), false));
-    }
-
-    #[test]
-    fn gemma_s_calls_are_written_in_their_own_syntax() {
-        let parameters = json!({"type": "object", "properties": {
-            "city": {"type": "string"},
-            "days": {"type": "array", "items": {"type": "integer"}},
-            "inner": {"type": "object", "properties": {"on": {"type": ["boolean", "null"]}}},
-            "unit": {"enum": ["C", "F", 1]},
-        }, "required": ["city"]});
-        let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
-        let gemma = |beginning: &str| {
-            let mut format = ReplyFormat::default();
-            format.tools = Some(ToolFormat::Gemma4);
-            Constraint::of_calls(vocabulary(), &[&tool], &format, beginning, false).unwrap()
-        };
-        let whole =
-            r#"<|tool_call>call:f{city:<|"|>Rome, {x<|"|>,days:[1,-20],inner:{on:null},unit:<|"|>C<|"|>}<tool_call|>"#;
-        let least = r#"<|tool_call>call:f{city:<|"|><|"|>}<tool_call|>"#;
-        assert!(accepts(gemma(""), &format!("Sure. {whole}{least} done"), true));
-        for wrong in [
-            "call:f{days",
-            "call:f{town",
-            "call:f{city:1",
-            r#"call:f{city:<|"|>a<|"|>,unit:<|"|>K"#,
-            r#"call:f{city:<|"|>a<|"|>,days:[1.5"#,
-            r#"call:f{city:<|"|>a<|"|>,inner:{on:1"#,
-            r#"call:f{city:<|"|>a<|"|>,unit:1,days"#,
-        ] {
-            assert!(!accepts(gemma(""), &format!("<|tool_call>{wrong}"), false), "{wrong}");
-        }
-        // Unknown tools are free; those that have to be called are not.
-        assert!(accepts(gemma(""), "<|tool_call>call:g{town:1}", false));
-        assert!(accepts(gemma("<|tool_call>call:f{"), r#"city:<|"|>a<|"|>}<tool_call|>"#, false));
-        assert!(!accepts(gemma("<|tool_call>call:f{"), "town", false));
-        assert!(
-            accepts(gemma("<|tool_call>call:"), r#"f{city:<|"|>a<|"|>}"#, false)
-                && !accepts(gemma("<|tool_call>call:"), "g", false)
-        );
-    }
-
-    #[test]
-    fn a_schema_that_refers_to_itself_or_has_no_types_leaves_any_value() {
-        for parameters in [
-            json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
-            json!({"type": "object", "properties": {"a": {"type": "odd"}, "b": {"$ref": "#/nowhere"}, "c": {"enum": [[1]]}}}),
-            json!({"type": "object"}),
-            json!(true),
-        ] {
-            let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
-            let mut format = ReplyFormat::default();
-            format.tools = Some(ToolFormat::Gemma);
-            let constraint = Constraint::of_calls(vocabulary(), &[&tool], &format, "", false).unwrap();
-            let text = "<start_function_call>call:f{a:{a:{}}}<end_function_call>";
-            assert!(accepts(constraint, text, true), "{parameters}");
-            let constraint = Constraint::of_calls(vocabulary(), &[&tool], &format, "", false).unwrap();
-            let text = "<start_function_call>call:f{a:{a:<escape>x, < }<escape>}}<end_function_call>";
-            assert_eq!(accepts(constraint, text, true), !parameters.to_string().contains("\"#\""), "{parameters}");
-        }
-    }
-
-    #[test]
-    fn a_call_that_has_to_be_made_goes_on_from_the_prompt() {
-        let named = || calls(ToolFormat::Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {");
-        assert!(accepts(named(), "\"city\": \"Rome\"}}\n</tool_call>", true) && !accepts(named(), "\"x", false));
-        let open = || calls(ToolFormat::Hermes, "<tool_call>\n{\"name\": \"");
-        assert!(accepts(open(), "f\", \"arguments\": {\"city\": \"\"}}", false) && !accepts(open(), "g", false));
-    }
-}
+mod tests;
+#[cfg(test)]
+mod written_calls;

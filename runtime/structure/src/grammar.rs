@@ -96,7 +96,7 @@ pub(crate) fn any_object() -> Value {
 }
 
 /// The schema with a bound on white space, unless it has its own options.
-fn bounded(schema: &Value) -> Value {
+pub(crate) fn bounded(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(fields) = schema.as_object_mut() {
         fields.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": WHITE_SPACE}));

@@ -38,6 +38,12 @@ mod vocabulary;
 
 mod call_head;
 mod gemma_call;
+mod python_call;
+mod tagged_call;
+
+mod rules;
+mod schema_rules;
+
 mod grammar;
 
 mod gbnf;

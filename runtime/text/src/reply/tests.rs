@@ -90,7 +90,7 @@ fn values_between_tags_have_the_types_of_their_schema() {
     let tool = serde_json::json!({"type": "function", "function": {"name": "add", "parameters": parameters}});
     let read = |text: &str| {
         let (mut parser, mut reply) =
-            (ReplyParser::of_tools(&tools(ToolFormat::Tagged), &[tool.clone()]), Reply::default());
+            (ReplyParser::of_tools(&tools(ToolFormat::Tagged), std::slice::from_ref(&tool)), Reply::default());
         text.split_inclusive(' ').for_each(|piece| add(&mut reply, parser.push(piece)));
         add(&mut reply, parser.finish());
         reply

@@ -1,0 +1,177 @@
+//! What may be written under constraints, letter by letter.
+
+use serde_json::json;
+use unicorn_text::{Tokenizer, TokenizerSection};
+
+use super::*;
+
+/// A token for each character from the space to the tilde, a line break, a stop token and Gemma 4's mark.
+pub(super) fn vocabulary() -> Arc<Vocabulary> {
+    let mut tokens: Vec<String> = (b' '..=b'~').map(|byte| char::from(byte).to_string()).collect();
+    tokens.push("\n".to_owned());
+    let vocab: serde_json::Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
+    let added = [(96, "<end>"), (97, MARK)].map(|(id, content)| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true})
+    });
+    let json = json!({
+        "version": "1.0", "added_tokens": added, "normalizer": null, "post_processor": null, "pre_tokenizer": null,
+        "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    let section = TokenizerSection { tokenizer_json: json.to_string(), ..TokenizerSection::default() };
+    Arc::new(Vocabulary::new(&Tokenizer::new(&section).unwrap(), 98, &[96]))
+}
+
+const MARK: &str = "<|\"|>";
+
+fn tokens(text: &str) -> Vec<u32> {
+    let of_character = |character| if character == '\n' { 95 } else { character as u32 - 32 };
+    let parts: Vec<Vec<u32>> = text.split(MARK).map(|part| part.chars().map(of_character).collect()).collect();
+    parts.join(&97)
+}
+
+/// Whether a text can be written; the stop token ends it where `ends`.
+pub(super) fn accepts(mut constraint: Constraint, text: &str, ends: bool) -> bool {
+    let mut takes = |token: u32| {
+        let allowed = constraint.allowed().unwrap().is_none_or(|mask| mask.is_allowed(token));
+        allowed && constraint.observe(token).is_ok()
+    };
+    tokens(text).into_iter().all(&mut takes) && (!ends || takes(96))
+}
+
+fn whole(structure: Structure) -> Constraint {
+    Constraint::whole(vocabulary(), &structure, Start::at_once()).map_err(|error| error.message).unwrap()
+}
+
+#[test]
+fn a_reply_matches_a_schema_an_expression_a_choice_or_a_grammar() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let schema = || whole(Structure::Schema(schema.clone()));
+    assert!(accepts(schema(), "{\"a\": 12}", true) && !accepts(schema(), "{\"a\": 12", true));
+    assert!(!accepts(schema(), "{\"a\": \"", false) && !accepts(schema(), "x", false));
+    let regex = || whole(Structure::Regex("[0-9]{3}-x*".into()));
+    assert!(accepts(regex(), "123-xx", true) && !accepts(regex(), "12-", false));
+    let choice = || whole(Structure::Choice(vec!["yes".into(), "no \"way\"".into()]));
+    assert!(accepts(choice(), "yes", true) && accepts(choice(), "no \"way\"", true) && !accepts(choice(), "ye", true));
+    let lark = || whole(Structure::Lark("start: \"a\" b\nb: \"(\" b? \")\"".into()));
+    assert!(accepts(lark(), "a(())", true) && !accepts(lark(), "a(()", true));
+    let gbnf = || whole(Structure::from_grammar("root ::= \"a\" b\nb ::= \"(\" b? \")\"".into()).unwrap());
+    assert!(accepts(gbnf(), "a(())", true) && !accepts(gbnf(), "a(()", true) && !accepts(gbnf(), "b", false));
+}
+
+#[test]
+fn what_is_no_grammar_is_an_error_of_one_line() {
+    for structure in [
+        Structure::Regex("(".into()),
+        Structure::Lark("start: undefined_rule".into()),
+        Structure::Schema(json!({"type": "no such type"})),
+    ] {
+        let made = Constraint::whole(vocabulary(), &structure, Start::at_once());
+        let error = made.err().unwrap_or_else(|| panic!("{structure:?}"));
+        assert!(!error.message.is_empty() && !error.message.contains('\n'), "{}", error.message);
+    }
+}
+
+#[test]
+fn reasoning_is_free_and_the_answer_is_not() {
+    let format = || {
+        let start = Start(vec!["</think>"]);
+        Constraint::whole(vocabulary(), &Structure::Regex("[0-9]+".into()), start).ok().unwrap()
+    };
+    assert!(accepts(format(), "let me < think</think>12", true));
+    assert!(!accepts(format(), "well</think>a", false));
+}
+
+fn calls(kind: ToolFormat, beginning: &str) -> Constraint {
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+        "additionalProperties": false});
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+    let mut format = ReplyFormat::default();
+    format.tools = Some(kind);
+    Constraint::of_calls(vocabulary(), &[&tool], &format, beginning, false).unwrap()
+}
+
+#[test]
+fn the_arguments_of_a_call_match_its_schema_and_other_text_is_free() {
+    let hermes = || calls(ToolFormat::Hermes, "");
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    assert!(accepts(hermes(), &format!("Sure. {call}{call} {{\"x\": 1}}"), true));
+    assert!(!accepts(hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"town\"", false));
+    assert!(accepts(hermes(), "<tool_call>{\"name\": \"g\", \"arguments\": {\"town\": 1}}", false));
+    assert!(!accepts(hermes(), "<tool_call>{\"name\":\"f\",\"arguments\":{\"city\": 1", false));
+    let llama = || calls(ToolFormat::Llama, "");
+    assert!(accepts(llama(), "{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\"}}", true));
+    assert!(!accepts(llama(), "{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\", ", false));
+    let mistral =
+        "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"f\", \"arguments\": {";
+    assert!(accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"city\": \"\"}}}}]"), true));
+    assert!(!accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"a"), false));
+}
+
+#[test]
+fn gemma_s_calls_are_written_in_their_own_syntax() {
+    let parameters = json!({"type": "object", "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "array", "items": {"type": "integer"}},
+        "inner": {"type": "object", "properties": {"on": {"type": ["boolean", "null"]}}},
+        "unit": {"enum": ["C", "F", 1]},
+    }, "required": ["city"]});
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+    let gemma = |beginning: &str| {
+        let mut format = ReplyFormat::default();
+        format.tools = Some(ToolFormat::Gemma4);
+        Constraint::of_calls(vocabulary(), &[&tool], &format, beginning, false).unwrap()
+    };
+    let whole =
+        r#"<|tool_call>call:f{city:<|"|>Rome, {x<|"|>,days:[1,-20],inner:{on:null},unit:<|"|>C<|"|>}<tool_call|>"#;
+    let least = r#"<|tool_call>call:f{city:<|"|><|"|>}<tool_call|>"#;
+    assert!(accepts(gemma(""), &format!("Sure. {whole}{least} done"), true));
+    for wrong in [
+        "call:f{days",
+        "call:f{town",
+        "call:f{city:1",
+        r#"call:f{city:<|"|>a<|"|>,unit:<|"|>K"#,
+        r#"call:f{city:<|"|>a<|"|>,days:[1.5"#,
+        r#"call:f{city:<|"|>a<|"|>,inner:{on:1"#,
+        r#"call:f{city:<|"|>a<|"|>,unit:1,days"#,
+    ] {
+        assert!(!accepts(gemma(""), &format!("<|tool_call>{wrong}"), false), "{wrong}");
+    }
+    // Unknown tools are free; those that have to be called are not.
+    assert!(accepts(gemma(""), "<|tool_call>call:g{town:1}", false));
+    assert!(accepts(gemma("<|tool_call>call:f{"), r#"city:<|"|>a<|"|>}<tool_call|>"#, false));
+    assert!(!accepts(gemma("<|tool_call>call:f{"), "town", false));
+    assert!(
+        accepts(gemma("<|tool_call>call:"), r#"f{city:<|"|>a<|"|>}"#, false)
+            && !accepts(gemma("<|tool_call>call:"), "g", false)
+    );
+}
+
+#[test]
+fn a_schema_that_refers_to_itself_or_has_no_types_leaves_any_value() {
+    for parameters in [
+        json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
+        json!({"type": "object", "properties": {"a": {"type": "odd"}, "b": {"$ref": "#/nowhere"}, "c": {"enum": [[1]]}}}),
+        json!({"type": "object"}),
+        json!(true),
+    ] {
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        let mut format = ReplyFormat::default();
+        format.tools = Some(ToolFormat::Gemma);
+        let constraint = Constraint::of_calls(vocabulary(), &[&tool], &format, "", false).unwrap();
+        let text = "<start_function_call>call:f{a:{a:{}}}<end_function_call>";
+        assert!(accepts(constraint, text, true), "{parameters}");
+        let constraint = Constraint::of_calls(vocabulary(), &[&tool], &format, "", false).unwrap();
+        let text = "<start_function_call>call:f{a:{a:<escape>x, < }<escape>}}<end_function_call>";
+        assert_eq!(accepts(constraint, text, true), !parameters.to_string().contains("\"#\""), "{parameters}");
+    }
+}
+
+#[test]
+fn a_call_that_has_to_be_made_goes_on_from_the_prompt() {
+    let named = || calls(ToolFormat::Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {");
+    assert!(accepts(named(), "\"city\": \"Rome\"}}\n</tool_call>", true) && !accepts(named(), "\"x", false));
+    let open = || calls(ToolFormat::Hermes, "<tool_call>\n{\"name\": \"");
+    assert!(accepts(open(), "f\", \"arguments\": {\"city\": \"\"}}", false) && !accepts(open(), "g", false));
+}

@@ -1,0 +1,38 @@
+//! Calls as Python writes them, as a grammar: `[NAME(key="text", n=2), …]`, whose arguments match JSON schemas.
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::Value;
+
+use crate::rules::{literal, properties};
+use crate::schema_rules::{Notation, SchemaRules};
+
+/// A list of calls of `tools`, each a name and the schema of its arguments. `is_only`: of one call.
+pub(crate) fn calls_grammar(tools: &[(&str, &Value)], is_only: bool) -> TopLevelGrammar {
+    let mut values = SchemaRules::new(Notation::Python);
+    let mut calls = Vec::new();
+    for (name, schema) in tools {
+        let arguments = match properties(schema) {
+            Some(properties) => {
+                let key = |name: &str| is_name(name).then(|| literal(&format!("{name}=")));
+                values.members(properties, schema, (schema, 0), &key)
+            }
+            None => "any_arguments".into(),
+        };
+        calls.push(values.rules.rule(&format!("{} {arguments} \")\"", literal(&format!("{name}(")))));
+    }
+    let call = values.rules.rule(&calls.join(" | "));
+    let comma = Notation::Python.separator();
+    let further = if is_only { String::new() } else { format!("({comma} {call})*") };
+    let list = values.rules.rule(&format!("\"[\" {call} {further} \"]\""));
+    let common = format!(
+        "{}any_arguments: (argument ({comma} argument)*)?\nargument: /[A-Za-z_][A-Za-z0-9_]*=/ value\n",
+        Notation::Python.common()
+    );
+    values.rules.grammar(&[list], &common)
+}
+
+/// Whether Python, and what reads the call, take it as the name of a parameter.
+fn is_name(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_alphabetic() || letter == '_';
+    name.starts_with(is_letter) && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
+}
