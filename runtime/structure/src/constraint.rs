@@ -318,7 +318,7 @@ impl Constraint {
             && let Some(at) = beginning.find(syntax.opener())
         {
             let mut matcher = matcher.clone();
-            let tokens = matcher.tok_env().map(|environment| environment.tokenize_bytes(beginning[at..].as_bytes()));
+            let tokens = matcher.tok_env().map(|environment| environment.tokenize_bytes(&beginning.as_bytes()[at..]));
             let begun = tokens.and_then(|tokens| matcher.consume_tokens(&tokens));
             self.matcher = begun.is_ok().then(|| Box::new(matcher));
             return;

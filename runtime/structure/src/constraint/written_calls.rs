@@ -185,7 +185,7 @@ proptest! {
                 let (schema, value) = &schemas[number];
                 (["f", "get-it_2"][number], arguments(kind, schema, value.as_object().unwrap()))
             });
-            let (alone, both) = (reply(kind, &[one.clone()]), reply(kind, &[one.clone(), other.clone()]));
+            let (alone, both) = (reply(kind, std::slice::from_ref(&one)), reply(kind, &[one.clone(), other.clone()]));
             for begun in [None, Some(None), Some(Some("f"))] {
                 prop_assert!(is_accepted(&tools, kind, begun, true, &alone), "{begun:?} {alone}");
             }
