@@ -359,11 +359,13 @@ impl Place {
         file("model.safetensors", b"\x08\0\0\0\0\0\0\0{}      ");
         file("pytorch_model.bin", b"PK\x03\x04 and more");
         file("broken.gguf", b"GGUF\x03\0\0\0");
-        for name in ["empty", "lora", "two"] {
+        for name in ["empty", "lora", "two", "mamba"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         file("lora/adapter_config.json", br#"{"peft_type": "LORA", "base_model_name_or_path": "org/base"}"#);
         file("lora/adapter_model.safetensors", b"");
+        file("mamba/config.json", br#"{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}"#);
+        file("mamba/model.safetensors", b"\x08\0\0\0\0\0\0\0{}      ");
         file("two/one.gguf", b"GGUF\x03\0\0\0");
         file("two/other.gguf", b"GGUF\x03\0\0\0");
         std::fs::copy(artifact(), folder.path().join("m.unicorn")).unwrap();
@@ -417,6 +419,9 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("m.unicorn Hello --device 4711", &["device 4711", "this machine has device 0: ", "--device NUMBER"]),
     ("m.unicorn Hello --device GeForce", &["a name that contains \"GeForce\"", "device 0: "]),
     ("m.unicorn Hello --target rdna3", &["not rdna3, which was requested"]),
+    // What is wrong with the model comes before what is wrong with the device.
+    ("mamba Hello", &["MambaForCausalLM", "is not supported", "LlamaForCausalLM"]),
+    ("mamba Hello --device 4711", &["MambaForCausalLM", "LlamaForCausalLM"]),
     ("empty Hello --target nonsense", &["no target is called nonsense", "\n  generic: "]),
     ("serve m.unicorn --port 0 --kv-cache notes.txt/kv", &["notes.txt/kv: ", "expected a folder", "--kv-cache DIR"]),
     ("serve m.unicorn --port 0 --deterministic --spec-type ngram-simple", &["leave out --spec-type and --model-draft"]),
@@ -445,4 +450,21 @@ fn each_mistake_is_answered_with_a_remedy() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A machine may have no device but a software one, which is taken where it is selected only.
+#[test]
+fn a_model_that_is_not_supported_is_named_before_a_device_that_is_missing() {
+    let place = Place::new();
+    let said = |typed: &[&str]| {
+        let mut command = run(typed);
+        stderr(&command.env_remove("UNICORN_DEVICE").current_dir(place.folder.path()).output().unwrap())
+    };
+    let unsupported = said(&["mamba", "Hello"]);
+    assert!(unsupported.contains("MambaForCausalLM") && unsupported.contains("LlamaForCausalLM"), "{unsupported}");
+    assert!(!unsupported.contains("--device"), "{unsupported}");
+    // A model that is supported leaves the device's own error.
+    let model = models().join("gemma3-2m-draft");
+    let missing = said(&[model.to_str().unwrap(), "Hello", "--device", "4711"]);
+    assert!(missing.contains("device 4711") && missing.contains("--device NUMBER"), "{missing}");
 }

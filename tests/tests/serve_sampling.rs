@@ -232,3 +232,66 @@ fn replies_match_the_schemas_expressions_and_grammars_of_their_requests() {
         assert!(head.starts_with("HTTP/1.0 400 ") && body.contains(expected), "{head}\n{body}");
     }
 }
+
+/// Templates that ask for calls in Qwen's tags, and for a list of Python's calls.
+const TEMPLATES: [&str; 2] = [
+    "{% if tools %}Write <tool_call><function=name><parameter=key>. {{ tools | tojson }}\n{% endif %}\
+     {% for message in messages %}{{ message.content }}\n{% endfor %}",
+    "{% if tools %}Use exact format: [func_name1(param1=value1)]. {{ tools | tojson }}\n{% endif %}\
+     {% for message in messages %}{{ message.content }}\n{% endfor %}",
+];
+
+#[test]
+fn calls_in_tags_and_of_python_match_the_schemas_of_their_tools() {
+    let looks = json!({
+        "type": "object", "additionalProperties": false, "required": ["where", "days", "tags", "at"],
+        "$defs": {"color": {"type": "string", "enum": ["red", "dark green", "7"]}},
+        "properties": {
+            "where": {"type": "string", "minLength": 1, "maxLength": 12},
+            "days": {"type": "integer", "minimum": 1, "maximum": 30},
+            "unit": {"anyOf": [{"enum": ["C", "F"]}, {"type": "null"}]},
+            "tags": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"$ref": "#/$defs/color"}},
+            "at": {"type": "object", "additionalProperties": false, "required": ["north"],
+                "properties": {"north": {"type": "boolean"}, "color": {"$ref": "#/$defs/color"}}},
+        },
+    });
+    let waits = json!({
+        "type": "object", "additionalProperties": false, "required": ["hours"],
+        "properties": {"hours": {"type": "integer", "minimum": 0, "maximum": 99}},
+    });
+    let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+    let named = json!({"type": "function", "function": {"name": "look"}});
+    let mut pairs = Vec::new();
+    for template in TEMPLATES {
+        let server = start(&["--parallel", "2", "--ctx", "1024", "--chat-template", template]);
+        let ask = |choice: &Value, seed: u32, temperature: f32| {
+            let request = json!({
+                "messages": [{"role": "user", "content": "Who lives on the island?"}], "max_tokens": 400,
+                "tools": [tool("look", &looks), tool("wait", &waits)], "tool_choice": choice,
+                "parallel_tool_calls": false, "temperature": temperature, "seed": seed,
+            });
+            let choice = server.whole("/v1/chat/completions", &request)["choices"][0].take();
+            assert_eq!(choice["finish_reason"], "tool_calls", "{template}: {choice}");
+            let calls = choice["message"]["tool_calls"].as_array().unwrap();
+            assert_eq!((calls.len(), &choice["message"]["content"]), (1, &Value::Null), "{template}: {choice}");
+            let function = &calls[0]["function"];
+            (function["name"].as_str().unwrap().to_owned(), function["arguments"].as_str().unwrap().to_owned())
+        };
+        for seed in 0..4 {
+            let (name, arguments) = ask(&json!("required"), seed, 1.0);
+            pairs.push((if name == "look" { looks.clone() } else { waits.clone() }, arguments));
+            assert!(["look", "wait"].contains(&name.as_str()), "{name}");
+            let (name, arguments) = ask(&named, seed, 0.7);
+            assert_eq!(name, "look");
+            let found: Value = serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+            // What is not a text is of its own type, and the digit of an enumeration of texts is one.
+            assert!(found["where"].is_string() && found["days"].is_u64() && found["at"]["north"].is_boolean(), "{found}");
+            assert!(found["tags"].as_array().unwrap().iter().all(Value::is_string), "{found}");
+            pairs.push((looks.clone(), arguments));
+        }
+    }
+    match validated(&pairs) {
+        Some(errors) => assert_eq!(errors, "", "{pairs:?}"),
+        None => skip("a validator of JSON schemas", "python3 has no jsonschema"),
+    }
+}

@@ -7,6 +7,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::statvfs;
 use unicorn_artifact::account::size;
+use unicorn_compiler::import::open_model;
 use unicorn_compiler::{
     CompileError, CompileOptions, Progress, Silent, Source, Stage, Target, compile, model_name, plan, targets,
 };
@@ -25,7 +26,8 @@ use crate::terminal::output::{note, progress_bar};
 /// The artifact of the model at `source` with kernels for one target: `--target`, or the first that fits the device. Compiles it
 /// unless the cache has it.
 pub fn for_this_machine(source: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
-    let device = device(load)?;
+    // Without a device, what is wrong with the model comes first: no other device would run it.
+    let device = device(load).or_else(|error| open_model(source).map_err(in_words).and(Err(error)))?;
     let target = target(&device, load.target.as_deref())?;
     let target_name = target.name;
     let mut options = CompileOptions::default();
