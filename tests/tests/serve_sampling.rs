@@ -259,7 +259,8 @@ fn calls_in_tags_and_of_python_match_the_schemas_of_their_tools() {
         "type": "object", "additionalProperties": false, "required": ["hours"],
         "properties": {"hours": {"type": "integer", "minimum": 0, "maximum": 99}},
     });
-    let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
+    let tool =
+        |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
     let named = json!({"type": "function", "function": {"name": "look"}});
     let mut pairs = Vec::new();
     for template in TEMPLATES {
@@ -285,7 +286,10 @@ fn calls_in_tags_and_of_python_match_the_schemas_of_their_tools() {
             assert_eq!(name, "look");
             let found: Value = serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
             // What is not a text is of its own type, and the digit of an enumeration of texts is one.
-            assert!(found["where"].is_string() && found["days"].is_u64() && found["at"]["north"].is_boolean(), "{found}");
+            assert!(
+                found["where"].is_string() && found["days"].is_u64() && found["at"]["north"].is_boolean(),
+                "{found}"
+            );
             assert!(found["tags"].as_array().unwrap().iter().all(Value::is_string), "{found}");
             pairs.push((looks.clone(), arguments));
         }
