@@ -5,7 +5,7 @@ use unicorn_artifact::header::{
     ENTRY_BYTES, HEADER_BYTES, MAGIC, SECTION_ALIGN, Section, SectionKind, VERSION_MAJOR, VERSION_MINOR, encode_header,
 };
 use unicorn_artifact::kv_segment::{KvPages, KvStep};
-use unicorn_artifact::{KvSegment, NpuArgument, NpuEstimate, NpuProgram, NpuSection, NpuShape};
+use unicorn_artifact::{ImageSection, KvSegment, NpuArgument, NpuEstimate, NpuProgram, NpuSection, NpuShape};
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GemmShape};
 
 /// The structured sections of an artifact, in the order of [`artifact_of_parts`]' lengths.
@@ -186,6 +186,35 @@ pub fn smallest_safetensors() -> Vec<u8> {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.as_bytes());
     file.resize(file.len() + end, 0);
+    file
+}
+
+/// How images of 8 × 8 pixels become four patches.
+pub fn smallest_image_section() -> ImageSection {
+    ImageSection {
+        rows: 4,
+        image_size: 8,
+        patch_size: 4,
+        patch_stride: 48,
+        row_stride: 8,
+        mean: [0.5; 3],
+        deviation: [0.5; 3],
+        around: String::new(),
+        begin_token: 0,
+        row_token: 1,
+        end_token: 2,
+    }
+}
+
+/// A sound picture of 2 × 2 pixels: BMP, which has no checksums.
+pub fn smallest_picture() -> Vec<u8> {
+    const HEADERS_BYTES: u32 = 14 + 40;
+    let pixels = [[1, 2, 3, 4, 5, 6, 0, 0], [7, 8, 9, 10, 11, 12, 0, 0]].concat();
+    let mut file = b"BM".to_vec();
+    for word in [HEADERS_BYTES + pixels.len() as u32, 0, HEADERS_BYTES, 40, 2, 2, 1 | 24 << 16, 0, 0, 0, 0, 0, 0] {
+        file.extend(word.to_le_bytes());
+    }
+    file.extend(pixels);
     file
 }
 

@@ -17,13 +17,13 @@ use unicorn_npu::lower::{Lowered, lower};
 use unicorn_npu::{gemm, stream};
 use unicorn_runtime::Sampling;
 use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
-use unicorn_text::{ChatTemplate, Message, TemplateArguments};
+use unicorn_text::{ChatTemplate, Message, Picture, TemplateArguments};
 use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 
 use crate::control_image::with_checksums;
 use crate::generators::{
-    artifact_of_parts, smallest_config, smallest_gemm, smallest_mxfp4_config, smallest_safetensors, with_stream_header,
-    with_valid_preamble,
+    artifact_of_parts, smallest_config, smallest_gemm, smallest_image_section, smallest_mxfp4_config,
+    smallest_safetensors, with_stream_header, with_valid_preamble,
 };
 use crate::mutated_module;
 use crate::mutated_plan::load_and_run;
@@ -317,6 +317,15 @@ pub fn leave_out_panics_of_trials() {
             tell(found);
         }
     }));
+}
+
+/// Decoding a picture returns. What is decoded becomes patches of finite numbers, as many as the model's size has.
+pub fn picture(bytes: &[u8]) {
+    let Ok(picture) = Picture::decode(bytes) else { return };
+    let section = smallest_image_section();
+    let patches = picture.patches(&section);
+    assert_eq!(patches.len(), (section.patches() * section.patch_width()) as usize);
+    assert!(patches.iter().all(|value| value.abs() <= 1.0), "pixels of 0 to 1, less a half, in halves");
 }
 
 /// Parsing a chat template and rendering a conversation with it return, and the text is no longer than any context of as many

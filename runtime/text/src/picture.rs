@@ -17,8 +17,9 @@ pub struct Picture {
     pixels: Vec<u8>,
 }
 
-/// Longest side of a picture that is decoded, in pixels, and most bytes that its decoder may have.
+/// Longest side of a picture that is decoded, in pixels, most pixels of one, and most bytes that its decoder may have.
 const MAX_SIDE: u32 = 1 << 14;
+const MAX_PIXELS: u64 = 1 << 26;
 const MAX_DECODER_BYTES: u64 = 512 << 20;
 
 const CHANNELS: usize = 3;
@@ -39,6 +40,12 @@ impl Picture {
         limits.max_alloc = Some(MAX_DECODER_BYTES);
         reader.limits(limits);
         let mut decoder = reader.into_decoder().map_err(damaged)?;
+        // A small file may be of many pixels.
+        let (width, height) = decoder.dimensions();
+        if u64::from(width) * u64::from(height) > MAX_PIXELS {
+            let detail = format!("{width} × {height} pixels, expected at most {MAX_PIXELS}");
+            return Err(TextError::Picture { detail });
+        }
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
         let mut decoded = DynamicImage::from_decoder(decoder).map_err(damaged)?;
         decoded.apply_orientation(orientation);
@@ -167,6 +174,17 @@ mod tests {
         // The second patch begins at the third pixel; its channels follow one another.
         let second: Vec<f32> = patches[12..24].iter().map(|value| value.round()).collect();
         assert_eq!(second, [6.0, 9.0, 18.0, 21.0, 7.0, 10.0, 19.0, 22.0, 8.0, 11.0, 20.0, 23.0]);
+    }
+
+    #[test]
+    fn a_picture_of_too_many_pixels_is_refused_before_it_is_decoded() {
+        let mut large = png(4, 4, &[7; 48]);
+        // Width and height are the first words of the header, which ends with its checksum.
+        large[16..24].copy_from_slice(&[0, 0, 0x20, 1, 0, 0, 0x20, 0]);
+        let error = Picture::decode(&large).unwrap_err().to_string();
+        assert!(error.contains("8193 × 8192 pixels, expected at most 67108864"), "{error}");
+        large[16..20].copy_from_slice(&[0, 0, 0x40, 1]);
+        assert!(Picture::decode(&large).is_err());
     }
 
     #[test]

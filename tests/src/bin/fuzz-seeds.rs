@@ -5,7 +5,7 @@ use std::path::Path;
 use tests::control_image::control_image;
 use tests::generators::{
     fullest_request, parts_of_artifact, smallest_config, smallest_gemm, smallest_gguf, smallest_kv_segment,
-    smallest_npu_section, smallest_safetensors,
+    smallest_npu_section, smallest_picture, smallest_safetensors,
 };
 use tests::mutated_plan::mutation;
 use unicorn_artifact::codec;
@@ -36,6 +36,7 @@ fn main() {
         "reply",
         b"\x01<think>Hm.</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>",
     );
+    write("picture", &smallest_picture());
     write("kv_segment", &codec::encode(&smallest_kv_segment()));
     write("request", fullest_request().to_string().as_bytes());
 }

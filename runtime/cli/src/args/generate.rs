@@ -27,7 +27,7 @@ pub struct RunArgs {
     #[arg(long = "image", value_name = "FILE")]
     pub images: Vec<PathBuf>,
     /// Continue the prompt as it is, without the model's chat template; read it from standard input even on a terminal
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub raw: bool,
     /// System message of a chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
