@@ -51,6 +51,8 @@ pub struct Launch {
     pub kv: Option<KvGroupPlan>,
     /// Rows of the program: tokens are fed in steps of that many.
     pub rows: usize,
+    /// Rows that the kernels compute for each of the program's.
+    pub rows_per_token: usize,
     /// Tokens of another sequence, fed first, whose slot and pages stay in use.
     pub other: Vec<u32>,
     /// Tokens fed before, and tokens of the step whose outputs are read.
@@ -244,7 +246,7 @@ impl Launch {
             is_counted = operands.iter().any(|operand| matches!(operand, Operand::SyncCounters));
             dispatches.push(Dispatch {
                 pipeline: number,
-                workgroups: spec.workgroups(rows).map(|count| count as u32),
+                workgroups: spec.workgroups(rows * self.rows_per_token).map(|count| count as u32),
                 alternatives: Vec::new(),
                 bindings,
                 order: match number {

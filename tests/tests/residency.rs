@@ -191,7 +191,8 @@ fn checksum_of_any_range() {
         let steps = vec![(KernelSpec::Checksum(ChecksumSpec {}), operands)];
         let (rows, none) = (expected.len(), Vec::new());
         let tokens = vec![1; rows];
-        let launch = Launch { target, steps, kv: None, rows, other: none.clone(), before: none, tokens };
+        let launch =
+            Launch { target, steps, kv: None, rows, rows_per_token: 1, other: none.clone(), before: none, tokens };
         assert_eq!(launch.run()[&0], expected.concat(), "{len} bytes");
     }
 }

@@ -483,6 +483,7 @@ impl Case {
                 reason: String::new(),
             }),
             rows: self.rows,
+            rows_per_token: 1,
             other,
             before: before.clone(),
             tokens: tokens.clone(),

@@ -1,7 +1,7 @@
 //! Kernels of a vision tower.
 
 use proptest::prelude::*;
-use tests::launch::Operand;
+use tests::launch::{Launch, Operand};
 use unicorn_kernels::image_attention::{self, ImageAttentionInputs, ImageAttentionSpec};
 use unicorn_kernels::image_pool::{self, ImagePoolSpec};
 use unicorn_kernels::layer_norm::{self, LayerNormSpec};
@@ -31,7 +31,8 @@ fn layer_norms_are_those_of_the_twin() {
                 Operand::Out { id: 0, words: n_rows * stride },
                 Operand::floats(&weight_and_bias),
             ];
-            let found = launch(target, KernelSpec::LayerNorm(spec.clone()), operands, 2).run();
+            let found =
+                Launch { rows_per_token, ..launch(target, KernelSpec::LayerNorm(spec.clone()), operands, 2) }.run();
             let mut expected = vec![POISON; n_rows * stride];
             for (row, of_row) in expected.chunks_exact_mut(stride).enumerate() {
                 of_row[..width].copy_from_slice(&layer_norm::twin_row(&spec, &input[row * stride..], &weight_and_bias));
@@ -66,7 +67,8 @@ fn attention_of_an_image_is_that_of_the_twin() {
             .into_iter()
             .chain((0..3).map(|which| Operand::floats(of(which))))
             .chain([Operand::Out { id: 0, words }]);
-        let found = launch(target, KernelSpec::ImageAttention(spec.clone()), operands.collect(), 9).run();
+        let launch = launch(target, KernelSpec::ImageAttention(spec.clone()), operands.collect(), 9);
+        let found = Launch { rows_per_token, ..launch }.run();
         let mut expected = vec![POISON; words];
         let inputs = ImageAttentionInputs { values: [of(0), of(1), of(2)], n_rows };
         image_attention::twin(&spec, &inputs, &mut expected);

@@ -181,6 +181,7 @@ fn launch(target: &Target, spec: KernelSpec, operands: Vec<Operand>, n_rows: usi
         steps: vec![(spec, operands)],
         kv: None,
         rows: n_rows,
+        rows_per_token: 1,
         other: Vec::new(),
         before: Vec::new(),
         tokens,

@@ -51,6 +51,7 @@ impl Steps {
                 reason: String::new(),
             }),
             rows: self.most(),
+            rows_per_token: 1,
             other: vec![1; self.most()],
             before: vec![1; self.n_before],
             tokens: vec![1; self.n_rows],
