@@ -51,9 +51,12 @@ pub enum PartName {
     Signature,
 }
 
+/// Gives the part of one target's programs its name, from that of the target.
+pub(crate) type NameForTarget = fn(String) -> PartName;
+
 impl PartName {
     /// Kind of a section that has a list of programs for each target, and the name of one of them; `None`: it is another kind.
-    pub(crate) fn of_programs(kind: u32) -> Option<(SectionKind, fn(String) -> PartName)> {
+    pub(crate) fn of_programs(kind: u32) -> Option<(SectionKind, NameForTarget)> {
         match SectionKind::from_u32(kind)? {
             section @ SectionKind::HiddenPrograms => Some((section, PartName::Hidden)),
             section @ SectionKind::ImagePrograms => Some((section, PartName::Image)),

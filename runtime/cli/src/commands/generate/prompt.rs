@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read};
 
 use unicorn_runtime::{Image, Model};
-use unicorn_text::{ChatTemplate, Message, ReplyFormat, TextError, Tokenizer, encode_with_images, without_marks};
+use unicorn_text::{ChatTemplate, Message, ReplyFormat, Tokenizer, encode_with_images, without_marks};
 
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -60,18 +60,16 @@ pub fn encoded(
 ) -> Result<Prompt, CliError> {
     let section = model.tokenizer_section();
     let question = Message::new("user", without_marks(&text)).with_images(images.clone());
-    let tokens = |text: &str, encode: &dyn Fn(&str, bool) -> Result<Vec<u32>, TextError>| {
-        encode_with_images(text, &images, model.image(), encode)
-    };
     // Without a template, a system message is an error: it would be dropped.
     if args.raw || (section.chat_template.is_none() && args.system.is_none()) {
         if !args.raw {
             note("model has no chat template: the text is continued as it is");
         }
-        let tokens = tokens(&question.content, &|piece, is_first| match is_first {
+        let encode = |piece: &str, is_first| match is_first {
             true => tokenizer.encode_prompt(piece),
             false => tokenizer.encode(piece),
-        })?;
+        };
+        let tokens = encode_with_images(&question.content, &images, model.image(), encode)?;
         return Ok(Prompt { tokens, format: ReplyFormat::default() });
     }
     let system = args.system.clone().map(|content| Message::new("system", content));
@@ -79,6 +77,6 @@ pub fn encoded(
     let arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let template = ChatTemplate::new(section, model.context_tokens())?;
     let text = template.render(&messages, &arguments)?;
-    let tokens = tokens(&text, &|piece, _| tokenizer.encode(piece))?;
+    let tokens = encode_with_images(&text, &images, model.image(), |piece, _| tokenizer.encode(piece))?;
     Ok(Prompt { tokens, format: template.reply_format(false).behind(&text) })
 }
