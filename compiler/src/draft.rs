@@ -41,6 +41,7 @@ impl PlannedDraft {
         let options = CompileOptions {
             context_tokens: Some(context_tokens.min(checkpoint.config.max_positions as u32)),
             adapters: Vec::new(),
+            projector: None,
             npu: None,
             draft: None,
             emit: Vec::new(),

@@ -209,6 +209,9 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     options.check()?;
     stages.begin(Stage::Import, 1)?;
     let mut checkpoint = import::open(source)?;
+    if let Some(path) = &options.projector {
+        import::add_projector(&mut checkpoint, path)?;
+    }
     import::merge(&mut checkpoint, &options.adapters)?;
     if !options.vision {
         checkpoint.leave_out_vision();
@@ -579,6 +582,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     let weights_name = options.policy.weights.name().to_owned();
     let adapters = options.adapters.len();
     let adapters = (adapters > 0).then(|| ("adapters".into(), adapters.to_string()));
+    let projector = options.projector.as_deref().map(|path| ("projector".into(), model_name(path)));
     let (Source::Model(path) | Source::Synthetic(path)) = source;
     Meta {
         model: ModelMeta {
@@ -607,6 +611,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
             ]
             .into_iter()
             .chain(adapters)
+            .chain(projector)
             .chain(npu_options(planned, options))
             .collect(),
             source_hash: checkpoint.source_hash(),

@@ -35,6 +35,8 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// Whether a vision tower that the model has is compiled, too, so that it takes images: yes.
     pub vision: bool,
+    /// A GGUF file with the vision tower and projector of the model, instead of those that it may have: none.
+    pub projector: Option<PathBuf>,
     /// Number format of the KV cache: f16.
     pub kv: KvFormat,
     /// Whether the artifact holds other kernels for the same work, for `unicorn-run tune` to choose from: no. They are more than
@@ -62,6 +64,7 @@ impl Default for CompileOptions {
             targets: target::defaults(),
             fuse: true,
             vision: true,
+            projector: None,
             kv: KvFormat::F16,
             alternatives: false,
             emit: Vec::new(),

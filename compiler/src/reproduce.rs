@@ -77,6 +77,12 @@ impl Artifact<'_> {
             );
             return Err(malformed(what));
         }
+        if let (Some(_), Some(projector)) = (from, recorded(view, "projector")) {
+            let what = format!(
+                "the vision tower of the artifact is {projector}, expected that of its model to compare its weights with the model"
+            );
+            return Err(malformed(what));
+        }
         let is_synthetic = view.meta.model.synthetic;
         let source = match from {
             Some(model) if is_synthetic => {
@@ -342,6 +348,13 @@ impl Artifact<'_> {
                 recorded(self.view, option).filter(|_| ["machine", "context"].contains(&option.as_str()))
             {
                 found.clone_into(value);
+            }
+        }
+        // Files beside the model, with which a source is refused.
+        for (at, option) in found.provenance.options.iter().enumerate() {
+            if ["adapters", "projector"].contains(&option.0.as_str()) {
+                let options = &mut expected.provenance.options;
+                options.insert(at.min(options.len()), option.clone());
             }
         }
         if !has_source {

@@ -10,7 +10,7 @@ use unicorn_artifact::npu::pdi::{read_pdi, write_pdi};
 use unicorn_artifact::{
     Account, ArtifactView, Budget, BufferRef, KvGroupPlan, KvSegment, Tier, TokenizerSection, codec, fit,
 };
-use unicorn_compiler::import::{self, Checkpoint, parse_gguf};
+use unicorn_compiler::import::{self, Checkpoint, parse_gguf, parse_projector};
 use unicorn_compiler::place::replace::replace;
 use unicorn_compiler::{Machine, TRIAL_THREAD};
 use unicorn_npu::lower::{Lowered, lower};
@@ -22,7 +22,7 @@ use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat};
 
 use crate::control_image::with_checksums;
 use crate::generators::{
-    artifact_of_parts, smallest_config, smallest_gemm, smallest_image_section, smallest_mxfp4_config,
+    artifact_of_parts, smallest_config, smallest_gemm, smallest_gguf, smallest_image_section, smallest_mxfp4_config,
     smallest_safetensors, with_stream_header, with_valid_preamble,
 };
 use crate::mutated_module;
@@ -287,6 +287,8 @@ fn open_folder(config_json: &[u8], safetensors: &[u8]) {
 
 /// Parsing a GGUF file returns, and every row of what it accepts can be read.
 pub fn gguf(bytes: &[u8]) {
+    let mut text = parse_gguf(Path::new("text.gguf"), &smallest_gguf()).expect("a sound model");
+    drop(parse_projector(Path::new("fuzz.gguf"), bytes, &mut text));
     if parse_gguf(Path::new("fuzz.gguf"), bytes).is_err() {
         return;
     }

@@ -408,6 +408,52 @@ fn with_image(bytes: &[u8], change: impl FnOnce(&mut ImageSection)) -> Vec<u8> {
     changed
 }
 
+/// What llama.cpp's converter made of the folder's tower gives the same artifact.
+#[test]
+fn a_tower_from_a_gguf_file_is_that_of_the_folder() {
+    let folder = models().join("tiny/gemma3-vision");
+    let compiled = |projector: Option<PathBuf>| {
+        let generic = by_name("generic").expect("a target");
+        let options = with(options(vec![generic], Vec::new()), |options| {
+            options.policy.weights = WeightsOption::F16;
+            options.projector = projector;
+        });
+        Compiled::of_folder(&folder, &options)
+    };
+    let (of_folder, of_file) = (compiled(None), compiled(Some(folder.join("mmproj.gguf"))));
+    let bytes = [of_folder.artifact(), of_file.artifact()];
+    let [expected, found] = [&bytes[0], &bytes[1]].map(|bytes| ArtifactView::parse(bytes).expect("an artifact"));
+    assert_eq!(found.image, expected.image);
+    for (found, expected) in found.weights().iter().zip(expected.weights()) {
+        assert!(found.bytes == expected.bytes, "weights differ");
+    }
+    assert_ne!(found.meta.provenance.source_hash, expected.meta.provenance.source_hash);
+    let path = of_file.artifact_path();
+    reproduce(&path, None, &mut Silent).expect("plan and kernels are made again");
+    let refused = reproduce(&path, Some(&folder), &mut Silent).expect_err("the folder is not all of it").to_string();
+    assert!(refused.contains("the vision tower of the artifact is mmproj"), "{refused}");
+}
+
+/// The option gives the same, and what is no tower is refused.
+#[test]
+fn a_tower_of_its_own_is_an_option() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (model, artifact) = (models().join("tiny/gemma3-vision"), folder.path().join("model.unicorn"));
+    let compile = |projector: &Path| {
+        let mut command = program("unicorn-compile");
+        command.arg(&model).args(["--target", "generic", "-q", "-o"]).arg(&artifact).arg("--mmproj").arg(projector);
+        command.output().expect("it starts")
+    };
+    let refused = compile(&model.join("model.safetensors"));
+    assert!(!refused.status.success() && !artifact.exists());
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("model.safetensors: magic is not GGUF"), "{message}");
+    let done = compile(&model.join("mmproj.gguf"));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let bytes = fs::read(&artifact).expect("it was written");
+    assert!(ArtifactView::parse(&bytes).expect("an artifact").image.is_some());
+}
+
 #[test]
 fn image_sections_that_do_not_fit_their_programs_are_refused() {
     let bytes = compiled(WeightsOption::F16, true).artifact();

@@ -36,8 +36,8 @@ pub struct Checkpoint {
     /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
     pub(crate) config_json: serde_json::Value,
     pub(super) source: SourceBytes,
-    /// Files of the adapters that were merged, in order.
-    pub(super) adapters: Vec<(String, SourcePart)>,
+    /// Files of a vision tower from elsewhere and of the adapters that were merged, in order.
+    pub(super) added_files: Vec<(String, SourcePart)>,
     /// Bytes of tensor data that the model uses.
     pub(crate) source_bytes: u64,
 }
@@ -53,7 +53,7 @@ impl Checkpoint {
             skipped: Skipped::default(),
             config_json: serde_json::Value::Null,
             source: SourceBytes::Whole(SourcePart::Read(Vec::new())),
-            adapters: Vec::new(),
+            added_files: Vec::new(),
             source_bytes: 0,
         }
     }
@@ -81,7 +81,7 @@ impl Checkpoint {
             SourceBytes::Whole(part) => part.hash_into(&mut hasher),
             SourceBytes::Named(files) => hash_named(files, &mut hasher),
         }
-        hash_named(&self.adapters, &mut hasher);
+        hash_named(&self.added_files, &mut hasher);
         *hasher.finalize().as_bytes()
     }
 }

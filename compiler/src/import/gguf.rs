@@ -36,6 +36,7 @@ mod gemma4;
 mod keys;
 mod rope;
 
+mod projector;
 mod tensors;
 
 mod tokenizer;
@@ -47,6 +48,8 @@ mod hostile;
 #[cfg(test)]
 mod test_file;
 
+pub(crate) use self::projector::add_projector;
+pub use self::projector::parse_projector;
 pub(crate) use self::split::part_of;
 
 /// Opens the GGUF file at `path`, with the other parts of a model that is split; weights stay in the memory maps until they are
@@ -60,7 +63,22 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
     if !parsed.tokenizer.tokenizer_json.is_empty() {
         tried(&parsed.tokenizer.tokenizer_json).map_err(|what| CompileError::malformed(path, what))?;
     }
-    let with_map = |place: TensorPlace| Tensor {
+    Ok(Checkpoint {
+        source_bytes: parsed.source_bytes(),
+        config: parsed.config,
+        tensors: parsed.tensors.into_iter().map(|(name, place)| (name, tensor_of(place, &maps))).collect(),
+        tokenizer: parsed.tokenizer,
+        license: parsed.license,
+        skipped: parsed.skipped,
+        config_json: parsed.config_json,
+        source: source(&maps),
+        added_files: Vec::new(),
+    })
+}
+
+/// The tensor at `place` in the mapped parts of its model.
+fn tensor_of(place: TensorPlace, maps: &[Arc<MappedFile>]) -> Tensor {
+    Tensor {
         source_name: place.source_name,
         source_shape: place.source.shape,
         first_row: place.first_row,
@@ -73,18 +91,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
         added: Vec::new(),
         map: Arc::clone(&maps[place.source.part]),
         offset_bytes: place.source.offset_bytes,
-    };
-    Ok(Checkpoint {
-        source_bytes: parsed.source_bytes(),
-        config: parsed.config,
-        tensors: parsed.tensors.into_iter().map(|(name, place)| (name, with_map(place))).collect(),
-        tokenizer: parsed.tokenizer,
-        license: parsed.license,
-        skipped: parsed.skipped,
-        config_json: parsed.config_json,
-        source: source(&maps),
-        adapters: Vec::new(),
-    })
+    }
 }
 
 /// One file, or the parts of a split model by name.

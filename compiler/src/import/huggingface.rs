@@ -50,8 +50,8 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let mapped = |(name, file): (&String, &SafetensorsFile)| (name.clone(), SourcePart::Mapped(file.map.clone()));
     let source = files.into_source(weights.files.iter().map(mapped));
     let license = license::of_folder(folder)?;
-    let adapters = Vec::new();
-    Ok(Checkpoint { config, tensors, tokenizer, license, skipped, config_json, source, adapters, source_bytes })
+    let added_files = Vec::new();
+    Ok(Checkpoint { config, tensors, tokenizer, license, skipped, config_json, source, added_files, source_bytes })
 }
 
 /// A checkpoint without weights or tokenizer: the shape that the config.json at `path` describes.

@@ -82,8 +82,8 @@ fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> R
         add(checkpoint, &file, &module, [down, up], scale)?;
     }
     let name = |file: &str| format!("lora {number} {}/{file}", adapter.scale);
-    checkpoint.adapters.push((name(CONFIG_FILE), SourcePart::Read(config_bytes)));
-    checkpoint.adapters.push((name(WEIGHTS_FILE), SourcePart::Mapped(file.map)));
+    checkpoint.added_files.push((name(CONFIG_FILE), SourcePart::Read(config_bytes)));
+    checkpoint.added_files.push((name(WEIGHTS_FILE), SourcePart::Mapped(file.map)));
     Ok(())
 }
 

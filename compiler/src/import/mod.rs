@@ -46,7 +46,7 @@ pub(crate) mod json;
 
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
-pub use gguf::parse as parse_gguf;
+pub use gguf::{parse as parse_gguf, parse_projector};
 pub use lora::{Adapter, merge};
 pub use open::open_model;
 pub use tokenizer_trial::{TRIAL_THREAD, tried};
@@ -56,7 +56,7 @@ pub(crate) use config::{
     Activation, Codes, DeltaConfig, FullHeads, KeptCodes, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig,
 };
 pub(crate) use experts_config::ExpertsConfig;
-pub(crate) use gguf::part_of;
+pub(crate) use gguf::{add_projector, part_of};
 pub(crate) use latent_config::LatentConfig;
 pub(crate) use license::is_license_file;
 pub(crate) use open::open;

@@ -69,6 +69,9 @@ pub struct Args {
     /// Leave out a vision tower: the model then takes text alone, and is smaller.
     #[arg(long)]
     pub no_vision: bool,
+    /// GGUF file with the model's vision tower and projector, which llama.cpp has beside that of the text model.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["synthetic", "no_vision"])]
+    pub mmproj: Option<PathBuf>,
     /// One kernel for each plain operation: slow, to check the fused graph against.
     #[arg(long)]
     pub no_fuse: bool,

@@ -88,6 +88,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     options.context_tokens = args.context;
     options.adapters = args.adapters.clone();
     options.draft.clone_from(&args.draft);
+    options.projector.clone_from(&args.mmproj);
     let mut bars = Bars::new(args.quiet || args.json);
     bars.expects_text = args.synthetic.is_none();
     let source = match (&args.model, &args.synthetic) {
