@@ -128,9 +128,33 @@ pub struct TargetMatch {
     /// Writes of a dispatch become visible to later dispatches without barriers, also transitively: the Vulkan memory model with
     /// chains of availability and visibility.
     pub memory_model_chains: bool,
-    /// Kernels use cooperative matrices of f16 with f32 sums, of this number of rows and columns, and with them the Vulkan
-    /// memory model and arithmetic in f16. 0: none.
-    pub matrix_side: u32,
+    /// Kernels use cooperative matrices of f16 with f32 sums, of these sides, and with them the Vulkan memory model and arithmetic in
+    /// f16.
+    pub matrix_sides: MatrixSides,
+}
+
+/// Sides of cooperative matrices, each below 256, in a number: the side of square ones, others as `m + 256 n + 65536 k`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MatrixSides(pub u32);
+
+impl MatrixSides {
+    /// No matrices.
+    pub const NONE: MatrixSides = MatrixSides(0);
+
+    /// Rows m of the left matrix and of sums, columns n of the right matrix and of sums, and what is summed over, k.
+    pub fn of([m, n, k]: [u8; 3]) -> MatrixSides {
+        MatrixSides(if m == n && n == k { m.into() } else { u32::from_le_bytes([m, n, k, 0]) })
+    }
+
+    /// m, n and k; `None`: there are no matrices.
+    pub fn get(self) -> Option<[u32; 3]> {
+        match self.0.to_le_bytes() {
+            [0, 0, 0, 0] => None,
+            [_, 0, 0, 0] => Some([self.0; 3]),
+            [m, n, k, _] => Some([m, n, k].map(u32::from)),
+        }
+    }
 }
 
 /// One kernel of a target.

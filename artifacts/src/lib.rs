@@ -66,8 +66,8 @@ pub use device_class::DeviceClass;
 pub use error::ParseError;
 pub use image::ImageSection;
 pub use kernels::{
-    Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, Order, Pipeline, Program, TargetKernels,
-    TargetMatch,
+    Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, MatrixSides, Order, Pipeline, Program,
+    TargetKernels, TargetMatch,
 };
 pub use kv_segment::KvSegment;
 pub use license::LicenseSection;

@@ -1,5 +1,6 @@
 //! What every kernel family provides: [`KernelSpec`](crate::KernelSpec) delegates each method to the family's spec.
 
+use crate::fragments::FragmentShape;
 use crate::fused_tail::FusedTailSpec;
 use crate::role::BindingSpec;
 
@@ -13,6 +14,11 @@ pub(crate) trait Kernel {
 
     /// WGSL with entry point `main`.
     fn wgsl(&self) -> String;
+
+    /// Sides of the cooperative matrices that it multiplies; `None`: those in its WGSL, if it has any.
+    fn fragment_shape(&self) -> Option<FragmentShape> {
+        None
+    }
 
     /// Whether the runtime dispatches it outside of programs.
     fn is_of_runtime(&self) -> bool {

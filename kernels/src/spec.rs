@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::fragments::FragmentShape;
 use crate::fused_tail::FusedTailSpec;
 use crate::kernel::Kernel;
 use crate::role::BindingSpec;
@@ -119,6 +120,11 @@ impl KernelSpec {
     /// WGSL with entry point `main`.
     pub fn wgsl(&self) -> String {
         self.kernel().wgsl()
+    }
+
+    /// Sides of the cooperative matrices that it multiplies; `None`: those in its WGSL, if it has any.
+    pub fn fragment_shape(&self) -> Option<FragmentShape> {
+        self.kernel().fragment_shape()
     }
 
     /// Workgroups (x, y, z) for a program of at most `rows` rows. For [`KernelSpec::Checksum`], `rows` counts subtrees; for

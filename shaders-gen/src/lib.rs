@@ -46,6 +46,9 @@ pub struct KernelBinary {
 pub fn emit(spec: &KernelSpec, target: &Target) -> Result<KernelBinary, EmitError> {
     let mut module = check::parse(&wgsl::compile(&spec.wgsl(), target)?)?;
     passes::lower_intrinsics(&mut module)?;
+    if let Some(shape) = spec.fragment_shape() {
+        passes::shape_matrices(&mut module, shape);
+    }
     passes::drop_16bit_storage(&mut module);
     passes::drop_workgroup_layout(&mut module);
     passes::initialize_matrices(&mut module);

@@ -100,7 +100,10 @@ mod tests {
     use unicorn_artifact::{MatrixElement, MatrixShape};
     use unicorn_kernels::KernelSpec;
     use unicorn_kernels::checksum::ChecksumSpec;
+    use unicorn_kernels::flash::FlashSpec;
     use unicorn_kernels::fragments::FragmentsSpec;
+    use unicorn_kernels::gemm::{GemmSpec, Product};
+    use unicorn_kernels::{ActivationFormat, CacheLayout, KvFormat, Precision, WeightFormat, WeightLayout};
 
     use crate::target;
 
@@ -113,6 +116,48 @@ mod tests {
         assert_eq!(needs.subgroup_size, 32);
         let (operands, sums) = (MatrixElement::F16, MatrixElement::F32);
         assert_eq!(needs.matrices, [MatrixShape { rows: 16, columns: 16, depth: 16, operands, sums }]);
+    }
+
+    #[test]
+    fn matrices_that_are_not_square_are_recorded_with_their_sides() {
+        let product = Product {
+            layout: WeightLayout { format: WeightFormat::Int8, rows: 64, cols: 64 },
+            input: Precision::Int8,
+            input_stride: 64,
+            output_stride: 64,
+            output_first: 0,
+            bias: false,
+            act_mul: None,
+            rows_per_token: 1,
+            experts: None,
+        };
+        let (format, n_kv_heads, head_dim, page_tokens) = (KvFormat::F16, 1, 64, 32);
+        let (operands, sums) = (MatrixElement::F16, MatrixElement::F32);
+        for (name, [rows, columns, depth]) in [("xe2", [8, 16, 16]), ("xe-hpg", [8, 8, 16])] {
+            let target = target::by_name(name).unwrap();
+            let (matrix, subgroup_size) = (target.matrix.unwrap(), target.subgroup_size);
+            let flash = FlashSpec {
+                gqa: 1,
+                cache: CacheLayout { format, n_kv_heads, head_dim, page_tokens, latent_value: None },
+                kv_group: 0,
+                window: None,
+                heads_per_group: 1,
+                input_stride: 64,
+                output_stride: 64,
+                output: ActivationFormat::F32,
+                softcap: None,
+                sinks: false,
+                image_rows: 0,
+                tile: matrix.flash,
+                subgroup_size,
+            };
+            let gemms =
+                matrix.gemm_tiles().into_iter().map(|tile| GemmSpec { product: product.clone(), tile, subgroup_size });
+            for spec in gemms.map(KernelSpec::Gemm).chain([KernelSpec::Flash(flash)]) {
+                let needs = crate::emit(&spec, &target).unwrap().needs;
+                assert_eq!(needs.matrices, [MatrixShape { rows, columns, depth, operands, sums }], "{spec:?}");
+            }
+        }
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::{
-    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, Meta, ModelMeta,
-    Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch, Tier,
-    TokenizerSection,
+    ArtifactWriter, Binding, BufferRef, Dispatch, Kernels, KvGroupPlan, LogitsRows, MachinePlan, MatrixSides, Meta,
+    ModelMeta, Module, ModuleSet, Order, Pipeline, Plan, Program, Provenance, SlicePlan, TargetKernels, TargetMatch,
+    Tier, TokenizerSection,
 };
 use unicorn_kernels::checksum::ChecksumSpec;
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::flash::FlashTile;
+use unicorn_kernels::fragments::FragmentShape;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::register_gemm::RegisterTile;
 use unicorn_kernels::{KernelSpec, counter_sync};
@@ -77,13 +78,24 @@ pub fn without_what_the_device_lacks(target: &mut Target) {
     target.counter_sync &= features.memory_model_chains;
 }
 
-/// Small tiles for that device's cooperative matrices; `None`: it has none.
+/// Small tiles for that device's cooperative matrices; `None`: it has no square ones.
 pub fn device_matrices() -> Option<MatrixTuning> {
+    device_fragments().into_iter().find(|fragment| *fragment == FragmentShape::square(fragment.m)).map(small_matrices)
+}
+
+/// Sides of that device's cooperative matrices of f16 with sums of f32, the largest first.
+pub fn device_fragments() -> Vec<FragmentShape> {
+    let sides = [16, 8].into_iter().flat_map(|m| [16, 8].into_iter().flat_map(move |n| [16, 8].map(|k| [m, n, k])));
     let features = device().features;
-    let fragment = [16, 8].into_iter().find(|&side| features.multiplies_f16_matrices(side))? as usize;
+    let there = sides.filter(|sides| features.multiplies_f16_matrices(*sides));
+    there.map(|sides| sides.map(|side| side as usize)).map(|[m, n, k]| FragmentShape { m, n, k }).collect()
+}
+
+/// Small tiles of such matrices.
+pub fn small_matrices(fragment: FragmentShape) -> MatrixTuning {
     let tile = GemmTile {
         // The lanes of larger subgroups read that many words of weights.
-        matrix_rows: 4 * fragment,
+        matrix_rows: 4 * fragment.m,
         step_rows: 32,
         k: 32,
         fragment,
@@ -91,12 +103,12 @@ pub fn device_matrices() -> Option<MatrixTuning> {
         subgroups_down: 2,
         double_buffered: true,
     };
-    Some(MatrixTuning {
+    MatrixTuning {
         fragment,
         gemm: GemmTuning::Workgroup { many: tile, few: tile },
         min_rows: MinRows::of_all(9),
         flash: FlashTile { fragment, subgroups: 4 },
-    })
+    }
 }
 
 /// Reports that the device multiplies no f16 matrices; `cargo xtask matrices` runs the checks on one that does.
@@ -108,7 +120,7 @@ pub fn skip_matrix_units() {
 /// layout of matrices.
 pub fn device_register_matrices() -> Option<MatrixTuning> {
     let matrices = device_matrices()?;
-    let tiles = if matrices.fragment == 8 { SMALL_REGISTER_TILES_OF_8 } else { SMALL_REGISTER_TILES_OF_16 };
+    let tiles = if matrices.fragment.m == 8 { SMALL_REGISTER_TILES_OF_8 } else { SMALL_REGISTER_TILES_OF_16 };
     let gemm = GemmTuning::Registers(RegisterTuning { tiles, lanes_hold_fragments: false });
     Some(MatrixTuning { gemm, ..matrices })
 }
@@ -391,7 +403,10 @@ fn matches_of(target: &Target, modules: &[Module]) -> TargetMatch {
         integer_dot_product: needs().any(|needs| needs.integer_dot_product),
         int64_atomics: needs().any(|needs| needs.int64_atomics),
         memory_model_chains: needs().any(|needs| needs.memory_model && needs.matrices.is_empty()),
-        matrix_side: if needs().any(|needs| !needs.matrices.is_empty()) { target.matches().matrix_side } else { 0 },
+        matrix_sides: match needs().any(|needs| !needs.matrices.is_empty()) {
+            true => target.matches().matrix_sides,
+            false => MatrixSides::NONE,
+        },
         ..target.matches()
     }
 }

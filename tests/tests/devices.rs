@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tests::compiled::{Silent, options};
 use tests::devices::Device;
-use unicorn_artifact::{Budget, DeviceClass, TargetKernels, Tier};
+use unicorn_artifact::{Budget, DeviceClass, MatrixSides, TargetKernels, Tier};
 use unicorn_compiler::{Planned, Source, plan};
 use unicorn_runtime::planning::{AmdgpuMemory, AvailableMemory, ContextRequest, MemoryFigures, Residency};
 use unicorn_runtime::{DeviceFacts, DeviceKind, Heap, LoadError, choose_target};
@@ -188,13 +188,13 @@ fn goes_without(device: &Device, chosen: &TargetKernels) -> String {
     let facts = device.facts();
     let shapes = &facts.features.cooperative_matrix;
     let mut without = Vec::new();
-    if chosen.matches.matrix_side == 0 {
+    if chosen.matches.matrix_sides == MatrixSides::NONE {
         let f32_sums: Vec<&str> = shapes.iter().filter_map(|shape| shape.strip_suffix(" f16 -> f32")).collect();
         without.push(match f32_sums[..] {
             _ if device.unknown.contains_key("cooperative_matrix") => "matrices, whose shapes no report names".into(),
             [] => "matrices: the driver lists none".into(),
             ["16x16x16"] => "matrices: the driver emulates them".into(),
-            _ => format!("matrices: they are {}, not 16x16x16", f32_sums.join(", ")),
+            _ => format!("matrices: they are {}", f32_sums.join(", ")),
         });
     }
     if !chosen.matches.integer_dot_product {

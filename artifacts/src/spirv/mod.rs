@@ -22,7 +22,7 @@ mod types;
 mod values;
 
 use crate::error::ParseError;
-use crate::kernels::TargetMatch;
+use crate::kernels::{MatrixSides, TargetMatch};
 use crate::modules::ModuleNeeds;
 use grammar::{Section, Shape, op};
 use types::Types;
@@ -66,7 +66,7 @@ pub fn check_needs(needs: &ModuleNeeds, target: &TargetMatch) -> Result<(), Pars
         let most = format!("at most {}", target.workgroup_invocations);
         return Err(ParseError::invalid("invocations of a module's workgroups", most, workgroup_invocations));
     }
-    let has_matrices = target.matrix_side != 0;
+    let has_matrices = target.matrix_sides != MatrixSides::NONE;
     let extras = [
         ("64-bit atomics", needs.int64_atomics && !target.int64_atomics),
         ("packed dot products", needs.integer_dot_product && !target.integer_dot_product),

@@ -1,5 +1,5 @@
-// Attention of many rows on matrix units. QUERIES = strips of FRAGMENT vectors; vector q is row q / HEADS and head q % HEADS
-// of the workgroup. A subgroup has a strip and a slice of its dimensions: SLICE_FRAGMENTS fragments. Names that end in numbers are
+// Attention of many rows on matrix units. QUERIES = strips of STRIP vectors; vector q is row q / HEADS and head q % HEADS
+// of the workgroup. A subgroup has a strip and a slice of its dimensions: QUERY_FRAGMENTS fragments of Q, SUM_FRAGMENTS of the result. Names that end in numbers are
 // registers of a lane or matrices of a subgroup.
 ${DECLARATIONS}
 //#include cache
@@ -51,7 +51,7 @@ fn pairs(a: vec4<u32>, b: vec4<u32>) -> Pairs {
 // Place of the first dimension of a chunk of V.
 fn value_row(chunk: u32) -> u32 {
     let dim = 8u * chunk;
-    return dim / FRAGMENT * VALUE_WORDS + dim % FRAGMENT * WEIGHT_WORDS;
+    return dim / ${FRAGMENT_N}u * VALUE_WORDS + dim % ${FRAGMENT_N}u * WEIGHT_WORDS;
 }
 
 //#if SOFTCAP
@@ -112,8 +112,8 @@ fn query_sum(value: f32) -> f32 {
 // Writes a number of quads of the strip's vectors, from dimension `dim` on, from the subgroup's plane.
 fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32, dim: u32, quads: u32, subgroup_lane: u32) {
     subgroupBarrier();
-    for (var i = subgroup_lane; i < FRAGMENT * quads; i += SUBGROUP) {
-        let query = strip * FRAGMENT + i / quads;
+    for (var i = subgroup_lane; i < STRIP * quads; i += SUBGROUP) {
+        let query = strip * STRIP + i / quads;
         let row = first_row + query / HEADS;
         let quad = ((first_head + query % HEADS) * HEAD_DIM + dim) / 4u + i % quads;
         let value = scores[plane + i / quads * SCORE_QUADS + i % quads];
@@ -174,26 +174,26 @@ fn main(
     let strip = subgroup / SLICES;
     let slice = subgroup % SLICES;
     // The strip's part of a plane of scores.
-    let plane = (slice * QUERIES + strip * FRAGMENT) * SCORE_QUADS;
+    let plane = (slice * QUERIES + strip * STRIP) * SCORE_QUADS;
 
     // A lane loads a word of each fragment of Q.
-    let query_column = subgroup_lane % (FRAGMENT / 8u);
-    let query_row = subgroup_lane / (FRAGMENT / 8u) % FRAGMENT;
-    let query = min(strip * FRAGMENT + query_row, ROWS * HEADS - 1u);
+    let query_column = subgroup_lane % ${FRAGMENT_K / 8}u;
+    let query_row = subgroup_lane / ${FRAGMENT_K / 8}u % STRIP;
+    let query = min(strip * STRIP + query_row, ROWS * HEADS - 1u);
     let query_at = (min(first_row + query / HEADS, last_row) * INPUT_STRIDE + (first_head + query % HEADS) * HEAD_DIM
         + slice * SLICE_DIM + 8u * query_column) / 4u;
-    let query_tile = subgroup * FRAGMENT * QUERY_WORDS;
+    let query_tile = subgroup * STRIP * QUERY_WORDS;
     let query_put = query_tile + query_row * QUERY_WORDS + query_column;
-//#for i in 0..SLICE_FRAGMENTS
-    let word_${i} = query_word(query_at + ${FRAGMENT / 4 * i}u);
+//#for i in 0..QUERY_FRAGMENTS
+    let word_${i} = query_word(query_at + ${FRAGMENT_K / 4 * i}u);
 //#end
-//#for i in 0..SLICE_FRAGMENTS
+//#for i in 0..QUERY_FRAGMENTS
     kv_tile[query_put] = word_${i};
     subgroupBarrier();
     let query_${i} = coop_load_half_a(kv_tile[query_tile], QUERY_WORDS);
     subgroupBarrier();
 //#end
-//#for i in 0..SLICE_FRAGMENTS
+//#for i in 0..SUM_FRAGMENTS
     var sum_${i}: ${MATRIX}<f32, C>;
 //#end
     var zeros: ${MATRIX}<f32, C>;
@@ -242,16 +242,16 @@ fn main(
 //#end
 
         // The slice's part of the strip's scores.
-//#for n in 0..TOKEN_FRAGMENTS
-//#for i in 0..SLICE_FRAGMENTS
-        let part_${n}_${i} = coop_load_half_b(kv_tile[${FRAGMENT * n}u * KEY_WORDS + slice * (SLICE_DIM / 8u) + ${FRAGMENT / 8 * i}u], KEY_WORDS);
+//#for n in 0..SCORE_FRAGMENTS
+//#for i in 0..QUERY_FRAGMENTS
+        let part_${n}_${i} = coop_load_half_b(kv_tile[${FRAGMENT_N * n}u * KEY_WORDS + slice * (SLICE_DIM / 8u) + ${FRAGMENT_K / 8 * i}u], KEY_WORDS);
 //#if i == 0
         let score_${n}_0 = coopMultiplyAdd(query_0, part_${n}_0, zeros);
 //#else
         let score_${n}_${i} = coopMultiplyAdd(query_${i}, part_${n}_${i}, score_${n}_${i - 1});
 //#endif
 //#end
-        coopStoreT(score_${n}_${SLICE_FRAGMENTS - 1}, &scores[plane + ${FRAGMENT / 4 * n}u], SCORE_QUADS);
+        coopStoreT(score_${n}_${QUERY_FRAGMENTS - 1}, &scores[plane + ${FRAGMENT_N / 4 * n}u], SCORE_QUADS);
 //#end
 //#if SLICED
         workgroupBarrier();
@@ -339,14 +339,14 @@ fn main(
 //#expand fetch_keys("next")
         workgroupBarrier();
         // The sum of V so far, rescaled for the new maximum, and the tile's values by their weights. All columns of `factor` are equal.
-        let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * FRAGMENT], 0u);
-//#for i in 0..SLICE_FRAGMENTS
+        let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * STRIP], 0u);
+//#for i in 0..SUM_FRAGMENTS
         sum_${i} = coop_multiply_elements(sum_${i}, factor);
 //#end
-//#for n in 0..TOKEN_FRAGMENTS
-        let strip_weight_${n} = coop_load_half_a(weights[strip * FRAGMENT * WEIGHT_WORDS + ${FRAGMENT / 8 * n}u], WEIGHT_WORDS);
-//#for i in 0..SLICE_FRAGMENTS
-        let value_${n}_${i} = coop_load_half_b(kv_tile[(slice * (SLICE_DIM / FRAGMENT) + ${i}u) * VALUE_WORDS + ${FRAGMENT / 8 * n}u], WEIGHT_WORDS);
+//#for n in 0..WEIGHT_FRAGMENTS
+        let strip_weight_${n} = coop_load_half_a(weights[strip * STRIP * WEIGHT_WORDS + ${FRAGMENT_K / 8 * n}u], WEIGHT_WORDS);
+//#for i in 0..SUM_FRAGMENTS
+        let value_${n}_${i} = coop_load_half_b(kv_tile[(slice * ${SUM_FRAGMENTS}u + ${i}u) * VALUE_WORDS + ${FRAGMENT_K / 8 * n}u], WEIGHT_WORDS);
         sum_${i} = coopMultiplyAdd(strip_weight_${n}, value_${n}_${i}, sum_${i});
 //#end
 //#end
@@ -359,11 +359,11 @@ fn main(
     }
     workgroupBarrier();
     // As many dimensions at a time as a plane of scores is wide.
-    let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * FRAGMENT], 0u);
-//#for first in 0..div_ceil(SLICE_FRAGMENTS, TOKEN_FRAGMENTS)
-//#for i in first * TOKEN_FRAGMENTS..min((first + 1) * TOKEN_FRAGMENTS, SLICE_FRAGMENTS)
-    coopStoreT(coop_multiply_elements(sum_${i}, factor), &scores[plane + ${FRAGMENT / 4 * (i % TOKEN_FRAGMENTS)}u], SCORE_QUADS);
+    let factor = coopLoad<${MATRIX}<f32, C>>(&factors[strip * STRIP], 0u);
+//#for first in 0..div_ceil(SUM_FRAGMENTS, SCORE_FRAGMENTS)
+//#for i in first * SCORE_FRAGMENTS..min((first + 1) * SCORE_FRAGMENTS, SUM_FRAGMENTS)
+    coopStoreT(coop_multiply_elements(sum_${i}, factor), &scores[plane + ${FRAGMENT_N / 4 * (i % SCORE_FRAGMENTS)}u], SCORE_QUADS);
 //#end
-    write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + ${FRAGMENT * TOKEN_FRAGMENTS * first}u, ${FRAGMENT / 4 * min(TOKEN_FRAGMENTS, SLICE_FRAGMENTS - first * TOKEN_FRAGMENTS)}u, subgroup_lane);
+    write(plane, strip, first_row, last_row, first_head, slice * SLICE_DIM + ${FRAGMENT_N * SCORE_FRAGMENTS * first}u, ${FRAGMENT_N / 4 * min(SCORE_FRAGMENTS, SUM_FRAGMENTS - first * SCORE_FRAGMENTS)}u, subgroup_lane);
 //#end
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
-use crate::fragments::matrix;
+use crate::fragments::FragmentShape;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -54,8 +54,8 @@ pub struct FlashSpec {
 /// How many queries a workgroup takes; chosen per device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlashTile {
-    /// Rows and columns of one cooperative matrix, 8 or 16.
-    pub fragment: usize,
+    /// Sides of its cooperative matrices: queries; tokens of scores and dimensions of results; the summed dimensions or tokens.
+    pub fragment: FragmentShape,
     /// Subgroups of a workgroup: a multiple of the slices of a head.
     pub subgroups: usize,
 }
@@ -63,7 +63,7 @@ pub struct FlashTile {
 impl FlashTile {
     /// Whether the kernel supports such a cache: f16, and heads that are cut into slices of whole fragments.
     pub fn takes(&self, cache: &CacheLayout) -> bool {
-        let whole = cache.head_dim.is_multiple_of(16) && cache.page_tokens.is_multiple_of(self.fragment);
+        let whole = cache.head_dim.is_multiple_of(16) && cache.page_tokens.is_multiple_of(self.side());
         whole && cache.format == KvFormat::F16 && cache.latent_value.is_none() && self.find_slices(cache).is_some()
     }
 
@@ -73,15 +73,20 @@ impl FlashTile {
             .unwrap_or_else(|| panic!("a kernel for heads of {} dimensions: {self:?}", cache.head_dim))
     }
 
+    /// Dimensions, and tokens, that are whole fragments of either product.
+    fn side(&self) -> usize {
+        self.fragment.n.max(self.fragment.k)
+    }
+
     fn find_slices(&self, cache: &CacheLayout) -> Option<usize> {
-        let (dim, fragments) = (cache.head_dim, cache.head_dim / self.fragment);
+        let (dim, fragments) = (cache.head_dim, cache.head_dim / self.side());
         let even = |slices: &usize| fragments.is_multiple_of(*slices) && self.subgroups.is_multiple_of(*slices);
         [1, 2, 4].into_iter().find(|slices| even(slices) && dim / slices <= SLICE)
     }
 
     /// (row, head) pairs of a workgroup.
     pub fn queries(&self, cache: &CacheLayout) -> usize {
-        self.subgroups / self.slices(cache) * self.fragment
+        self.subgroups / self.slices(cache) * self.fragment.m
     }
 
     /// Query heads of one KV head that a workgroup takes, of `gqa`.
@@ -107,13 +112,13 @@ impl FlashTile {
     /// Words of workgroup memory for the K or the V of a page, or for queries before they are in registers.
     fn kv_words(&self, cache: &CacheLayout) -> usize {
         let keys = cache.page_tokens * row_words(cache.head_dim);
-        let values = cache.head_dim / self.fragment * self.value_words(cache);
-        keys.max(values).max(self.subgroups * self.fragment * row_words(self.fragment))
+        let values = cache.head_dim / self.fragment.n * self.value_words(cache);
+        keys.max(values).max(self.subgroups * self.fragment.m * row_words(self.fragment.k))
     }
 
     /// Words of V for the dimensions of a fragment, and one more, so that neighbouring chunks lie in different banks.
     fn value_words(&self, cache: &CacheLayout) -> usize {
-        self.fragment * row_words(cache.page_tokens) + 1
+        self.fragment.n * row_words(cache.page_tokens) + 1
     }
 }
 
@@ -146,7 +151,7 @@ impl Kernel for FlashSpec {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
         assert!(self.rows_per_group() > 0, "a workgroup has room for its heads");
         assert!(tile.writes(self.output, cache, self.n_heads()), "whole groups at a time: {self:?}");
-        let fragment_words = tile.fragment * tile.fragment / HALVES_PER_WORD;
+        let fragment_words = tile.fragment.m * tile.fragment.k / HALVES_PER_WORD;
         assert!(self.subgroup_size as usize >= fragment_words, "a lane loads a word of a fragment");
         let tokens = cache.page_tokens / self.lanes_per_query();
         assert!(
@@ -165,14 +170,16 @@ impl Kernel for FlashSpec {
             .size("WINDOW", self.window.unwrap_or(0))
             .size("TILE", cache.page_tokens)
             .size("QUERIES", tile.queries(cache))
-            .size("FRAGMENT", tile.fragment)
+            .size("STRIP", tile.fragment.m)
             .size("SLICES", slices)
             .size("SLICE_DIM", cache.head_dim / slices)
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("WORKGROUP", self.lanes())
             .flag("SUBGROUPS", true)
-            .count("SLICE_FRAGMENTS", cache.head_dim / slices / tile.fragment)
-            .count("TOKEN_FRAGMENTS", cache.page_tokens / tile.fragment)
+            .count("QUERY_FRAGMENTS", cache.head_dim / slices / tile.fragment.k)
+            .count("SCORE_FRAGMENTS", cache.page_tokens / tile.fragment.n)
+            .count("WEIGHT_FRAGMENTS", cache.page_tokens / tile.fragment.k)
+            .count("SUM_FRAGMENTS", cache.head_dim / slices / tile.fragment.n)
             .count("LANE_QUADS", tokens / 4)
             .count("KEY_ITEMS", self.key_items())
             .count("KEY_SHARES", self.key_items().div_ceil(self.lanes()))
@@ -185,7 +192,7 @@ impl Kernel for FlashSpec {
             .size("KEY_WORDS", row_words(cache.head_dim))
             .size("WEIGHT_WORDS", row_words(cache.page_tokens))
             .size("VALUE_WORDS", tile.value_words(cache))
-            .size("QUERY_WORDS", row_words(tile.fragment))
+            .size("QUERY_WORDS", row_words(tile.fragment.k))
             .size("SCORE_QUADS", cache.page_tokens / 4 + 1)
             .number("CAP", self.softcap.map_or(0.0, Number::get))
             .number("MASKED", MASKED)
@@ -194,14 +201,17 @@ impl Kernel for FlashSpec {
             .flag("SOFTCAP", self.softcap.is_some())
             .flag("WINDOWED", self.window.is_some())
             .flag("SLICED", slices > 1)
-            .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()));
-        let values = split::image_values(self.image_rows, values);
+        let values = tile.fragment.values(split::image_values(self.image_rows, values));
         let values = result_values(self.output, self.n_heads(), [cache.head_dim; 2], values);
         // Extensions are enabled before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
         extensions.to_owned() + &render(include_str!("kernel.wgsl"), &cache.values(values))
+    }
+
+    fn fragment_shape(&self) -> Option<FragmentShape> {
+        Some(self.tile.fragment)
     }
 }
 

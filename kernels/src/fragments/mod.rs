@@ -12,5 +12,5 @@
 
 mod spec;
 
-pub(crate) use spec::{EXTENSIONS, ROW_LANES, matrix};
-pub use spec::{Fragment, FragmentsSpec};
+pub(crate) use spec::{EXTENSIONS, ROW_LANES};
+pub use spec::{Fragment, FragmentShape, FragmentsSpec};

@@ -94,12 +94,12 @@ fn group_scale(group_word: u32) -> f32 {
 //#macro multiply(buffer)
         let activations_at = ((${buffer}) * STEP_ROWS + subgroup_step_row) * ROW_WORDS;
         let weights_at = ((${buffer}) * MATRIX_ROWS + subgroup_matrix_row) * ROW_WORDS;
-//#for depth in 0..K / FRAGMENT
+//#for depth in 0..K / FRAGMENT_K
 //#for i in 0..STEP_FRAGMENTS
-        let a_${depth}_${i} = coop_load_half_a(activation_tile[activations_at + ${FRAGMENT * i}u * ROW_WORDS + ${FRAGMENT / 8 * depth}u], ROW_WORDS);
+        let a_${depth}_${i} = coop_load_half_a(activation_tile[activations_at + ${FRAGMENT_M * i}u * ROW_WORDS + ${FRAGMENT_K / 8 * depth}u], ROW_WORDS);
 //#end
 //#for j in 0..FRAGMENTS
-        let b_${depth}_${j} = coop_load_half_b(weight_tile[weights_at + ${FRAGMENT * j}u * ROW_WORDS + ${FRAGMENT / 8 * depth}u], ROW_WORDS);
+        let b_${depth}_${j} = coop_load_half_b(weight_tile[weights_at + ${FRAGMENT_N * j}u * ROW_WORDS + ${FRAGMENT_K / 8 * depth}u], ROW_WORDS);
 //#for i in 0..STEP_FRAGMENTS
         sum_${i}_${j} = coopMultiplyAdd(a_${depth}_${i}, b_${depth}_${j}, sum_${i}_${j});
 //#end

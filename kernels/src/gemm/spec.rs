@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Product;
 use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
-use crate::fragments::{EXTENSIONS, matrix};
+use crate::fragments::{EXTENSIONS, FragmentShape};
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -39,8 +39,8 @@ pub struct GemmTile {
     pub step_rows: usize,
     /// Columns of a stage, 32 or 64: those in workgroup memory at a time.
     pub k: usize,
-    /// Rows and columns of one cooperative matrix, 8 or 16.
-    pub fragment: usize,
+    /// Sides of its cooperative matrices: rows of the step, matrix rows and columns.
+    pub fragment: FragmentShape,
     /// Subgroups side by side along the matrix rows.
     pub subgroups_across: usize,
     /// Subgroups along the rows of the step.
@@ -116,7 +116,6 @@ impl Kernel for GemmSpec {
     fn wgsl(&self) -> String {
         assert!(self.subgroup_size > 0, "matrices belong to subgroups");
         assert!(matches!(self.tile.k, 32 | 64), "a stage is 32 or 64 columns, found {}", self.tile.k);
-        assert!(matches!(self.tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", self.tile.fragment);
         let (product, tile) = (&self.product, &self.tile);
         let (layout, input) = (&product.layout, product.input);
         let format = layout.format;
@@ -139,13 +138,11 @@ impl Kernel for GemmSpec {
             .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
             .flag("INTERLEAVED", layout.format != WeightFormat::F16)
             .flag("INT11", input == Precision::Int11)
-            .text("MATRIX", matrix(tile.fragment))
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .count("WORKGROUP", self.lanes())
-            .count("FRAGMENT", tile.fragment)
-            .count("STEP_FRAGMENTS", subgroup_step_rows / tile.fragment)
-            .count("FRAGMENTS", subgroup_matrix_rows / tile.fragment)
+            .count("STEP_FRAGMENTS", subgroup_step_rows / tile.fragment.m)
+            .count("FRAGMENTS", subgroup_matrix_rows / tile.fragment.n)
             .count("PLANES", input.planes())
             .count("STAGES", (groups(layout.cols) * ACTIVATION_GROUP).div_ceil(tile.k))
             .count("WEIGHT_LOADS", weights.each)
@@ -161,7 +158,11 @@ impl Kernel for GemmSpec {
             .count("ACTIVATION_PARTS", activations.parts)
             .count("STAGE_SIXTEENS", tile.k / CODES_PER_WORD)
             .count("ROW_SIXTEENS", 2 * groups(layout.cols));
-        EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &values)
+        EXTENSIONS.to_owned() + &render(include_str!("kernel.wgsl"), &tile.fragment.values(values))
+    }
+
+    fn fragment_shape(&self) -> Option<FragmentShape> {
+        Some(self.tile.fragment)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activation_format::{ActivationFormat, HALVES_BLOCK};
-use crate::fragments::{EXTENSIONS, Fragment, ROW_LANES};
+use crate::fragments::{EXTENSIONS, Fragment, FragmentShape, ROW_LANES};
 use crate::gemm::{BLOCK, Product};
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -97,7 +97,6 @@ impl Kernel for RegisterGemmSpec {
     fn wgsl(&self) -> String {
         let tile = &self.tile;
         assert!(matches!(tile.panel, 64 | 128), "a panel is 64 or 128 columns, found {}", tile.panel);
-        assert!(matches!(tile.fragment, 8 | 16), "fragments are of 8 or 16 rows, found {}", tile.fragment);
         assert!(tile.is_whole(), "subgroups own whole blocks of {BLOCK} rows, found {tile:?}");
         assert!(self.subgroup_size as usize <= ROW_LANES * tile.fragment, "no more lanes than a fragment has places");
         assert!((1..=self.stages()).contains(&self.splits), "each split has a stage");
@@ -109,9 +108,9 @@ impl Kernel for RegisterGemmSpec {
         let layout = &self.product.layout;
         let format = layout.format;
         let panel_words = tile.panel / HALVES_PER_WORD;
-        let values = self
-            .product
-            .values(ActivationFormat::Halves(self.product.input))
+        let values = self.product.values(ActivationFormat::Halves(self.product.input));
+        let values = FragmentShape::square(tile.fragment)
+            .values(values)
             .size("STEP_ROWS", tile.step_rows)
             .size("MATRIX_ROWS", tile.matrix_rows())
             .size("SUBGROUP_MATRIX_ROWS", subgroup_matrix_rows)
@@ -127,7 +126,6 @@ impl Kernel for RegisterGemmSpec {
             .size("LANE_WORDS", self.fragment().lane_words())
             .flag("SPLIT", self.splits > 1)
             .flag("LANES_HOLD_FRAGMENTS", self.lanes_hold_fragments)
-            .text("MATRIX", self.fragment().matrix())
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()))
             .count("FRAGMENT", tile.fragment)

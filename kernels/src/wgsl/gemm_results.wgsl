@@ -90,13 +90,14 @@ fn write_block(first_step_row: u32, first_matrix_row: u32, last_step_row: u32, s
 
 // Writes all blocks of a subgroup's sums, of which the first rows are given.
 //#macro write_blocks(first_step_row, first_matrix_row)
-//#let across = BLOCK / FRAGMENT
-//#for down_block in 0..STEP_FRAGMENTS / across
+//#let down = BLOCK / FRAGMENT_M
+//#let across = BLOCK / FRAGMENT_N
+//#for down_block in 0..STEP_FRAGMENTS / down
 //#for across_block in 0..FRAGMENTS / across
-//#for n in 0..across * across
+//#for n in 0..down * across
 //#let i = n / across
 //#let j = n % across
-    coopStoreT(sum_${down_block * across + i}_${across_block * across + j}, &results[subgroup * RESULTS + ${(BLOCK * i + j) * FRAGMENT}u], ${BLOCK}u);
+    coopStoreT(sum_${down_block * down + i}_${across_block * across + j}, &results[subgroup * RESULTS + ${BLOCK * FRAGMENT_M * i + FRAGMENT_N * j}u], ${BLOCK}u);
 //#end
     write_block(${first_step_row} + ${BLOCK * down_block}u, ${first_matrix_row} + ${BLOCK * across_block}u, last_step_row, subgroup, subgroup_lane);
 //#end

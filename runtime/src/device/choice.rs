@@ -166,14 +166,13 @@ fn unmet_requirement(wanted: &TargetMatch, device: &DeviceFacts) -> Option<Strin
             "needs the Vulkan memory model with chains of availability and visibility, this device lacks them".into(),
         );
     }
-    let side = wanted.matrix_side;
-    if side != 0 && !features.multiplies_f16_matrices(side) {
+    if let Some(sides) = wanted.matrix_sides.get().filter(|sides| !features.multiplies_f16_matrices(*sides)) {
         let has =
             if features.cooperative_matrix.is_empty() { "none".into() } else { features.cooperative_matrix.join(", ") };
         return Some(format!(
             "needs cooperative matrices {}, f16 and the memory model, this device has matrices: {has}; f16: {}; memory \
              model: {}",
-            f16_matrix(side),
+            f16_matrix(sides),
             features.float16,
             features.memory_model
         ));
@@ -205,6 +204,8 @@ fn contains_ignoring_case(text: &str, part: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use unicorn_artifact::MatrixSides;
+
     use super::*;
     use crate::device::facts::DeviceKind;
     use crate::device::facts::tests::facts;
@@ -340,7 +341,8 @@ mod tests {
     #[test]
     fn kernels_on_matrix_units_need_their_shape_and_what_comes_with_it() {
         let mut device = facts(0, "GPU", DeviceKind::Discrete);
-        let wanted = TargetMatch { integer_dot_product: true, matrix_side: 16, ..Default::default() };
+        let wanted =
+            TargetMatch { integer_dot_product: true, matrix_sides: MatrixSides::of([16; 3]), ..Default::default() };
         assert_eq!(unmet_requirement(&wanted, &device).unwrap(), "needs integer dot products, this device has none");
         device.features.integer_dot_product = true;
         device.features.cooperative_matrix = vec!["8x8x8 f16 -> f32".into()];

@@ -22,7 +22,7 @@ impl DeviceFacts {
     /// The class whose targets the device takes by itself; `None`: targets for any device.
     pub fn class(&self) -> Option<DeviceClass> {
         let features = &self.features;
-        let has_matrices = features.multiplies_f16_matrices(16);
+        let has_matrices = features.multiplies_f16_matrices([16; 3]);
         // AMD's own driver emulates matrices on GPUs without the units, which lack this dot product, too.
         let has_units = has_matrices && features.mixed_dot_product_accelerated;
         let has_8bit_floats = features.cooperative_matrix.iter().any(|matrix| matrix.contains("f8"));

@@ -182,10 +182,10 @@ impl Heap {
 }
 
 impl DeviceFeatures {
-    /// Whether the device runs kernels on square f16 matrices of `side` rows ([`unicorn_artifact::TargetMatch::matrix_side`])
+    /// Whether the device runs kernels on f16 matrices of these sides, m, n and k ([`unicorn_artifact::TargetMatch::matrix_sides`]),
     /// with f32 sums.
-    pub fn multiplies_f16_matrices(&self, side: u32) -> bool {
-        self.float16 && self.memory_model && self.cooperative_matrix.contains(&f16_matrix(side))
+    pub fn multiplies_f16_matrices(&self, sides: [u32; 3]) -> bool {
+        self.float16 && self.memory_model && self.cooperative_matrix.contains(&f16_matrix(sides))
     }
 
     /// Display names of the features that the device has.
@@ -243,9 +243,9 @@ impl fmt::Display for Heap {
     }
 }
 
-/// A square f16 matrix product as [`DeviceFeatures::cooperative_matrix`] writes it.
-pub(crate) fn f16_matrix(side: u32) -> String {
-    format!("{side}x{side}x{side} f16 -> f32")
+/// An f16 matrix product of sides m, n and k as [`DeviceFeatures::cooperative_matrix`] writes it.
+pub(crate) fn f16_matrix([m, n, k]: [u32; 3]) -> String {
+    format!("{m}x{n}x{k} f16 -> f32")
 }
 
 #[cfg(test)]

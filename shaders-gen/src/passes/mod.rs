@@ -10,6 +10,7 @@ mod initialize_matrices;
 mod keep_loops;
 mod lower_intrinsics;
 mod module;
+mod shape_matrices;
 
 pub(crate) use apply_vulkan_memory_model::apply_vulkan_memory_model;
 pub(crate) use drop_16bit_storage::drop_16bit_storage;
@@ -17,3 +18,4 @@ pub(crate) use drop_workgroup_layout::drop_workgroup_layout;
 pub(crate) use initialize_matrices::initialize_matrices;
 pub(crate) use keep_loops::keep_loops;
 pub(crate) use lower_intrinsics::{intrinsic_functions, lower_intrinsics};
+pub(crate) use shape_matrices::shape_matrices;

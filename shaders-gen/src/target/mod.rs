@@ -11,8 +11,8 @@ pub use tuning::{
 use std::collections::BTreeSet;
 
 use rspirv::spirv::Capability;
-use unicorn_artifact::{DeviceClass, ModuleNeeds, TargetMatch};
-use unicorn_kernels::fragments::Fragment;
+use unicorn_artifact::{DeviceClass, MatrixSides, ModuleNeeds, TargetMatch};
+use unicorn_kernels::fragments::{Fragment, FragmentShape};
 
 /// Facts and tile sizes of one kind of device.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub struct Target {
     pub lane_gemm: Option<LaneGemmTuning>,
     /// How norms are computed.
     pub norm: NormTuning,
-    /// For devices with cooperative matrices of f16 and sums of f32, 16 x 16 x 16.
+    /// For devices with cooperative matrices of f16 and sums of f32.
     pub matrix: Option<MatrixTuning>,
     /// Workgroups into which decode's attention is split where a context is long enough: the number that fills the device.
     /// `decode_attention` has its own number.
@@ -113,7 +113,7 @@ impl Target {
     pub fn fragments(&self) -> Option<Fragment> {
         let matrix = self.matrix?;
         let GemmTuning::Registers(RegisterTuning { lanes_hold_fragments: true, .. }) = matrix.gemm else { return None };
-        Some(Fragment { side: matrix.fragment, subgroup_size: self.subgroup_size })
+        Some(Fragment { side: matrix.fragment.m, subgroup_size: self.subgroup_size })
     }
 
     /// The target with attention for long contexts, and the number of cached tokens from which on it is used; `None`: one program
@@ -143,7 +143,10 @@ impl Target {
             integer_dot_product: self.integer_dot,
             int64_atomics: self.fused_tail.is_some(),
             memory_model_chains: self.counter_sync,
-            matrix_side: self.matrix.map_or(0, |matrix| matrix.fragment as u32),
+            matrix_sides: self.matrix.map_or(MatrixSides::NONE, |matrix| {
+                let FragmentShape { m, n, k } = matrix.fragment;
+                MatrixSides::of([m, n, k].map(|side| side as u8))
+            }),
         }
     }
 }
@@ -189,7 +192,7 @@ mod tests {
     fn targets_with_the_vulkan_memory_model_require_it_of_the_device() {
         for target in presets() {
             let matches = target.matches();
-            let is_asked_for = matches.memory_model_chains || matches.matrix_side != 0;
+            let is_asked_for = matches.memory_model_chains || matches.matrix_sides != MatrixSides::NONE;
             assert_eq!(target.capabilities().contains(&Capability::VulkanMemoryModel), is_asked_for, "{}", target.name);
         }
     }

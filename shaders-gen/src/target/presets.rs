@@ -2,6 +2,7 @@
 
 use unicorn_artifact::DeviceClass;
 use unicorn_kernels::flash::FlashTile;
+use unicorn_kernels::fragments::FragmentShape;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::matmul::Sharing;
@@ -20,6 +21,8 @@ pub(super) const PRESETS: &[Target] = &[
     GCN,
     NVIDIA,
     NVIDIA_RTX,
+    XE2,
+    XE_HPG,
     INTEL,
     ADRENO,
     MALI,
@@ -72,13 +75,13 @@ const RDNA3: Target = Target {
     lane_gemm: None,
     norm: NormTuning { fold: true, lanes: 128 },
     matrix: Some(MatrixTuning {
-        fragment: 16,
+        fragment: SQUARE,
         gemm: GemmTuning::Workgroup {
             many: GemmTile {
                 matrix_rows: 128,
                 step_rows: 64,
                 k: 32,
-                fragment: 16,
+                fragment: SQUARE,
                 subgroups_across: 2,
                 subgroups_down: 2,
                 double_buffered: false,
@@ -87,14 +90,14 @@ const RDNA3: Target = Target {
                 matrix_rows: 128,
                 step_rows: 32,
                 k: 32,
-                fragment: 16,
+                fragment: SQUARE,
                 subgroups_across: 4,
                 subgroups_down: 1,
                 double_buffered: true,
             },
         },
         min_rows: MinRows::of_all(9),
-        flash: FlashTile { fragment: 16, subgroups: 4 },
+        flash: FlashTile { fragment: SQUARE, subgroups: 4 },
     }),
     attention_workgroups: 192,
     attention_words_ahead: 4,
@@ -156,10 +159,10 @@ const NVIDIA: Target = Target {
     lane_gemm: None,
     norm: NormTuning { fold: true, lanes: 256 },
     matrix: Some(MatrixTuning {
-        fragment: 16,
+        fragment: SQUARE,
         gemm: GemmTuning::Registers(RegisterTuning { tiles: NVIDIA_TILES, lanes_hold_fragments: true }),
         min_rows: MinRows { large: 5, small: 33, small_weights: 4 << 20 },
-        flash: FlashTile { fragment: 16, subgroups: 8 },
+        flash: FlashTile { fragment: SQUARE, subgroups: 8 },
     }),
     attention_workgroups: 256,
     attention_words_ahead: 4,
@@ -187,15 +190,32 @@ const NVIDIA_RTX: Target = Target {
     ..NVIDIA
 };
 
-/// No matrices: Intel's have 8 rows, which naga does not support.
 const INTEL: Target = Target {
     name: "intel",
-    about: "Arc and Xe graphics: packed dot products, subgroups of 16",
+    about: "Arc and Xe graphics without matrix units: packed dot products, subgroups of 16",
     classes: &[DeviceClass::Intel],
     subgroup_size: 16,
     compute_units: 20,
     lane_gemm: Some(LANE_GEMM_OF_FEW_REGISTERS),
     ..RDNA2
+};
+
+/// A thread has 8 KiB of registers, of which a subgroup's sums take half.
+const XE2: Target = Target {
+    name: "xe2",
+    about: "Arc B and Lunar Lake (Xe2 and later): matrix units of 8 x 16 x 16",
+    lane_gemm: None,
+    matrix: Some(xe_matrix(FragmentShape { m: 8, n: 16, k: 16 }, 4, 2)),
+    ..INTEL
+};
+
+/// A thread has 4 KiB of registers.
+const XE_HPG: Target = Target {
+    name: "xe-hpg",
+    about: "Arc A and Xe graphics with matrix units of 8 x 8 x 16",
+    lane_gemm: None,
+    matrix: Some(xe_matrix(FragmentShape { m: 8, n: 8, k: 16 }, 2, 4)),
+    ..INTEL
 };
 
 const ADRENO: Target = Target {
@@ -329,6 +349,9 @@ const GENERIC: Target = Target {
     decode_attention: None,
 };
 
+/// The matrices of AMD and NVIDIA.
+const SQUARE: FragmentShape = FragmentShape::square(16);
+
 /// The largest tile that the registers of a lane hold. With 128 rows of the step, a workgroup of twice the lanes waits longer at
 /// each barrier: on an H100 a third more time.
 const LANE_GEMM: LaneGemmTuning = LaneGemmTuning {
@@ -350,6 +373,26 @@ const LANE_GEMM_OF_FEW_REGISTERS: LaneGemmTuning = LaneGemmTuning {
     few: LaneTile { matrix_rows: 64, step_rows: 64, lane_tiles: 4, lane_rows: 4 },
     min_rows: 64,
 };
+
+/// Tiles of 32 matrix rows for each subgroup across, and of 64 rows of the step.
+const fn xe_matrix(fragment: FragmentShape, subgroups_across: usize, subgroups_down: usize) -> MatrixTuning {
+    let many = GemmTile {
+        matrix_rows: 32 * subgroups_across,
+        step_rows: 64,
+        k: 32,
+        fragment,
+        subgroups_across,
+        subgroups_down,
+        double_buffered: false,
+    };
+    let few = GemmTile { step_rows: 32, subgroups_down: subgroups_down / 2, double_buffered: true, ..many };
+    MatrixTuning {
+        fragment,
+        gemm: GemmTuning::Workgroup { many, few },
+        min_rows: MinRows::of_all(9),
+        flash: FlashTile { fragment, subgroups: 4 },
+    }
+}
 
 /// Tiles of 128 matrix rows, for four subgroups; times are of an H200.
 const NVIDIA_TILES: &[TimedTile] = &[

@@ -1,6 +1,7 @@
 //! How kernels are cut on a kind of device: `unicorn_compiler` fits these numbers to each shape.
 
 use unicorn_kernels::flash::FlashTile;
+use unicorn_kernels::fragments::FragmentShape;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::matmul::Sharing;
@@ -127,8 +128,8 @@ impl DecodeAttentionTuning {
 /// How GEMMs, and attention of many rows, are cut on cooperative matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatrixTuning {
-    /// Rows and columns of the device's cooperative matrices of f16.
-    pub fragment: usize,
+    /// Sides of the device's cooperative matrices of f16; GEMMs with weights from registers take square ones.
+    pub fragment: FragmentShape,
     /// How GEMMs are cut.
     pub gemm: GemmTuning,
     /// Number of rows of the step from which on they are used.

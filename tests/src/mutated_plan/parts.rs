@@ -215,7 +215,7 @@ fn of_target(target: &mut TargetKernels) -> Vec<Part<'_>> {
         Part::U32(&mut matches.subgroup_size, 8),
         Part::U32(&mut matches.shared_memory_bytes, 4),
         Part::U32(&mut matches.workgroup_invocations, 1),
-        Part::U32(&mut matches.matrix_side, 16),
+        Part::U32(&mut matches.matrix_sides.0, 16),
         Part::OptionalIndex(checksum, n_pipelines),
         Part::OptionalIndex(bandwidth_probe, n_pipelines),
         Part::OptionalIndex(fragments, n_pipelines),

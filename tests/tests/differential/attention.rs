@@ -226,9 +226,16 @@ fn attention_of_decode_in_one_dispatch() {
 
 #[test]
 fn flash_attention() {
-    let Some(target) = matrix_target() else {
+    let targets = matrix_targets();
+    if targets.is_empty() {
         return skip_matrix_units();
-    };
+    }
+    for target in &targets {
+        check_flash(target);
+    }
+}
+
+fn check_flash(target: &Target) {
     // Too few tokens in a page for all lanes of larger subgroups.
     let short_pages = (target.subgroup_size < 32).then_some((64, 16));
     for (head_dim, page_tokens) in
@@ -238,7 +245,7 @@ fn flash_attention() {
         let cases = (choices(), 1..4usize, prop_oneof![Just(0), 1..600usize], rows, any::<bool>());
         let cases = cases.prop_map(|(choices, n_kv_heads, n_before, (n_rows, unused_rows), many_subgroups)| {
             let cache = CacheLayout { format: KvFormat::F16, n_kv_heads, head_dim, page_tokens, latent_value: None };
-            let case = Case::of(&target, cache, 1, false, &Choices { output: None, unused_room: 0, ..choices.clone() });
+            let case = Case::of(target, cache, 1, false, &Choices { output: None, unused_room: 0, ..choices.clone() });
             let subgroups = if many_subgroups { 8 } else { 4 };
             let flash = FlashTile { subgroups, ..target.matrix.expect("set above").flash };
             let n_heads = cache.n_kv_heads * case.attention.gqa;
@@ -249,8 +256,9 @@ fn flash_attention() {
             let attention = AttentionSpec { output: output.unwrap_or(ActivationFormat::F32), ..case.attention };
             Case { attention, flash: Some(flash), n_before, n_rows, rows: n_rows + unused_rows, ..case }
         });
-        let name = format!("flash attention, heads of {head_dim}, pages of {page_tokens}");
-        check_cases(&name, 1 + u32::from(head_dim % 64 == 0), &cases, |case, rng| case.check(&target, rng));
+        let fragment = target.matrix.expect("set above").fragment;
+        let name = format!("flash attention, heads of {head_dim}, pages of {page_tokens}, {fragment:?}");
+        check_cases(&name, 1 + u32::from(head_dim % 64 == 0), &cases, |case, rng| case.check(target, rng));
     }
 }
 

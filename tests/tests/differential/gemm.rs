@@ -19,7 +19,8 @@ use unicorn_spirv::target::GemmTuning;
 use unicorn_spirv::{Target, target};
 
 use crate::{
-    TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, normals, packed, targets,
+    TOLERANCE, assert_same, check_cases, floats, integer_targets, launch, matrix_target, matrix_targets, normals,
+    packed, targets,
 };
 
 const FORMATS: [WeightFormat; 7] = [
@@ -37,9 +38,16 @@ const HALVES_TOLERANCE: f64 = 5e-4;
 
 #[test]
 fn every_format_tile_and_folding() {
-    let Some(target) = matrix_target() else {
+    let targets = matrix_targets();
+    if targets.is_empty() {
         return skip_matrix_units();
-    };
+    }
+    for target in &targets {
+        check_tiles(target);
+    }
+}
+
+fn check_tiles(target: &Target) {
     let GemmTuning::Workgroup { many: square, .. } = target.matrix.expect("set above").gemm else {
         unreachable!("matrices of the device at hand go by way of workgroup memory")
     };
@@ -57,7 +65,7 @@ fn every_format_tile_and_folding() {
     let check = |spec: &GemmSpec, n_rows: usize, rng: &mut StdRng| {
         // Lanes of large subgroups have no whole words to share out of the smallest tiles.
         if spec.shares_out() {
-            check_gemm(&target, spec, n_rows, rng);
+            check_gemm(target, spec, n_rows, rng);
             checked.set(checked.get() + 1);
         }
     };

@@ -21,7 +21,8 @@ use proptest::sample::select;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use tests::launch::{
-    Launch, Operand, POISON, device, device_matrices, skip_matrix_units, without_what_the_device_lacks,
+    Launch, Operand, POISON, device, device_fragments, device_matrices, skip_matrix_units, small_matrices,
+    without_what_the_device_lacks,
 };
 use tests::reference::relative_error;
 use unicorn_artifact::fp4::fp4_scale;
@@ -41,7 +42,7 @@ use unicorn_kernels::sample::{self, SampleSpec};
 use unicorn_kernels::{Activation, ActivationFormat, KernelSpec, Precision, Role, WeightFormat, WeightLayout};
 use unicorn_runtime::Sampling;
 use unicorn_spirv::Target;
-use unicorn_spirv::target::{self, FusedTailTuning};
+use unicorn_spirv::target::{self, FusedTailTuning, MatrixTuning};
 
 /// The device sums in another order than the twin, and its exp and inverse square root are a few units in the last place
 /// off: 1e-5 of the result's norm permits that, and no wrong weight, scale or index.
@@ -78,13 +79,22 @@ fn integer_targets() -> Vec<Target> {
     targets().iter().filter(|target| target.matmul.sharing_many == Sharing::Own).map(with_dot).collect()
 }
 
-/// A target with matrix units as the device has them, if it has any.
+/// A target with square matrices as the device has them, if it has any.
 fn matrix_target() -> Option<Target> {
+    Some(with_matrices(device_matrices()?))
+}
+
+/// A target for each kind of matrices that the device has.
+fn matrix_targets() -> Vec<Target> {
+    device_fragments().into_iter().map(|fragment| with_matrices(small_matrices(fragment))).collect()
+}
+
+fn with_matrices(matrices: MatrixTuning) -> Target {
     let mut target = targets().pop().expect("a target with subgroups");
     // Enough memory for the tiles of every target: heads of 256 elements take more than 32 KiB where a tile has many rows.
     (target.workgroup_invocations, target.shared_memory_bytes) = (256, device().shared_memory_bytes as usize);
-    target.matrix = Some(device_matrices()?);
-    Some(target)
+    target.matrix = Some(matrices);
+    target
 }
 
 fn normals(rng: &mut StdRng, count: usize) -> Vec<f32> {

@@ -38,7 +38,9 @@ impl Limit {
     /// Limit for the target named `own`.
     pub fn of(model: &Model, own: &str) -> Limit {
         let target = model.targets().iter().find(|target| target.name == own);
-        let rounds = |matches: &unicorn_runtime::TargetMatch| matches.integer_dot_product || matches.matrix_side > 0;
+        let rounds = |matches: &unicorn_runtime::TargetMatch| {
+            matches.integer_dot_product || matches.matrix_sides.get().is_some()
+        };
         let is_rounded = target.is_some_and(|target| rounds(&target.matches));
         let relative = if is_rounded { ROUNDED_LIMIT } else { SUMS_LIMIT };
         let has_experts = target.is_some_and(|target| target.pipelines.iter().any(|pipeline| pipeline.name == ROUTER));
