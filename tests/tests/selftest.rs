@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options, with};
 use tests::launch::device;
+use tests::models::models;
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
@@ -99,11 +100,6 @@ fn an_artifact_without_kernels_to_compare_with_is_refused_with_the_command_that_
 /// An artifact of a model with few positions, and its folder: no kernels are compiled for steps that exceed them.
 fn artifact(targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
     let model = TinyModel { layers: 1, max_position_embeddings: CONTEXT, ..Default::default() };
-    let made = |name: &&str| -> Target {
-        let preset = target::by_name(name).expect("a preset");
-        let subgroup_size = if preset.subgroup_size > 0 { device().subgroup_size } else { 0 };
-        preset.for_any_device(subgroup_size)
-    };
     let options = with(options(targets.iter().map(made).collect(), vec![]), |options| {
         options.alternatives = alternatives;
     });
@@ -112,6 +108,13 @@ fn artifact(targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
     let path = folder.path().join("model.unicorn");
     std::fs::write(&path, compiled.artifact()).expect("the folder takes files");
     (folder, path)
+}
+
+/// The target of this name, made for subgroups of the device at hand.
+fn made(name: &&str) -> Target {
+    let preset = target::by_name(name).expect("a preset");
+    let subgroup_size = if preset.subgroup_size > 0 { device().subgroup_size } else { 0 };
+    preset.for_any_device(subgroup_size)
 }
 
 /// Embeddings are made of hidden rows, by programs of their own.
@@ -124,6 +127,42 @@ fn a_kernel_of_hidden_rows_alone_is_found_too() {
     assert!(!output.status.success() && page.contains("changed norm at hidden rows"), "{page}");
     let stderr = logits(&path).1;
     assert!(stderr.contains("changed norm is switched off on this device, kernels of target generic run"), "{stderr}");
+}
+
+/// The tower of a model that takes images is compared, too.
+#[test]
+fn a_kernel_of_images_is_found_too() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = models().join("tiny/gemma3-vision");
+    let path = folder.path().join("model.unicorn");
+    let options = options([OWN, "generic"].iter().map(made).collect(), vec![]);
+    std::fs::write(&path, Compiled::of_folder(&model, &options).artifact()).expect("the folder takes files");
+    let arguments = ["--sequences", "1", "--seconds", "600", "--json"];
+    let check = |output: &Output| {
+        let json: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+        let checks = json["checks"].as_array().expect("checks").clone();
+        checks
+            .into_iter()
+            .find(|check| check["name"] == "image of 4 rows")
+            .unwrap_or_else(|| panic!("no image in {json}"))
+    };
+    let output = selftest(&path, &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(check(&output)["verdict"], "right");
+
+    change_artifact(&path, |target| {
+        let name = "image attention";
+        let changed = target.pipelines.iter().find(|pipeline| pipeline.name == name).expect("a kernel of images");
+        let (module, mut modules) = (changed.module as usize, modules(target));
+        add_for_multiply(&mut modules[module]);
+        target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
+        name.to_owned()
+    });
+    let output = selftest(&path, &arguments);
+    assert!(!output.status.success());
+    let wrong = check(&output);
+    assert_eq!(wrong["verdict"], "wrong");
+    assert!(wrong["what"].as_str().is_some_and(|what| what.contains("image attention")), "{wrong}");
 }
 
 /// Makes the kernel of decode for this matrix of the first layer add where it multiplied; returns its name.
@@ -142,6 +181,9 @@ fn change_artifact(path: &Path, change: impl Fn(&mut TargetKernels) -> String) -
         let target = kernels.targets.iter_mut().find(|target| target.name == OWN).expect("it was compiled for it");
         name.push_str(&change(target));
         let mut writer = ArtifactWriter::create(&changed, view.weights().len()).expect("the folder takes files");
+        if let Some(image) = &view.image {
+            writer.image(image);
+        }
         for section in view.weights() {
             writer.begin_slice().expect("room");
             writer.weight_bytes(section.bytes).expect("room");

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use unicorn_artifact::ImageSection;
 use unicorn_artifact::header::hex;
 
 use self::compare::{Difference, Limit};
@@ -160,6 +161,9 @@ impl SelfTest<'_> {
         for check in self.long_context()? {
             report.checks.push(check);
         }
+        if let Some(image) = self.sides.image() {
+            report.checks.push(self.image(image)?);
+        }
         let (check, tokens_per_s) = self.text()?;
         report.checks.push(check);
         report.decode_tokens_per_s = tokens_per_s;
@@ -253,6 +257,29 @@ impl SelfTest<'_> {
             }
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Checks the rows of an image and a text that attends to them. Its kernels have no others to run in their place.
+    fn image(&mut self, image: &ImageSection) -> Result<Check, CliError> {
+        let name = format!("image of {} rows", image.rows);
+        if let Some(why) = self.sides.why_no_image(image) {
+            return Ok(Check::without_numbers(name, Verdict::NotChecked(why)));
+        }
+        if self.is_late() {
+            return Ok(Check::without_numbers(name, Verdict::NotChecked("no time left".into())));
+        }
+        self.sides.begin_at_text(0);
+        let [expected, found] = [false, true].map(|is_own| self.sides.observe_image(image, is_own));
+        let difference = Difference::between(&expected?, &found?, self.limit);
+        let verdict = match difference.is_within(self.limit) {
+            true => Verdict::Right,
+            false if !self.steps.is_empty() => Verdict::Wrong("as steps above are".into()),
+            false => {
+                let kernels: Vec<&str> = self.sides.kernels_of_images().into_iter().collect();
+                Verdict::Wrong(format!("one of {}", kernels.join(", ")))
+            }
+        };
+        Ok(Check::new(name, verdict, &difference))
     }
 
     /// Checks a text that the artifact generates: each token must also be (nearly) the most likely one by the other target.

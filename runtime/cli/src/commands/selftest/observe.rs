@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use unicorn_artifact::{LogitsRows, Program, TargetKernels};
+use unicorn_artifact::{ImageSection, LogitsRows, Program, TargetKernels};
 use unicorn_text::Tokenizer;
 
 use super::row::{spread, top};
@@ -18,6 +18,8 @@ use unicorn_runtime::{
 const DECODED: usize = 6;
 /// Tokens between the beginnings of two texts.
 const DISTANCE: usize = 37;
+/// Tokens beside an image: before it, behind it, and a text.
+const BESIDE_IMAGE: u32 = 10;
 /// Seconds that the conservative kernels may spend on the longest context.
 const LONG_SECONDS: f64 = 5.0;
 /// Text that is tokenized, if the model has a tokenizer.
@@ -111,15 +113,19 @@ impl<'m> Sides<'m> {
 
     /// Names of the kernels that only programs with hidden rows use, of this shape; or where there are none, of all that those use.
     pub fn kernels_of_hidden_rows(&self, shape: StepShape) -> BTreeSet<&'m str> {
-        let of_shape = || self.own.programs.iter().filter(|program| StepShape::of(program) == shape);
-        let (hidden, others): (Vec<&Program>, Vec<&Program>) =
-            of_shape().partition(|program| program.logits == LogitsRows::Hidden);
+        self.kernels_of_some_alone(&|program| StepShape::of(program) == shape, LogitsRows::Hidden)
+    }
+
+    /// Of the programs that `are_compared`, the kernels of those with such rows that no others use, or where there are none, all of theirs.
+    fn kernels_of_some_alone(&self, are_compared: &dyn Fn(&Program) -> bool, rows: LogitsRows) -> BTreeSet<&'m str> {
+        let compared = self.own.programs.iter().filter(|program| are_compared(program));
+        let (some, others): (Vec<&Program>, Vec<&Program>) = compared.partition(|program| program.logits == rows);
         let used = |programs: &[&Program]| -> BTreeSet<u32> {
             programs.iter().flat_map(|program| &program.dispatches).map(|dispatch| dispatch.pipeline).collect()
         };
-        let (hidden, others) = (used(&hidden), used(&others));
-        let alone: BTreeSet<u32> = hidden.difference(&others).copied().collect();
-        let pipelines = if alone.is_empty() { hidden } else { alone };
+        let (some, others) = (used(&some), used(&others));
+        let alone: BTreeSet<u32> = some.difference(&others).copied().collect();
+        let pipelines = if alone.is_empty() { some } else { alone };
         pipelines.iter().map(|&pipeline| self.own.pipelines[pipeline as usize].name.as_str()).collect()
     }
 
@@ -153,6 +159,47 @@ impl<'m> Sides<'m> {
         let fed = self.model.session().and_then(|mut session| session.feed(&self.window(0, trial as usize)));
         let rate = f64::from(trial) / begin.elapsed().as_secs_f64().max(1e-6);
         if fed.is_err() { 0 } else { longest.min((LONG_SECONDS * rate) as u32) }
+    }
+
+    /// Why an image cannot be checked.
+    pub fn why_no_image(&self, image: &ImageSection) -> Option<String> {
+        let (needed, context) = (image.rows + BESIDE_IMAGE, self.model.context_tokens());
+        (needed > context).then(|| format!("it needs a context of {needed} tokens, found {context}"))
+    }
+
+    /// The image section, if the model takes images.
+    pub fn image(&self) -> Option<&'m ImageSection> {
+        self.model.image()
+    }
+
+    /// Computes an image's rows and a text around them by one of the targets, and reads the logits of both.
+    pub fn observe_image(&mut self, image: &ImageSection, is_own: bool) -> Result<Observation, CliError> {
+        let elements = 0..image.patches() * image.patch_width();
+        let mut patches: Vec<f32> = elements.map(|at| (at as f32 * 0.37).sin()).collect();
+        if is_own {
+            // The same image would not be computed again.
+            patches[0] = f32::MIN_POSITIVE;
+        }
+        let text = self.window(0, BESIDE_IMAGE as usize - 2);
+        if is_own {
+            self.model.exchange_programs(&mut self.programs, None)?;
+        }
+        let mut seen = Observation::default();
+        let done = self.model.encode_image(&patches).and_then(|encoded| {
+            let tokens = [image.begin_token].into_iter().chain(encoded.tokens()).chain([image.end_token]).chain(text);
+            let tokens: Vec<u32> = tokens.collect();
+            self.model.session()?.feed_with_logits(&tokens, &mut |_, row| seen.rows.push(row.to_vec()))
+        });
+        if is_own {
+            self.model.exchange_programs(&mut self.programs, None)?;
+        }
+        done?;
+        Ok(seen)
+    }
+
+    /// Names of the kernels that only the own target's programs of images use.
+    pub fn kernels_of_images(&self) -> BTreeSet<&'m str> {
+        self.kernels_of_some_alone(&|_| true, LogitsRows::Image)
     }
 
     /// Runs steps of a shape after `cached` tokens of each sequence, and reads what they give.
