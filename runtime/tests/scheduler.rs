@@ -69,9 +69,18 @@ fn toy_of(slots: u32, kv_tokens: Option<u32>) -> (Model, tempfile::TempDir) {
 }
 
 fn submit(scheduler: &mut Scheduler<Receiver>, prompt: Vec<u32>, wanted: usize) -> Rc<RefCell<Received>> {
+    submit_with_priority(scheduler, prompt, wanted, 0)
+}
+
+fn submit_with_priority(
+    scheduler: &mut Scheduler<Receiver>,
+    prompt: Vec<u32>,
+    wanted: usize,
+    priority: i32,
+) -> Rc<RefCell<Received>> {
     let received = Rc::new(RefCell::default());
     let receiver = Receiver { received: Rc::clone(&received), wanted };
-    scheduler.submit(Request { prompt, sampling: Sampling::default(), receiver });
+    scheduler.submit(Request { prompt, sampling: Sampling::default(), priority, receiver });
     received
 }
 
@@ -115,6 +124,38 @@ fn a_prompt_is_fed_in_steps_of_the_size_that_was_set() {
         }
         // The second time all but the last token is in the cache.
         assert_eq!((&received.borrow().fed, &received.borrow().tokens), (&steps, &expected));
+    }
+}
+
+/// One session: a request that comes last is processed first, others of its priority in the order in which they came. A prompt of which a part
+/// was fed waits for one of a higher priority.
+#[test]
+fn requests_of_a_lower_number_come_first() {
+    let (model, _folder) = toy(1);
+    let mut scheduler = model.scheduler().unwrap();
+    let waiting =
+        [(0, 5), (0, 6), (-1, 7)].map(|(priority, n)| submit_with_priority(&mut scheduler, prompt(n), 2, priority));
+    let mut order = Vec::new();
+    while !scheduler.is_idle() {
+        tick(&mut scheduler);
+        order.extend((0..3).filter(|&at| waiting[at].borrow().has_ended && !order.contains(&at)).collect::<Vec<_>>());
+    }
+    assert_eq!(order, [2, 0, 1]);
+
+    let (model, _folder) = toy(2);
+    let mut scheduler = model.scheduler().unwrap();
+    scheduler.set_max_prefill_tokens(4);
+    let long = submit(&mut scheduler, prompt(24), 2);
+    tick(&mut scheduler);
+    assert_eq!(long.borrow().fed, [4]);
+    let urgent = submit_with_priority(&mut scheduler, vec![3; 8], 2, -1);
+    (0..2).for_each(|_| tick(&mut scheduler));
+    assert_eq!((&long.borrow().fed, &urgent.borrow().fed), (&vec![4], &vec![4, 8]));
+    while !scheduler.is_idle() {
+        tick(&mut scheduler);
+    }
+    for (received, prompt) in [(long, prompt(24)), (urgent, vec![3; 8])] {
+        assert_eq!(received.borrow().tokens, alone(&model, &prompt, 2));
     }
 }
 
@@ -174,7 +215,8 @@ fn pages_run_out_and_every_request_gets_its_tokens() {
         let mut tokens: Vec<u32> = prompt(4 + random(12)).iter().map(|token| (token + number % 7) % VOCAB).collect();
         tokens.extend((0..random(30)).map(|_| random(VOCAB)));
         let wanted = 1 + random(if number % 40 == 0 { 300 } else { 12 }) as usize;
-        let received = submit(&mut scheduler, tokens.clone(), wanted);
+        let priority = random(3) as i32 - 1;
+        let received = submit_with_priority(&mut scheduler, tokens.clone(), wanted, priority);
         requests.push((tokens, wanted, received));
         if random(20) == 0 {
             let at = requests.len() - 1 - random(10).min(number) as usize;

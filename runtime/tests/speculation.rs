@@ -190,7 +190,7 @@ fn requests_that_share_pages_get_the_tokens_that_they_get_alone() {
         let wanted = 1 + random.random(if number % 20 == 0 { 300 } else { 20 }) as usize;
         let received = Rc::new(RefCell::<Received>::default());
         let receiver = Receiver { received: Rc::clone(&received), wanted, samples_on_host: random.random(4) == 0 };
-        scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), receiver });
+        scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), priority: 0, receiver });
         requests.push((tokens, wanted, received));
         (0..random.random(3)).for_each(|_| scheduler.tick(&mut |_| ControlFlow::Continue(())));
     }

@@ -247,6 +247,7 @@ impl RequestHandler {
                 sampler: ReplySampler::new(&sampling, request.further_sampling.clone(), constraint.clone())
                     .map(Box::new),
                 sampling,
+                priority: request.priority,
                 output: OutputText::new(
                     &self.encoder.tokenizer,
                     &prompt.tokens,

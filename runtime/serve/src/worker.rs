@@ -35,6 +35,7 @@ pub(crate) struct Job {
     /// Images of which it has rows.
     pub(crate) images: Vec<Image>,
     pub(crate) sampling: Sampling,
+    pub(crate) priority: i32,
     pub(crate) output: OutputText,
     /// `None`: the device samples.
     pub(crate) sampler: Option<Box<ReplySampler>>,
@@ -101,11 +102,11 @@ impl Worker {
 
 fn reading(job: ReadJob) -> Request<Receiver> {
     let ReadJob { prompt, reader } = job;
-    Request { prompt, sampling: Sampling::default(), receiver: Receiver::Reading(Box::new(reader)) }
+    Request { prompt, sampling: Sampling::default(), priority: 0, receiver: Receiver::Reading(Box::new(reader)) }
 }
 
 fn request(job: Job) -> Request<Receiver> {
-    let Job { choice, prompt, images, sampling, output, sampler, events, metrics, place } = job;
+    let Job { choice, prompt, images, sampling, priority, output, sampler, events, metrics, place } = job;
     let choice = Choice::new(choice, prompt.len() as u32, events, output, sampler, metrics, place);
-    Request { prompt, sampling, receiver: Receiver::Text { choice: Box::new(choice), _images: images } }
+    Request { prompt, sampling, priority, receiver: Receiver::Text { choice: Box::new(choice), _images: images } }
 }

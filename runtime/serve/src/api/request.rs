@@ -45,6 +45,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Tokens before which no stop token ends a choice.
     pub min_tokens: u32,
+    /// Place in the queue: lower numbers come first. Usually 0, as in vLLM.
+    pub priority: i32,
     /// Whether a choice of plain text begins with its prompt.
     pub echo: bool,
     /// Whether special tokens are part of the text.
@@ -180,6 +182,7 @@ impl Request {
             stop_tokens: fields.take("stop_token_ids", "a list of token ids")?.unwrap_or_default(),
             ignore_eos: fields.take("ignore_eos", BOOLEAN)?.unwrap_or(false),
             min_tokens: fields.take("min_tokens", "a whole number")?.unwrap_or(0),
+            priority: fields.take("priority", "a whole number")?.unwrap_or(0),
             echo,
             special_tokens: !fields.take("skip_special_tokens", BOOLEAN)?.unwrap_or(true),
             return_tokens: fields.take("return_tokens", BOOLEAN)?.unwrap_or(false),

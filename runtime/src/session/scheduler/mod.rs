@@ -18,8 +18,8 @@
 //!
 //! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_tokens`), a request also waits for pages. When a step
 //! finds none, ended sequences and then sessions without a request give theirs back, the one that has been idle longest first; then the
-//! newest request goes back to the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed again later, and its
-//! text continues. The oldest request is never interrupted, so that each comes to its end.
+//! newest request of the lowest priority goes back to the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed
+//! again later, and its text continues. The first of them is never interrupted, so that each comes to its end.
 
 mod deterministic;
 mod kept;
@@ -47,12 +47,12 @@ use crate::step::sampling::Sampling;
 /// [`Scheduler::tick`] again and again.
 pub struct Scheduler<R> {
     shared: Arc<Shared>,
-    /// Requests without a session, in the order of their numbers.
+    /// Requests without a session, in order.
     waiting: VecDeque<Waiting<R>>,
     /// Number of the next request.
     next_number: u64,
     preemptions: u64,
-    /// Requests whose prompts are being fed, in order of arrival; only the first is fed in a tick.
+    /// Requests whose prompts are being fed, in order; only the first is fed in a tick.
     prefill: VecDeque<Active<R>>,
     decoding: Vec<Active<R>>,
     /// Sessions without a request, the one that has been idle longest first.
@@ -81,6 +81,8 @@ pub struct Request<R> {
     pub prompt: Vec<u32>,
     /// How the tokens that follow are sampled.
     pub sampling: Sampling,
+    /// Requests of a lower number come first, in the queue and when prompts are fed, and give their pages back last. Usually 0.
+    pub priority: i32,
     /// Receiver of those tokens.
     pub receiver: R,
 }
@@ -145,10 +147,17 @@ pub enum End<'e> {
 /// Is called after each step with the number of tokens that were sampled. `Break` ends the tick, because requests have come.
 pub type AfterStep<'b> = dyn FnMut(usize) -> ControlFlow<()> + 'b;
 
-/// A request without a session.
-struct Waiting<R> {
+/// Order of requests: by priority, and among equals by arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    priority: i32,
     /// Number of requests that came before it.
     number: u64,
+}
+
+/// A request without a session.
+struct Waiting<R> {
+    place: Place,
     prompt: Vec<u32>,
     sampling: Sampling,
     receiver: R,
@@ -158,7 +167,7 @@ struct Waiting<R> {
 
 /// A request with a session.
 struct Active<R> {
-    number: u64,
+    place: Place,
     session: Session,
     /// Whether the session's cache was cut to what it shares with the prompt.
     has_begun: bool,
@@ -176,7 +185,7 @@ struct Active<R> {
 const MAX_PREFILL_TOKENS: usize = 512;
 /// Fewest tokens, unless the prompt ends: shorter steps would read all weights for little.
 const MIN_PREFILL_TOKENS: usize = 64;
-/// How long sequences that decode may wait for a tick's prefill: a pause that a reader hardly notices.
+/// How long sequences that decode may wait for a tick's prefill, before the time of their steps is known.
 const PREFILL_PAUSE: Duration = Duration::from_millis(250);
 
 impl<R: TokenReceiver> Scheduler<R> {
@@ -224,12 +233,17 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.max_prefill_tokens = (max_tokens as usize).clamp(1, MAX_PREFILL_TOKENS);
     }
 
-    /// Puts a request at the end of the queue.
+    /// Puts a request into the queue, behind those of its priority.
     pub fn submit(&mut self, request: Request<R>) {
-        let Request { prompt, sampling, receiver } = request;
-        let number = self.next_number;
+        let Request { prompt, sampling, priority, receiver } = request;
+        let place = Place { priority, number: self.next_number };
         self.next_number += 1;
-        self.waiting.push_back(Waiting { number, prompt, sampling, receiver, resumes: None });
+        self.enqueue(Waiting { place, prompt, sampling, receiver, resumes: None });
+    }
+
+    fn enqueue(&mut self, request: Waiting<R>) {
+        let at = self.waiting.partition_point(|one| one.place < request.place);
+        self.waiting.insert(at, request);
     }
 
     /// Requests without a session.
@@ -305,19 +319,11 @@ impl<R: TokenReceiver> Scheduler<R> {
         {
             let session = self.idle.remove(index).expect("an index of an idle session");
             let request = self.waiting.pop_front().expect("it was at the front");
-            let Waiting { number, prompt: rest, sampling, receiver, resumes } = request;
+            let Waiting { place, prompt: rest, sampling, receiver, resumes } = request;
             let speculator = self.speculation.as_ref().map(Speculation::speculator);
-            let has_begun = false;
-            self.prefill.push_back(Active {
-                number,
-                session,
-                has_begun,
-                resumes,
-                rest,
-                sampling,
-                receiver,
-                speculator,
-            });
+            let active = Active { place, session, has_begun: false, resumes, rest, sampling, receiver, speculator };
+            let at = self.prefill.partition_point(|one| one.place < place);
+            self.prefill.insert(at, active);
         }
     }
 
@@ -438,11 +444,14 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.idle.push_front(active.session);
     }
 
-    /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the
-    /// pause that they may wait.
+    /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the time of one of
+    /// their steps, so that they wait at most twice as long for a token as without it.
     fn prefill_tokens(&self) -> usize {
         match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty() && !self.deterministic) {
-            Some(tokens_per_s) => tokens_in_pause(tokens_per_s).min(self.max_prefill_tokens),
+            Some(tokens_per_s) => {
+                let pause = self.times.plain().unwrap_or(PREFILL_PAUSE);
+                tokens_in_pause(tokens_per_s, pause).min(self.max_prefill_tokens)
+            }
             None => self.max_prefill_tokens,
         }
     }
@@ -661,8 +670,8 @@ fn most_draft_tokens(shared: &Shared, tokens: &[u32]) -> usize {
     (shared.context_tokens() as usize).saturating_sub(tokens.len() + 2)
 }
 
-fn tokens_in_pause(tokens_per_s: f64) -> usize {
-    let tokens = (tokens_per_s * PREFILL_PAUSE.as_secs_f64()) as usize;
+fn tokens_in_pause(tokens_per_s: f64, pause: Duration) -> usize {
+    let tokens = (tokens_per_s * pause.as_secs_f64()) as usize;
     tokens.clamp(MIN_PREFILL_TOKENS, MAX_PREFILL_TOKENS)
 }
 
@@ -672,6 +681,8 @@ mod tests {
 
     #[test]
     fn a_slow_device_feeds_less_while_others_wait() {
-        assert_eq!([1.0, 254.0, 1000.0, 1e6].map(tokens_in_pause), [64, 64, 250, 512]);
+        let tokens = [1.0, 254.0, 1000.0, 1e6].map(|rate| tokens_in_pause(rate, Duration::from_millis(250)));
+        assert_eq!(tokens, [64, 64, 250, 512]);
+        assert_eq!(tokens_in_pause(20_000.0, Duration::from_millis(5)), 100);
     }
 }

@@ -72,13 +72,13 @@ impl<R: TokenReceiver> Scheduler<R> {
             session.clear();
             return true;
         }
-        let newest = |active: &Active<R>| active.number;
-        let in_prefill = (0..self.prefill.len()).max_by_key(|&at| newest(&self.prefill[at]));
-        let decoding = (0..self.decoding.len()).max_by_key(|&at| newest(&self.decoding[at]));
+        let place = |active: &Active<R>| active.place;
+        let in_prefill = (0..self.prefill.len()).max_by_key(|&at| place(&self.prefill[at]));
+        let decoding = (0..self.decoding.len()).max_by_key(|&at| place(&self.decoding[at]));
         let active = match (in_prefill, decoding) {
             (Some(at), None) if self.prefill.len() > 1 => self.prefill.remove(at),
             (None, Some(at)) if self.decoding.len() > 1 => Some(self.decoding.remove(at)),
-            (Some(one), Some(other)) if newest(&self.prefill[one]) > newest(&self.decoding[other]) => {
+            (Some(one), Some(other)) if place(&self.prefill[one]) > place(&self.decoding[other]) => {
                 self.prefill.remove(one)
             }
             (Some(_), Some(at)) => Some(self.decoding.remove(at)),
@@ -87,9 +87,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         active.map(|active| self.preempt(active)).is_some()
     }
 
-    /// Puts a request back into the queue, by its number. Its tokens are its prompt then.
+    /// Puts a request back into the queue, to its place. Its tokens are its prompt then.
     fn preempt(&mut self, active: Active<R>) {
-        let Active { number, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
+        let Active { place, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
         // One that has not begun holds the pages of the session's last request, and none of its tokens.
         let (prompt, resumes) = match has_begun {
             true => ([session.tokens(), &rest].concat(), Some(session.samples())),
@@ -97,8 +97,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         };
         session.clear();
         self.idle.push_front(session);
-        let at = self.waiting.partition_point(|request| request.number < number);
-        self.waiting.insert(at, Waiting { number, prompt, sampling, receiver, resumes });
+        self.enqueue(Waiting { place, prompt, sampling, receiver, resumes });
         self.preemptions += 1;
     }
 }

@@ -47,6 +47,11 @@ impl StepTimes {
         add(&mut self.plain, time);
     }
 
+    /// Measured time of a step without a draft; `None`: there was none yet.
+    pub fn plain(&self) -> Option<Duration> {
+        self.plain.map(Duration::from_secs_f64)
+    }
+
     /// Adds the time of a verification of `n_rows` rows, the draft and the sampling of their tokens included.
     pub fn add_verification(&mut self, n_rows: usize, time: Duration) {
         add(&mut self.verification[row_class(n_rows)], time);
