@@ -111,6 +111,32 @@ fn equal_prompts_are_computed_once() {
     assert_eq!(model.kv_pages().0, 2 * (2 + 3));
 }
 
+/// Sequences grow beyond their window, and give the pages of their beginnings back.
+#[test]
+fn beginnings_behind_a_window_are_kept_for_others() {
+    let (model, _folder) = toy(2);
+    let (reference, _other_folder) = toy(1);
+    let mut scheduler = model.scheduler().unwrap();
+    scheduler.set_max_prefill_tokens(4);
+    let mut cached_of = |prompt: &[u32], wanted| {
+        let received = submit(&mut scheduler, prompt.to_vec(), wanted);
+        while !scheduler.is_idle() {
+            tick(&mut scheduler);
+        }
+        let received = received.take();
+        assert_eq!(received.tokens, alone(&reference, prompt, wanted));
+        received.cached_tokens.unwrap()
+    };
+    let with = |own: u32| [prompt(8), vec![own; 12]].concat();
+    // The second prompt shows that the first 8 tokens are common, the third has them.
+    assert_eq!([1, 2, 3].map(|own| cached_of(&with(own), 20)), [0, 0, 8]);
+    // A next turn, without the last answer.
+    let turn = [with(3), vec![5; 3]].concat();
+    assert_eq!([cached_of(&turn, 20), cached_of(&[turn.clone(), vec![7; 5]].concat(), 2)], [20, 20]);
+    drop(scheduler);
+    assert_eq!(model.kv_pages().0, 0);
+}
+
 #[test]
 fn a_prompt_is_fed_in_steps_of_the_size_that_was_set() {
     let (model, _folder) = toy(1);

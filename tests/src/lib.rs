@@ -25,6 +25,7 @@ pub mod skip;
 pub mod browser;
 pub mod http;
 pub mod hub;
+pub mod load;
 pub mod openmetrics;
 pub mod programs;
 pub mod pypi;

@@ -188,9 +188,14 @@ impl Shared {
 
     /// How many of its tokens a sequence could keep to continue with `prompt`: see [`crate::Session::common_start`].
     pub fn usable_start(&self, sequence: &Sequence, prompt: &[u32]) -> u32 {
-        let rope_variant = self.model().rope_variant(prompt.len() as u32);
-        let common = sequence.len_of_variant(rope_variant, common_start(sequence.tokens(), prompt));
+        let common = self.common_start(sequence, prompt);
         if sequence.first_cached_position(common, self.generation()).is_none() { common } else { 0 }
+    }
+
+    /// The same, also where the sequence has given back what the next token would attend to.
+    pub fn common_start(&self, sequence: &Sequence, prompt: &[u32]) -> u32 {
+        let rope_variant = self.model().rope_variant(prompt.len() as u32);
+        sequence.len_of_variant(rope_variant, common_start(sequence.tokens(), prompt))
     }
 
     /// Whether sequences can need more pages than there are.
@@ -206,6 +211,11 @@ impl Shared {
     /// Whether layers have recurrent state, which continues behind its last token or starts from zero.
     pub fn has_state(&self) -> bool {
         self.artifact.plan().kv_groups.iter().any(KvGroupPlan::is_state)
+    }
+
+    /// Whether a sequence that grows gives back pages of its beginning, those of sliding windows, which other sequences could share.
+    pub fn loses_beginnings(&self) -> bool {
+        !self.has_state() && self.artifact.plan().kv_groups.iter().any(|group| group.window_tokens.is_some())
     }
 
     /// Waits for the steps of others that came before, one of each thread that generates.

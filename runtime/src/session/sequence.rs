@@ -134,12 +134,8 @@ impl Sequence {
     /// Begins with the first tokens of `donor`, at most `len_tokens`, and holds their pages as well: whole pages, which neither writes
     /// again. Removes what it held. Nothing changes where the cache of `donor` is not that of this engine, or is too short.
     pub fn adopt(&mut self, donor: &Sequence, len_tokens: u32, engine: &mut Engine, generation: u64) {
-        let page_tokens = self.tables.iter().map(BlockTable::page_tokens).max().unwrap_or(1);
-        let len_tokens = len_tokens.min(donor.len_tokens()) / page_tokens * page_tokens;
-        let is_current =
-            donor.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
-        let is_held = donor.tables.iter().all(|table| table.can_continue_at(len_tokens));
-        if !(is_current && is_held && len_tokens > self.len_tokens()) {
+        let len_tokens = donor.len_in_whole_pages(len_tokens, generation);
+        if len_tokens <= self.len_tokens() {
             return;
         }
         self.truncate(0);
@@ -147,6 +143,33 @@ impl Sequence {
         engine.adopt(self.slot, &mut self.tables, &donor.tables, len_tokens);
         self.journal.adopt(&donor.journal, len_tokens);
         self.images.clone_from(&donor.images);
+    }
+
+    /// The largest length, at most `len_tokens`, of whole pages that others may hold to continue there; 0: its cache is not that of the engine
+    /// of this generation, or is too short.
+    fn len_in_whole_pages(&self, len_tokens: u32, generation: u64) -> u32 {
+        let page_tokens = self.tables.iter().map(BlockTable::page_tokens).max().unwrap_or(1);
+        let len_tokens = len_tokens.min(self.len_tokens()) / page_tokens * page_tokens;
+        let is_current =
+            self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
+        let is_held = self.tables.iter().all(|table| table.can_continue_at(len_tokens));
+        if is_current && is_held { len_tokens } else { 0 }
+    }
+
+    /// Its first tokens, at most `len_tokens`, as a sequence that has ended and holds their pages as well, whole pages. `tables` are empty.
+    /// `None`: there are none, see [`Sequence::adopt`].
+    pub fn beginning(&self, len_tokens: u32, tables: Vec<BlockTable>, generation: u64) -> Option<EndedSequence> {
+        let len_tokens = self.len_in_whole_pages(len_tokens, generation);
+        let pools = &self.cache.as_ref().filter(|_| len_tokens > 0)?.pools;
+        let mut beginning = Sequence::new(self.slot, tables, self.len_tokens());
+        for ((table, donor), pool) in beginning.tables.iter_mut().zip(&self.tables).zip(pools.lock().iter_mut()) {
+            table.adopt(pool, donor, len_tokens, |_, _| {});
+            table.end(pool);
+        }
+        beginning.cache = Some(Cache { generation, pools: pools.clone(), replay: None });
+        beginning.journal.adopt(&self.journal, len_tokens);
+        beginning.images.clone_from(&self.images);
+        Some(EndedSequence(beginning))
     }
 
     /// The steps that appended its tokens from `from` on, and of each KV group the pages of a segment of these tokens and where they are.

@@ -332,6 +332,11 @@ impl Session {
         Some(ended)
     }
 
+    /// Its first tokens, at most `len_tokens`, for prompts that begin with them: whole pages, which both hold then. `None`: there are none.
+    pub(crate) fn beginning(&self, len_tokens: u32) -> Option<EndedSequence> {
+        self.sequence.beginning(len_tokens, self.shared.empty_tables(), self.shared.generation())
+    }
+
     /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has given back what the
     /// next token would attend to. Returns how many tokens of the prompt are still there. Waits for no step.
     pub fn keep_common_start(&mut self, prompt: &[u32]) -> u32 {

@@ -1,0 +1,184 @@
+//! Prompts: what of one is in some cache already, how much of the rest a tick feeds, and what of it is kept for others.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::{Active, AfterStep, End, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver};
+use crate::error::RunError;
+use crate::session::sequence::EndedSequence;
+use crate::session::session::Session;
+use crate::step::images::without_cut;
+
+/// Fewest tokens, unless the prompt ends: shorter steps would read all weights for little.
+const MIN_PREFILL_TOKENS: usize = 64;
+/// How long sequences that decode may wait for a tick's prefill, before the time of their steps is known.
+const PREFILL_PAUSE: Duration = Duration::from_millis(250);
+
+impl<R: TokenReceiver> Scheduler<R> {
+    /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
+    /// since it came count.
+    fn begin_prompt(&mut self) {
+        let (first, others) = self.prefill.make_contiguous().split_first_mut().expect("a tick looks for a prompt");
+        if first.has_begun {
+            return;
+        }
+        let Active { session, has_begun, resumes, kept_start, rest, receiver, .. } = first;
+        *has_begun = true;
+        if receiver.reads_hidden_rows() {
+            session.clear();
+            return receiver.begin(0);
+        }
+        if let Some(ended) = session.end_for(rest) {
+            if !self.shared.loses_beginnings() {
+                // The shorter beginnings of what has ended now are of no more use.
+                self.ended.retain(|earlier| !ended.tokens().starts_with(earlier.tokens()));
+            }
+            self.ended.push_back(ended);
+        }
+        session.keep_common_start(rest);
+        if self.deterministic {
+            session.keep_reproducible_start(self.max_prefill_tokens as u32);
+        }
+        let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
+        let donors = donors.map(Session::sequence).chain(self.ended.iter().map(|ended| &**ended));
+        let common = donors.clone().map(|donor| self.shared.common_start(donor, rest)).max();
+        if let Some(donor) = donors.max_by_key(|donor| self.shared.usable_start(donor, rest)) {
+            session.adopt_start(donor, rest);
+            if self.deterministic {
+                session.keep_reproducible_start(self.max_prefill_tokens as u32);
+            }
+        }
+        used_last(&mut self.ended, session.tokens());
+        if let Some(store) = &mut self.kv_store {
+            while session.restore(store, rest).is_err() && self.ended.pop_front().is_some() {}
+        }
+        match *resumes {
+            Some(n_samples) => session.resume_samples(n_samples),
+            None => {
+                session.restart_samples();
+                receiver.begin(session.len_tokens());
+            }
+        }
+        *kept_start = common.filter(|common| *common > session.len_tokens());
+        rest.drain(..session.len_tokens() as usize);
+    }
+
+    /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, no other
+    /// conversation's cache is given up. Otherwise, and among equals, the one that has been idle longest.
+    pub(super) fn best_session(&self, prompt: &[u32]) -> Option<usize> {
+        let common = self.idle.iter().map(|session| (session.common_start(prompt), session.len_tokens()));
+        let worth = common
+            .enumerate()
+            .rev()
+            .filter(|(_, (common, len))| *common > 0 && 2 * common >= (*len).min(prompt.len() as u32));
+        let best = worth.max_by_key(|(_, (common, _))| *common).map(|(index, _)| index);
+        best.or((!self.idle.is_empty()).then_some(0))
+    }
+
+    /// Feeds a step's worth of the first prompt, and moves its request on when that was the rest of it.
+    pub(super) fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
+        self.begin_prompt();
+        let (max_tokens, keeps_beginnings) = (self.prefill_tokens(), self.shared.loses_beginnings());
+        let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
+        let Active { session, rest, sampling, receiver, resumes, kept_start, .. } = active;
+        let (begun, n_cached) = (Instant::now(), session.len_tokens());
+        let n_tokens = without_cut(rest, max_tokens);
+        let fed = match n_tokens < rest.len() {
+            _ if receiver.reads_hidden_rows() => {
+                session.feed_with_hidden_rows(rest, n_tokens, &mut |_, row| receiver.hidden_row(row)).map(|()| None)
+            }
+            true => session.feed_part(rest, n_tokens).map(|()| None),
+            false if receiver.samples_on_host() => session
+                .feed_and_read_logits(rest)
+                .map(|mut logits| Some(receiver.sample(session.tokens(), &mut logits))),
+            false => session.feed_and_sample(rest, sampling).map(|sampled| Some(sampled.token)),
+        };
+        if n_tokens >= MIN_PREFILL_TOKENS {
+            self.prefill_tokens_per_s = Some(n_tokens as f64 / begun.elapsed().as_secs_f64());
+        }
+        if fed.is_ok() && resumes.is_none() {
+            receiver.fed(n_cached + n_tokens as u32);
+        }
+        if fed.is_ok() && keeps_beginnings && !receiver.reads_hidden_rows() {
+            let len_tokens = session.len_tokens();
+            let common = kept_start.take_if(|common| *common <= len_tokens);
+            let whole = (n_tokens == rest.len()).then_some(len_tokens);
+            for beginning in common.into_iter().chain(whole).filter_map(|len| session.beginning(len)) {
+                self.ended.retain(|earlier| earlier.tokens() != beginning.tokens());
+                self.ended.push_back(beginning);
+            }
+        }
+        match fed {
+            Ok(None) => {
+                drop(rest.drain(..n_tokens));
+                if rest.is_empty() {
+                    self.end_fed();
+                }
+            }
+            Ok(Some(token)) => {
+                *rest = vec![token];
+                let goes_on = receiver.token(token).is_continue();
+                // Requests that came are seen before the next tick anyway.
+                let _ = after_step(1);
+                let active = self.prefill.pop_front().expect("it was at the front");
+                self.move_on(active, goes_on);
+            }
+            Err(error) => {
+                // Earlier steps of the same feed may have ended.
+                drop(rest.drain(..(session.len_tokens() - n_cached) as usize));
+                if matches!(error, RunError::NoPages) && self.reclaim() {
+                    return;
+                }
+                let mut active = self.prefill.pop_front().expect("it was at the front");
+                active.receiver.end(End::Failed(&error));
+                active.session.clear();
+                self.idle.push_back(active.session);
+            }
+        }
+    }
+
+    /// The first prompt is fed, to a receiver of hidden rows. Nothing continues from its session, which is the next to be used.
+    fn end_fed(&mut self) {
+        let mut active = self.prefill.pop_front().expect("it was at the front");
+        active.receiver.end(End::Fed);
+        active.session.clear();
+        self.idle.push_front(active.session);
+    }
+
+    /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the time of one of
+    /// their steps, so that they wait at most twice as long for a token as without it.
+    fn prefill_tokens(&self) -> usize {
+        match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty() && !self.deterministic) {
+            Some(tokens_per_s) => {
+                let pause = self.times.plain().unwrap_or(PREFILL_PAUSE);
+                tokens_in_pause(tokens_per_s, pause).min(self.max_prefill_tokens)
+            }
+            None => self.max_prefill_tokens,
+        }
+    }
+}
+
+/// Moves the sequence of which a session has taken the start behind those that were used before.
+fn used_last(ended: &mut VecDeque<EndedSequence>, start: &[u32]) {
+    if let Some(at) = ended.iter().rposition(|one| !start.is_empty() && one.tokens().starts_with(start)) {
+        let one = ended.remove(at).expect("it was just found");
+        ended.push_back(one);
+    }
+}
+
+fn tokens_in_pause(tokens_per_s: f64, pause: Duration) -> usize {
+    let tokens = (tokens_per_s * pause.as_secs_f64()) as usize;
+    tokens.clamp(MIN_PREFILL_TOKENS, MAX_PREFILL_TOKENS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_device_feeds_less_while_others_wait() {
+        let tokens = [1.0, 254.0, 1000.0, 1e6].map(|rate| tokens_in_pause(rate, Duration::from_millis(250)));
+        assert_eq!(tokens, [64, 64, 250, 512]);
+        assert_eq!(tokens_in_pause(20_000.0, Duration::from_millis(5)), 100);
+    }
+}
