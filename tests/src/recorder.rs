@@ -28,7 +28,7 @@ impl Recorder {
     pub fn request(prompt: Vec<u32>, most: usize) -> (Request<Recorder>, Arc<Mutex<Answer>>) {
         let answer = Arc::new(Mutex::new(Answer::default()));
         let receiver = Recorder { answer: answer.clone(), most };
-        (Request { prompt, sampling: Sampling::default(), receiver }, answer)
+        (Request { prompt, sampling: Sampling::default(), priority: 0, receiver }, answer)
     }
 
     fn record(&self, change: impl FnOnce(&mut Answer)) {

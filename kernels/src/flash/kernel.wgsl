@@ -1,6 +1,6 @@
 // Attention of many rows on matrix units. QUERIES = strips of STRIP vectors; vector q is row q / HEADS and head q % HEADS
-// of the workgroup. A subgroup has a strip and a slice of its dimensions: QUERY_FRAGMENTS fragments of Q, SUM_FRAGMENTS of the result. Names that end in numbers are
-// registers of a lane or matrices of a subgroup.
+// of the workgroup. A subgroup has a strip and a slice of its dimensions: QUERY_FRAGMENTS fragments of Q, and SUM_FRAGMENTS of the
+// result. Names that end in numbers are registers of a lane or matrices of a subgroup.
 ${DECLARATIONS}
 //#include cache
 //#intrinsic bitcast_word

@@ -172,7 +172,7 @@ fn weights_from_registers() {
     target.matrix = device_register_matrices();
     let mut targets = vec![target];
     let own = target::by_name("nvidia").expect("a preset");
-    if device().name.contains("NVIDIA") && device().features.multiplies_f16_matrices(16) {
+    if device().name.contains("NVIDIA") && device().features.multiplies_f16_matrices([16; 3]) {
         targets.push(own);
     }
     for target in targets {
