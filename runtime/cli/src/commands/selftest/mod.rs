@@ -259,7 +259,7 @@ impl SelfTest<'_> {
         }
     }
 
-    /// Checks the rows of an image and a text that attends to them. Its kernels have no others to run in their place.
+    /// Checks the rows of an image by a text that attends to them. Its kernels have no others to run in their place.
     fn image(&mut self, image: &ImageSection) -> Result<Check, CliError> {
         let name = format!("image of {} rows", image.rows);
         if let Some(why) = self.sides.why_no_image(image) {

@@ -172,7 +172,7 @@ impl<'m> Sides<'m> {
         self.model.image()
     }
 
-    /// Computes an image's rows and a text around them by one of the targets, and reads the logits of both.
+    /// Computes an image's rows and a text behind them by one of the targets, and reads the logits of the text.
     pub fn observe_image(&mut self, image: &ImageSection, is_own: bool) -> Result<Observation, CliError> {
         let elements = 0..image.patches() * image.patch_width();
         let mut patches: Vec<f32> = elements.map(|at| (at as f32 * 0.37).sin()).collect();
@@ -186,9 +186,12 @@ impl<'m> Sides<'m> {
         }
         let mut seen = Observation::default();
         let done = self.model.encode_image(&patches).and_then(|encoded| {
-            let tokens = [image.begin_token].into_iter().chain(encoded.tokens()).chain([image.end_token]).chain(text);
-            let tokens: Vec<u32> = tokens.collect();
-            self.model.session()?.feed_with_logits(&tokens, &mut |_, row| seen.rows.push(row.to_vec()))
+            let rows: Vec<u32> =
+                [image.begin_token].into_iter().chain(encoded.tokens()).chain([image.end_token]).collect();
+            let mut session = self.model.session()?;
+            session.feed(&rows)?;
+            session.set_chunk_tokens(1);
+            session.feed_with_logits(&text, &mut |_, row| seen.rows.push(row.to_vec()))
         });
         if is_own {
             self.model.exchange_programs(&mut self.programs, None)?;
