@@ -14,7 +14,7 @@ const RUNTIME: [&str; 16] = [
 ];
 
 /// Sources of each package and program.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "artifacts/src",
     "compiler/src",
     "compiler/src/bin/unicorn-compile",
@@ -28,6 +28,7 @@ const SOURCES: [&str; 15] = [
     "runtime/text/src",
     "runtime/structure/src",
     "shaders-gen/src",
+    "terminal/src",
     "tests/src",
     "xtask/src",
 ];

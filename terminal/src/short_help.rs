@@ -1,0 +1,31 @@
+//! `-h` of one screen: commands by their names alone, in one block. `--help` describes each.
+
+use clap::Command;
+
+/// Columns of the block of names, so that with its indent it fits a terminal of 80.
+const COLUMNS: usize = 78;
+
+/// Usage, commands, and what clap makes of arguments and options.
+const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
+
+/// `command`, of the program `name`, whose short help lists the names of its commands, and whose long help also what they do.
+///
+/// # Panics
+/// If it has no commands.
+pub fn with_short_help(mut command: Command, name: &'static str) -> Command {
+    // Adds the command `help`.
+    command.build();
+    let usage = command.render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").expect("clap begins so").to_owned();
+    let described = command.clone().mut_args(|one| one.hide(true)).help_template("{all-args}").render_help();
+    let names: Vec<&str> = command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name).collect();
+    let names = crate::wrapped(&format!("Commands: {}", names.join(", ")), COLUMNS).replace('\n', "\n  ");
+    let names = format!("{names}\n  {name} COMMAND -h shows the options of one");
+    // Both lists are made here, so clap makes none.
+    command
+        .mut_subcommands(|one| one.hide(true))
+        .override_usage(usage)
+        .help_template(TEMPLATE)
+        .before_help(names)
+        .before_long_help(described)
+}
