@@ -1,5 +1,6 @@
 //! Why a compile stops: the stage, what went wrong, what was expected, what was found, and where.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use unicorn_artifact::Tier;
@@ -75,6 +76,24 @@ pub enum CompileError {
         path: PathBuf,
         /// Kind of the input.
         found: NotAModel,
+    },
+    /// The input is not an artifact.
+    #[error("{} {found}, expected an artifact", path.display())]
+    NotAnArtifact {
+        /// Path of the input.
+        path: PathBuf,
+        /// Kind of the input.
+        found: InputKind,
+    },
+    /// A GGUF file is one part of a model, and another part is not in its folder.
+    #[error("{}: file is one of {parts} parts of a model, {missing} is missing beside it", path.display())]
+    MissingPart {
+        /// The file.
+        path: PathBuf,
+        /// Number of all parts.
+        parts: usize,
+        /// Name of the first part that is missing.
+        missing: String,
     },
     /// A GGUF file has tensors of a type that is not read.
     #[error("{}: tensor {tensor} has GGUF type {found}, supported are: {supported}", path.display())]
@@ -170,6 +189,49 @@ pub enum CompileError {
     Cancelled,
 }
 
+/// What an input is, by its name and its first bytes. `Display` continues a sentence that begins with its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InputKind {
+    /// A folder, of a model of Hugging Face if anything.
+    Folder {
+        /// Whether it has a config.json, as such a model has.
+        has_config: bool,
+    },
+    /// A GGUF file.
+    Gguf {
+        /// The file.
+        file: PathBuf,
+        /// Whether it is alone in the folder that was given.
+        in_folder: bool,
+    },
+    /// Neither.
+    NotAModel(NotAModel),
+}
+
+impl fmt::Display for InputKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InputKind::Folder { has_config: true } => write!(f, "is a Hugging Face folder"),
+            InputKind::Folder { has_config: false } => write!(f, "is a folder"),
+            InputKind::Gguf { in_folder: false, .. } => write!(f, "is a GGUF file"),
+            InputKind::Gguf { in_folder: true, .. } => write!(f, "is a folder with a GGUF file"),
+            InputKind::NotAModel(found) => match found {
+                NotAModel::Artifact => write!(f, "is an artifact"),
+                NotAModel::Adapter { .. } => write!(f, "is a LoRA adapter"),
+                NotAModel::PyTorch => write!(f, "is a PyTorch checkpoint"),
+                NotAModel::WeightsAlone => write!(f, "is a file of weights alone"),
+                NotAModel::SeveralGguf { files } => write!(f, "is a folder with {} models", files.len()),
+                NotAModel::HubName { .. } => write!(f, "is no file here, it reads like a model's name on Hugging Face"),
+                NotAModel::Missing => write!(f, "does not exist"),
+                NotAModel::Special => write!(f, "is not a regular file"),
+                NotAModel::Unknown { start } if start.is_empty() => write!(f, "is empty"),
+                NotAModel::Unknown { start } => write!(f, "is no model, it begins with \"{}\"", start.escape_ascii()),
+            },
+        }
+    }
+}
+
 /// Inputs to a compile that are not models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -197,15 +259,32 @@ pub enum NotAModel {
     },
     /// Nothing on this machine; it reads like the name of a model on Hugging Face.
     #[error(
-        "no such folder; it reads like a model's name on Hugging Face, expected a folder or a file on this machine"
+        "no such file or folder; it reads like a model's name on Hugging Face, expected a folder or a file on this machine"
     )]
-    HubName,
+    HubName {
+        /// Its owner and name, such as `owner/name`; a revision and the part of a file's name may follow.
+        name: String,
+    },
     /// Nothing on this machine.
     #[error("no such file or folder, expected a Hugging Face folder or a GGUF file")]
     Missing,
+    /// A device, a pipe or a socket.
+    #[error("not a regular file or a folder, expected a Hugging Face folder or a GGUF file")]
+    Special,
     /// None of these.
-    #[error("file is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)")]
-    Unknown,
+    #[error(
+        "file is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF){}",
+        beginning(start)
+    )]
+    Unknown {
+        /// Its first bytes.
+        start: Vec<u8>,
+    },
+}
+
+/// The end of a message on a file that begins with these bytes.
+fn beginning(start: &[u8]) -> String {
+    if start.is_empty() { "; it is empty".into() } else { format!("; it begins with \"{}\"", start.escape_ascii()) }
 }
 
 /// A change that would make a model fit.

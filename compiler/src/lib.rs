@@ -96,10 +96,10 @@ use verify::VerifiedGraph;
 use weights::{PackedWeight, PackedWeights};
 
 pub use emit::Form;
-pub use error::{CompileError, NotAModel, Remedy, Result};
+pub use error::{CompileError, InputKind, NotAModel, Remedy, Result};
 pub use export::export;
 pub use format_policy::{FormatPolicy, WeightsOption};
-pub use import::{Adapter, TRIAL_THREAD};
+pub use import::{Adapter, TRIAL_THREAD, check_is_artifact, input_kind};
 pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuTexts, NpuWork, npu_mlir};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};

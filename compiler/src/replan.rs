@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::machine::with_budget;
 use unicorn_artifact::rewrite::{Change, NewKernels, NewPlan, rewrite};
-use unicorn_artifact::{Account, ArtifactView, Budget, Machine, MappedFile, fit};
+use unicorn_artifact::{Account, ArtifactView, Budget, Machine, fit};
 
 use crate::error::{CompileError, Result};
+use crate::import::map_artifact;
 use crate::npu::with_control;
 use crate::place::replace::replace;
 use crate::planned_context;
@@ -38,7 +39,7 @@ pub struct ReplanOptions {
 /// When it is not an artifact, when it does not fit the machine, when a control image is missing or none of its program, and when
 /// the file cannot be written. The artifact is then unchanged.
 pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress) -> Result<Account> {
-    let file = MappedFile::open(path).map_err(CompileError::io(path))?;
+    let file = map_artifact(path)?;
     let view = ArtifactView::parse(file.bytes())
         .map_err(|error| CompileError::Malformed { path: path.to_owned(), what: error.to_string() })?;
     let machine = match &options.machine {

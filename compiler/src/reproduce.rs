@@ -12,11 +12,11 @@ use std::path::Path;
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::Value;
-use unicorn_artifact::{ArtifactView, MappedFile, NpuSection, TargetKernels};
+use unicorn_artifact::{ArtifactView, NpuSection, TargetKernels};
 use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
-use crate::import::{self, Checkpoint, ModelConfig};
+use crate::import::{self, Checkpoint, ModelConfig, map_artifact};
 use crate::npu;
 use crate::options::CompileOptions;
 use crate::place::replace::replace;
@@ -50,7 +50,7 @@ pub struct Reproduced {
 /// [`CompileError::Differs`] names the first part that differs from what this compiler makes; other errors are those of a compile,
 /// and of a file that is not an artifact.
 pub fn reproduce(path: &Path, from: Option<&Path>, progress: &mut dyn Progress) -> Result<Reproduced> {
-    let file = MappedFile::open(path).map_err(CompileError::io(path))?;
+    let file = map_artifact(path)?;
     let malformed = |what: String| CompileError::Malformed { path: path.to_owned(), what };
     let view = ArtifactView::parse(file.bytes()).map_err(|error| malformed(error.to_string()))?;
     let mut stages = Stages::new(progress);

@@ -6,16 +6,14 @@ use std::path::Path;
 use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_artifact::rewrite::{Change, NewKernels, rewrite};
-use unicorn_artifact::{
-    ArtifactView, Budget, Kernels, Machine, MachinePlan, MappedFile, Meta, NpuProgram, NpuSection, Plan, fit,
-};
+use unicorn_artifact::{ArtifactView, Budget, Kernels, Machine, MachinePlan, Meta, NpuProgram, NpuSection, Plan, fit};
 use unicorn_kernels::KvFormat;
 use unicorn_kernels::npu::rotation::ROTATED;
 use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
 use crate::format_policy::{FormatPolicy, WeightsOption};
-use crate::import::ModelConfig;
+use crate::import::{ModelConfig, map_artifact};
 use crate::npu::{NpuOptions, NpuWork, keep_control};
 use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
@@ -51,7 +49,7 @@ const OTHER_WEIGHTS: &str =
 /// When it is not an artifact, when its weights have a layout that this version of the compiler does not use, and when the file
 /// cannot be written. The file at `output` is then unchanged.
 pub fn retarget(path: &Path, output: &Path, added: &Additions, progress: &mut dyn Progress) -> Result<Retargeted> {
-    let file = MappedFile::open(path).map_err(CompileError::io(path))?;
+    let file = map_artifact(path)?;
     let view = ArtifactView::parse(file.bytes()).map_err(|error| CompileError::malformed(path, error.to_string()))?;
     let mut stages = Stages::new(progress);
     let remade = Remade::of(path, &view, added, &mut stages)?;

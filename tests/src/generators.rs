@@ -329,6 +329,19 @@ pub fn fullest_request() -> Value {
     request
 }
 
+/// A GGUF file whose first tensor, the embeddings, has another type: it stands behind its name, its number of dimensions and these.
+///
+/// # Panics
+/// If it has no such tensor.
+pub fn with_tensor_type(gguf: &[u8], type_id: u32) -> Vec<u8> {
+    let name = b"token_embd.weight";
+    let at = gguf.windows(name.len()).position(|window| window == name).expect("a model has embeddings") + name.len();
+    let dimensions = u32::from_le_bytes(gguf[at..at + 4].try_into().unwrap()) as usize;
+    let mut changed = gguf.to_vec();
+    changed[at + 4 + 8 * dimensions..][..4].copy_from_slice(&type_id.to_le_bytes());
+    changed
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

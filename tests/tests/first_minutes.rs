@@ -359,13 +359,18 @@ impl Place {
         file("model.safetensors", b"\x08\0\0\0\0\0\0\0{}      ");
         file("pytorch_model.bin", b"PK\x03\x04 and more");
         file("broken.gguf", b"GGUF\x03\0\0\0");
-        for name in ["empty", "lora", "two", "mamba"] {
+        for name in ["empty", "lora", "two", "mamba", "iq", "split", "torch"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         file("lora/adapter_config.json", br#"{"peft_type": "LORA", "base_model_name_or_path": "org/base"}"#);
         file("lora/adapter_model.safetensors", b"");
         file("mamba/config.json", br#"{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}"#);
         file("mamba/model.safetensors", b"\x08\0\0\0\0\0\0\0{}      ");
+        let gguf = tests::generators::smallest_gguf();
+        file("iq/model.gguf", &tests::generators::with_tensor_type(&gguf, 16));
+        file("split/m-00001-of-00003.gguf", &gguf);
+        file("torch/config.json", b"{}");
+        file("torch/pytorch_model.bin", b"PK\x03\x04 and more");
         file("two/one.gguf", b"GGUF\x03\0\0\0");
         file("two/other.gguf", b"GGUF\x03\0\0\0");
         std::fs::copy(artifact(), folder.path().join("m.unicorn")).unwrap();
@@ -391,8 +396,31 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ),
     ("--temp 0 devices", &["devices is a command", "unicorn-run devices"]),
     ("notes.txt Hello", &["notes.txt is not a Unicorn artifact", "Dear dia", "GGUF"]),
-    ("model.safetensors Hello", &["model.safetensors holds tensors only", "config.json", "unicorn-run ."]),
+    ("model.safetensors Hello", &["model.safetensors: file has weights alone", "config.json", ": unicorn-run ."]),
     ("pytorch_model.bin Hello", &["PyTorch checkpoint", "safe_serialization=True"]),
+    (
+        "torch Hello",
+        &[
+            "torch: weights are a PyTorch checkpoint",
+            "python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('torch')",
+            "; then: unicorn-run torch",
+        ],
+    ),
+    (
+        "iq/model.gguf Hello",
+        &[
+            "has GGUF type IQ2_XXS",
+            "llama-quantize --allow-requantize iq/model.gguf requantized.gguf Q8_0; then: unicorn-run requantized.gguf",
+        ],
+    ),
+    (
+        "split/m-00001-of-00003.gguf Hello",
+        &[
+            "one of 3 parts",
+            "m-00002-of-00003.gguf is missing beside it",
+            "hf download OWNER/NAME m-00002-of-00003.gguf --local-dir split",
+        ],
+    ),
     ("broken.gguf Hello", &["broken.gguf"]),
     ("cut.unicorn Hello", &["cut.unicorn: artifact is cut: expected ", "copy, pull or compile the artifact again"]),
     ("empty Hello", &["empty", "config.json"]),
@@ -413,10 +441,17 @@ const MISTAKES: &[(&str, &[&str])] = &[
         "inspect broken.gguf",
         &["broken.gguf is a GGUF file, expected an artifact", "unicorn-compile broken.gguf -o broken.unicorn"],
     ),
+    (
+        "inspect m.unicorn --diff broken.gguf",
+        &["broken.gguf is a GGUF file, expected an artifact", "unicorn-compile broken.gguf -o broken.unicorn"],
+    ),
+    ("inspect m.unicorn --diff notes.txt", &["notes.txt is no model", "Dear dia", "expected an artifact"]),
+    ("inspect org/m", &["org/m is no file here", "expected an artifact", "unicorn-run pull hf:org/m -o m.unicorn"]),
+    ("inspect nothing.unicorn", &["nothing.unicorn: no such file or folder, expected an artifact; in its folder: "]),
     ("inspect empty", &["empty is a folder, expected an artifact", "unicorn-compile empty -o empty.unicorn"]),
     ("devices broken.gguf", &["unicorn-compile broken.gguf -o broken.unicorn"]),
     ("replan broken.gguf --context 512", &["unicorn-compile broken.gguf -o broken.unicorn"]),
-    ("m.unicorn Hello --device 4711", &["device 4711", "this machine has device 0: ", "--device NUMBER"]),
+    ("m.unicorn Hello --device 4711", &["device 4711", "this machine has device 0: ", "such as --device 0,"]),
     ("m.unicorn Hello --device GeForce", &["a name that contains \"GeForce\"", "device 0: "]),
     ("m.unicorn Hello --target rdna3", &["not rdna3, which was requested"]),
     // What is wrong with the model comes before what is wrong with the device.
@@ -466,5 +501,5 @@ fn a_model_that_is_not_supported_is_named_before_a_device_that_is_missing() {
     // A model that is supported leaves the device's own error.
     let model = models().join("gemma3-2m-draft");
     let missing = said(&[model.to_str().unwrap(), "Hello", "--device", "4711"]);
-    assert!(missing.contains("device 4711") && missing.contains("--device NUMBER"), "{missing}");
+    assert!(missing.contains("device 4711") && missing.contains("such as --device "), "{missing}");
 }

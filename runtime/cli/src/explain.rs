@@ -13,6 +13,7 @@ use unicorn_runtime::machine::address_space_bytes;
 use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::{LoadError, Replan, RunError};
 use unicorn_serve::LeftOut;
+use unicorn_terminal::quoted;
 
 /// From now on, under a limit on address space, a crash prints a line that names the limit, and the program ends with status 1.
 pub fn crashes() {
@@ -48,9 +49,11 @@ fn commands(error: &LoadError) -> String {
             }
             commands
         }
-        LoadError::NoDevice { found, .. } if !found.is_empty() => {
-            "; select one with --device NUMBER, --device NAME, or the variable UNICORN_DEVICE".into()
-        }
+        LoadError::NoDevice { found, .. } => found.first().map_or(String::new(), |device| {
+            // As a device is described: `0: its name`.
+            let number = device.split(':').next().unwrap_or_default();
+            format!("; select one by its number, such as --device {number}, by part of its name, or with the variable UNICORN_DEVICE")
+        }),
         LoadError::Artifact { source: ParseError::Cut { .. } | ParseError::Hash { .. }, .. } => {
             "; copy, pull or compile the artifact again".into()
         }
@@ -110,15 +113,6 @@ pub fn how_to_enable(part: LeftOut) -> &'static str {
     }
 }
 
-/// `text` as one word of a shell command.
-pub fn quoted(text: &str) -> String {
-    let is_plain = |letter: char| letter.is_alphanumeric() || "._-/+=:@%".contains(letter);
-    match text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
 fn npu_remedy(error: &NpuError) -> String {
     let control = match error {
         NpuError::NoCorePrograms { .. } => {
@@ -168,16 +162,5 @@ fn with_limit(error: String, lacks_memory: bool) -> String {
     match address_space_bytes().filter(|_| lacks_memory) {
         Some(limit) => format!("{error}; address space of this process is limited to {} (ulimit -v)", size(limit)),
         None => error,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_quoted_for_a_shell() {
-        assert_eq!(quoted("/models/m-1.unicorn"), "/models/m-1.unicorn");
-        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
     }
 }

@@ -105,7 +105,11 @@ fn run(args: Args) -> Result<(), CliError> {
             doctor::run(&args)
         }
         Some(Command::Top(args)) => top::run(&args),
-        Some(Command::Inspect(args)) => models::check_is_artifact(&args.artifact).and_then(|()| inspect::run(&args)),
+        Some(Command::Inspect(args)) => {
+            models::check_is_artifact(&args.artifact)?;
+            args.diff.as_deref().map_or(Ok(()), models::check_is_artifact)?;
+            inspect::run(&args)
+        }
         Some(Command::Replan(args)) => models::check_is_artifact(&args.artifact).and_then(|()| replan::run(&args)),
         Some(Command::Bench(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| bench::run(&args)),
         Some(Command::Profile(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| profile::run(&args)),

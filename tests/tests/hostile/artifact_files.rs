@@ -108,7 +108,7 @@ fn a_cut_artifact_is_an_error_with_the_missing_bytes() {
         refused(|artifact| artifact.truncate(len), &["artifact is cut", "header"]);
     }
     for len in [7, 1, 0] {
-        refused(|artifact| artifact.truncate(len), &["not a Unicorn artifact"]);
+        refused(|artifact| artifact.truncate(len), &["model.unicorn is ", "expected an artifact"]);
     }
 }
 
@@ -150,7 +150,7 @@ fn a_flipped_bit_in_a_section_is_found() {
 
 #[test]
 fn a_flipped_bit_in_header_or_table_is_found() {
-    refused(|artifact| artifact[0] ^= 1, &["not a Unicorn artifact"]);
+    refused(|artifact| artifact[0] ^= 1, &["model.unicorn is ", "expected an artifact"]);
     refused(|artifact| artifact[10] ^= 1, &["section table", "hash"]);
     refused(|artifact| artifact[12] ^= 1, &["section table", "hash"]);
     refused(|artifact| artifact[15] ^= 0x40, &["section count"]);
@@ -242,7 +242,7 @@ fn sections_that_overlap_or_reach_outside_are_refused() {
 
 #[test]
 fn what_is_no_artifact_at_all() {
-    refused(|artifact| *artifact = b"{\"architectures\": []}".to_vec(), &["not a Unicorn artifact"]);
+    refused(|artifact| *artifact = b"{\"architectures\": []}".to_vec(), &["model.unicorn is ", "expected an artifact"]);
     let folder = tempfile::tempdir().unwrap();
     assert_refused(
         &mut inspect(folder.path()),

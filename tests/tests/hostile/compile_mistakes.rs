@@ -28,7 +28,7 @@ fn lay_out(folder: &Path) {
     for name in ["several/a-Q4_K_M.gguf", "several/b-Q8_0.gguf", "only/model.gguf", "split/m-00001-of-00003.gguf"] {
         write(name, &gguf);
     }
-    write("iq/model.gguf", &with_tensor_type(&gguf, 16));
+    write("iq/model.gguf", &tests::generators::with_tensor_type(&gguf, 16));
     write("notes.txt", b"what I have to buy");
     let mut strange: Value = TinyModel::default().config();
     strange["architectures"] = json!(["\u{1b}[2J\u{7}\nerror: none"]);
@@ -37,20 +37,13 @@ fn lay_out(folder: &Path) {
     write("strange/model.safetensors", b"");
 }
 
-/// The type of the first tensor of a GGUF file: behind its name, its number of dimensions and these.
-fn with_tensor_type(gguf: &[u8], type_id: u32) -> Vec<u8> {
-    let name = b"token_embd.weight";
-    let at = gguf.windows(name.len()).position(|window| window == name).expect("a model has embeddings") + name.len();
-    let dimensions = u32::from_le_bytes(gguf[at..at + 4].try_into().unwrap()) as usize;
-    let mut changed = gguf.to_vec();
-    changed[at + 4 + 8 * dimensions..][..4].copy_from_slice(&type_id.to_le_bytes());
-    changed
-}
-
 /// The command in `folder`, as it is typed there.
 fn typed(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = program("unicorn-compile");
-    command.current_dir(folder).args(arguments).args(["--target", "generic", "-q"]);
+    command.current_dir(folder).args(arguments).arg("-q");
+    // Commands have targets of their own, or none.
+    let is_compile = !["replan", "verify", "upgrade", "retarget", "push"].contains(&arguments[0]);
+    command.args(is_compile.then_some(["--target", "generic"]).into_iter().flatten());
     command
 }
 
@@ -58,7 +51,7 @@ fn typed(folder: &Path, arguments: &[&str]) -> Command {
 fn each_mistake_is_named_with_the_command_to_type_next() {
     let folder = tempfile::tempdir().unwrap();
     lay_out(folder.path());
-    let rows: [(&[&str], &str); 19] = [
+    let rows: [(&[&str], &str); 29] = [
         (
             &["made.unicorn", "-o", "out.unicorn"],
             "made.unicorn: file is an artifact, which is compiled already; run it: unicorn-run made.unicorn",
@@ -72,40 +65,75 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
             &["torch", "-o", "out.unicorn"],
             "torch: weights are a PyTorch checkpoint, expected safetensors or GGUF; convert it: python -c \"from transformers \
              import AutoModelForCausalLM as M; M.from_pretrained('torch').save_pretrained('torch', safe_serialization=True)\"; \
-             then the same command again",
+             then: unicorn-compile torch -o torch.unicorn",
         ),
         (
             &["torch/pytorch_model.bin", "-o", "out.unicorn"],
             "torch/pytorch_model.bin: weights are a PyTorch checkpoint, expected safetensors or GGUF; convert it: python -c \"from \
              transformers import AutoModelForCausalLM as M; M.from_pretrained('torch').save_pretrained('torch', \
-             safe_serialization=True)\"; then the same command again",
+             safe_serialization=True)\"; then: unicorn-compile torch -o torch.unicorn",
         ),
         (
             &["model/model.safetensors", "-o", "out.unicorn"],
             "model/model.safetensors: file has weights alone, expected the folder with config.json that it lies in; \
-             unicorn-compile model -o model/model.unicorn",
+             compile that: unicorn-compile model -o model.unicorn",
         ),
         (
             &["several", "-o", "out.unicorn"],
             "several: folder has 2 models, expected one of a-Q4_K_M.gguf, b-Q8_0.gguf; such as: unicorn-compile \
-             several/a-Q4_K_M.gguf -o several/a-Q4_K_M.unicorn",
+             several/a-Q4_K_M.gguf -o a-Q4_K_M.unicorn",
         ),
         (
             &["iq/model.gguf", "-o", "out.unicorn"],
             "iq/model.gguf: tensor token_embd.weight has GGUF type IQ2_XXS, supported are: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
              Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4; take a GGUF of one of these, or make one: \
-             llama-quantize --allow-requantize iq/model.gguf requantized.gguf Q8_0",
+             llama-quantize --allow-requantize iq/model.gguf requantized.gguf Q8_0; then: unicorn-compile requantized.gguf -o \
+             requantized.unicorn",
         ),
         (
             &["split/m-00001-of-00003.gguf", "-o", "out.unicorn"],
-            "split/m-00001-of-00003.gguf: file is one of 3 parts of a model, m-00002-of-00003.gguf is missing beside it",
+            "split/m-00001-of-00003.gguf: file is one of 3 parts of a model, m-00002-of-00003.gguf is missing beside it; copy it \
+             there, or download it: hf download OWNER/NAME m-00002-of-00003.gguf --local-dir split; then the same command again",
         ),
         (
             &["HuggingFaceTB/SmolLM2-135M-Instruct", "-o", "out.unicorn"],
-            "HuggingFaceTB/SmolLM2-135M-Instruct: no such folder; it reads like a model's name on Hugging Face, expected a folder \
-             or a file on this machine; fetch it: hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir \
-             SmolLM2-135M-Instruct; then: unicorn-compile SmolLM2-135M-Instruct -o SmolLM2-135M-Instruct.unicorn",
+            "HuggingFaceTB/SmolLM2-135M-Instruct: no such file or folder; it reads like a model's name on Hugging Face, expected a \
+             folder or a file on this machine; fetch it, and compile it for this machine's device: unicorn-run pull \
+             hf:HuggingFaceTB/SmolLM2-135M-Instruct -o SmolLM2-135M-Instruct.unicorn",
         ),
+        (
+            &["hf:HuggingFaceTB/SmolLM2-135M@main", "-o", "out.unicorn"],
+            "unicorn-run pull hf:HuggingFaceTB/SmolLM2-135M@main -o SmolLM2-135M.unicorn",
+        ),
+        // Commands that take an artifact.
+        (
+            &["replan", "only/model.gguf", "--context", "512"],
+            "only/model.gguf is a GGUF file, expected an artifact; compile it first: unicorn-compile only/model.gguf -o \
+             model.unicorn",
+        ),
+        (
+            &["replan", "only"],
+            "only is a folder with a GGUF file, expected an artifact; compile it first: unicorn-compile only -o",
+        ),
+        (
+            &["verify", "model"],
+            "model is a Hugging Face folder, expected an artifact; compile it first: unicorn-compile model -o model.unicorn",
+        ),
+        (&["upgrade", "only/model.gguf"], "only/model.gguf is a GGUF file, expected an artifact; compile it first: "),
+        (
+            &["retarget", "model", "--target", "llvmpipe"],
+            "model is a Hugging Face folder, expected an artifact; compile it",
+        ),
+        (
+            &["push", "only/model.gguf", "oci://registry.example/m:1"],
+            "only/model.gguf is a GGUF file, expected an artifact; compile it first: ",
+        ),
+        (
+            &["verify", "lora"],
+            "lora is a LoRA adapter, expected an artifact; compile its model with it: unicorn-compile MODEL --lora lora -o",
+        ),
+        (&["verify", "notes.txt"], "notes.txt is no model, it begins with \"what I h\", expected an artifact"),
+        (&["verify", "nowhere"], "nowhere does not exist, expected an artifact; see what is there: ls"),
         (
             &["nowhere", "-o", "out.unicorn"],
             "nowhere: no such file or folder, expected a Hugging Face folder or a GGUF file; see what is there: ls",
@@ -119,7 +147,8 @@ fn each_mistake_is_named_with_the_command_to_type_next() {
         ),
         (
             &["notes.txt", "-o", "out.unicorn"],
-            "notes.txt: file is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF)",
+            "notes.txt: file is neither a folder with config.json and model.safetensors nor a GGUF file (magic GGUF); it begins with \
+             \"what I h\"",
         ),
         (
             &["model", "-o", "notes.txt"],

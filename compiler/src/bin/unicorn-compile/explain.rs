@@ -5,7 +5,10 @@ use std::path::Path;
 
 use unicorn_artifact::amount;
 use unicorn_artifact::printable::{printable, printable_lines};
-use unicorn_compiler::{CompileError, FormatPolicy, NotAModel, Remedy};
+use unicorn_compiler::{CompileError, FormatPolicy, InputKind, NotAModel, Remedy};
+use unicorn_terminal::{
+    artifact_of, compile, download_part, folder_of, pull, quoted, quoted_path, requantized, to_safetensors,
+};
 
 /// The message, without a leading `error:`. Only lists of remedies and of architectures have several lines.
 pub fn explain(error: &CompileError) -> String {
@@ -14,9 +17,10 @@ pub fn explain(error: &CompileError) -> String {
         CompileError::UnsupportedArchitecture { .. } => printable_lines(&error.to_string()),
         other => printable(&other.to_string()).into_owned(),
     };
-    match next(error) {
-        Some(next) => message + &next,
-        None => message,
+    match (next(error), error) {
+        (Some(next), CompileError::DoesNotFit { .. }) => message + &next,
+        (Some(next), _) => message + &printable(&next),
+        (None, _) => message,
     }
 }
 
@@ -29,12 +33,21 @@ fn next(error: &CompileError) -> Option<String> {
             Some(format!("\n  try {}", flags.join(" or ")))
         }
         CompileError::NotAModel { path, found } => next_model(path, found).map(|next| format!("; {next}")),
+        CompileError::NotAnArtifact { path, found: InputKind::NotAModel(found) } => {
+            next_model(path, found).map(|next| format!("; {next}"))
+        }
+        CompileError::NotAnArtifact { path, .. } => Some(format!("; compile it first: {}", compile(path))),
+        CompileError::MissingPart { path, missing, .. } => Some(format!(
+            "; copy it there, or download it: {}; then the same command again",
+            download_part(path, missing)
+        )),
         CompileError::TensorType { path, .. } => Some(format!(
-            "; take a GGUF of one of these, or make one: llama-quantize --allow-requantize {} requantized.gguf Q8_0",
-            quoted(path)
+            "; take a GGUF of one of these, or make one: {}; then: {}",
+            requantized(path, REQUANTIZED),
+            compile(Path::new(REQUANTIZED))
         )),
         CompileError::OtherNpuWeights { path } => {
-            Some(format!(", or take the NPU's part out: unicorn-compile replan {} --no-npu", quoted(path)))
+            Some(format!(", or take the NPU's part out: unicorn-compile replan {} --no-npu", quoted_path(path)))
         }
         CompileError::NoMlir => Some(
             "; with LLVM and MLIR 19 installed (docs/npu.md lists the packages): cargo build --release -p unicorn-compiler \
@@ -42,22 +55,22 @@ fn next(error: &CompileError) -> Option<String> {
                 .into(),
         ),
         CompileError::Exists { path } => {
-            Some(format!("; replace it with --force, or write elsewhere: -o {}", quoted(&beside(path))))
+            Some(format!("; replace it with --force, or write elsewhere: -o {}", quoted_path(&beside(path))))
         }
         CompileError::DiskFull { path, .. } => {
             let name = path.file_name().unwrap_or_default();
-            Some(format!("; write to another disk: -o {}", quoted(&Path::new("/DISK").join(name))))
+            Some(format!("; write to another disk: -o {}", quoted_path(&Path::new("/DISK").join(name))))
         }
         CompileError::Differs { other_version: Some(version), .. } => {
             let this = env!("CARGO_PKG_VERSION");
             Some(format!("; it was made by version {version}, this is {this}: verify it with that version"))
         }
         CompileError::Unwritable { path, source } if source.kind() == io::ErrorKind::NotFound => {
-            path.parent().map(|folder| format!("; make its folder: mkdir -p {}", quoted(folder)))
+            path.parent().map(|folder| format!("; make its folder: mkdir -p {}", quoted_path(folder)))
         }
         CompileError::Unwritable { path, .. } => {
             let name = path.file_name().unwrap_or_default();
-            Some(format!("; write where you may: -o {}", quoted(&Path::new("~").join(name))))
+            Some(format!("; write where you may: -o ~/{}", quoted(&name.to_string_lossy())))
         }
         _ => None,
     }
@@ -88,45 +101,30 @@ fn remedy_flags(remedy: &Remedy) -> String {
     }
 }
 
-/// The command that makes a model from what was given.
+/// The file that the command to requantise a model writes.
+const REQUANTIZED: &str = "requantized.gguf";
+
+/// The command that makes an artifact of what was given, which is no model; or runs it, if it is one.
 fn next_model(path: &Path, found: &NotAModel) -> Option<String> {
-    let (given, name) = (quoted(path), path.file_name().unwrap_or_default().to_string_lossy());
-    let out = |ending: &str| quoted(Path::new(&format!("{name}{ending}")));
+    let given = quoted_path(path);
     Some(match found {
         NotAModel::Artifact => format!("run it: unicorn-run {given}"),
-        NotAModel::HubName => {
-            format!(
-                "fetch it: hf download {given} --local-dir {}; then: unicorn-compile {} -o {}",
-                out(""),
-                out(""),
-                out(".unicorn")
-            )
-        }
+        NotAModel::HubName { name } => format!("fetch it, and compile it for this machine's device: {}", pull(name)),
         NotAModel::Adapter { .. } => {
-            format!("compile its model with it: unicorn-compile MODEL --lora {given} -o {}", out(".unicorn"))
+            format!("compile its model with it: unicorn-compile MODEL --lora {given} -o {}", quoted(&artifact_of(path)))
         }
         NotAModel::PyTorch => {
-            let folder =
-                if path.is_file() { path.parent().filter(|one| !one.as_os_str().is_empty()) } else { Some(path) };
-            let folder = folder.unwrap_or(Path::new("."));
-            format!(
-                "convert it: python -c \"from transformers import AutoModelForCausalLM as M; \
-                 M.from_pretrained({folder}).save_pretrained({folder}, safe_serialization=True)\"; then the same command \
-                 again",
-                folder = python(folder),
-            )
+            let folder = if path.is_file() { folder_of(path) } else { path };
+            format!("convert it: {}; then: {}", to_safetensors(folder), compile(folder))
         }
-        NotAModel::WeightsAlone => {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            format!("unicorn-compile {} -o {}", quoted(folder), quoted(&path.with_extension("unicorn")))
-        }
-        NotAModel::SeveralGguf { files } => {
-            let first = path.join(files.first()?);
-            format!("such as: unicorn-compile {} -o {}", quoted(&first), quoted(&first.with_extension("unicorn")))
-        }
+        NotAModel::WeightsAlone => format!("compile that: {}", compile(folder_of(path))),
+        NotAModel::SeveralGguf { files } => format!("such as: {}", compile(&path.join(files.first()?))),
         NotAModel::Missing => {
             let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
-            format!("see what is there: ls{}", folder.map_or(String::new(), |folder| format!(" {}", quoted(folder))))
+            format!(
+                "see what is there: ls{}",
+                folder.map_or(String::new(), |folder| format!(" {}", quoted_path(folder)))
+            )
         }
         _ => return None,
     })
@@ -139,30 +137,6 @@ fn beside(path: &Path) -> std::path::PathBuf {
     path.with_file_name(name)
 }
 
-/// Quoted so that a shell reads it as one word.
-pub fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%=~".contains(letter);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    printable(&format!("'{}'", text.replace('\'', r"'\''"))).into_owned()
-}
-
-/// Quoted as a Python string within a shell's double quotes.
-fn python(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let mut escaped = String::from("'");
-    for letter in text.chars() {
-        if "'\"\\$`".contains(letter) {
-            escaped += &format!(r"\\x{:02x}", u32::from(letter));
-        } else {
-            escaped.push(letter);
-        }
-    }
-    printable(&(escaped + "'")).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,12 +146,5 @@ mod tests {
         let what = "tensor \x1b[2J\nerror: none".into();
         let message = explain(&CompileError::Malformed { path: "a\x07b".into(), what });
         assert_eq!(message, "a\\u{7}b: tensor \\u{1b}[2J\\nerror: none");
-    }
-
-    #[test]
-    fn names_are_one_word_of_a_shell() {
-        assert_eq!(quoted(Path::new("models/a-1.5B_q4.gguf")), "models/a-1.5B_q4.gguf");
-        assert_eq!(quoted(Path::new("my model's.gguf")), r"'my model'\''s.gguf'");
-        assert_eq!(python(Path::new("it's $HOME")), r"'it\\x27s \\x24HOME'");
     }
 }

@@ -18,13 +18,14 @@ use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, UpgradeArgs, V
 use clap::{CommandFactory, Parser};
 use progress::Bars;
 use serde::Serialize;
-use unicorn_artifact::printable::printable_lines;
+use unicorn_artifact::printable::{printable, printable_lines};
 use unicorn_compiler::import::open_model;
 use unicorn_compiler::{
     Additions, CompileError, CompileOptions, Form, FormatPolicy, KvFormat, Machine, PlanReport, ReplanOptions, Source,
     Target, WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan,
     reproduce, retarget, targets, write_text,
 };
+use unicorn_terminal::quoted_path;
 
 fn main() -> ExitCode {
     threads::keep_to_one_heap();
@@ -131,7 +132,8 @@ fn run(args: &Args) -> Result<(), CompileError> {
         say(&report.npu_programs.iter().map(|program| format!("{program}\n")).collect::<String>())?;
         say(&format!("{}\n", report.details()))?;
     }
-    print(false, args.quiet, &format!("{report}\n  run it    unicorn-run {}", explain::quoted(output)))
+    let output = printable(&quoted_path(output)).into_owned();
+    print(false, args.quiet, &format!("{report}\n  run it    unicorn-run {output}"))
 }
 
 /// The plan without the model: its sums on stdout, the plan itself in the output file.
@@ -179,10 +181,7 @@ fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
 }
 
 fn run_retarget(args: &RetargetArgs) -> Result<(), CompileError> {
-    let output = args.output.as_ref().unwrap_or(&args.artifact);
-    if !args.force {
-        check_kind(output)?;
-    }
+    let output = output_of(&args.artifact, args.output.as_ref(), args.force)?;
     let mut bars = Bars::new(args.quiet || args.json);
     let additions = Additions { targets: targets_named(&args.targets)?, alternatives: args.alternatives };
     let retargeted = retarget(&args.artifact, output, &additions, &mut bars)?;
@@ -192,14 +191,19 @@ fn run_retarget(args: &RetargetArgs) -> Result<(), CompileError> {
 
 /// Makes all parts except weights again from the model's numbers in the metadata, for the targets that the artifact has.
 fn run_upgrade(args: &UpgradeArgs) -> Result<(), CompileError> {
-    let output = args.output.as_ref().unwrap_or(&args.artifact);
-    if !args.force {
-        check_kind(output)?;
-    }
+    let output = output_of(&args.artifact, args.output.as_ref(), args.force)?;
     let mut bars = Bars::new(args.quiet || args.json);
     let upgraded = retarget(&args.artifact, output, &Additions::default(), &mut bars)?;
     bars.finish();
     print(args.json, args.quiet, &upgraded)
+}
+
+/// The file that the changed artifact is written to: `output`, or the artifact itself, whose kind is checked when it is read.
+fn output_of<'a>(artifact: &'a Path, output: Option<&'a PathBuf>, force: bool) -> Result<&'a Path, CompileError> {
+    match output {
+        Some(output) if !force => check_kind(output).map(|()| output.as_path()),
+        output => Ok(output.map_or(artifact, PathBuf::as_path)),
+    }
 }
 
 /// The targets, each once, with those of this machine's devices in place of `native`.

@@ -1,13 +1,14 @@
 //! `push`: an artifact into a registry.
 
 use std::fmt::{self, Display};
-use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use unicorn_artifact::account::size;
 use unicorn_artifact::printable::printable;
+use unicorn_compiler::check_is_artifact;
 use unicorn_registry::{OciReference, PushOptions, Pushed, RegistryError, SigningKey};
+use unicorn_terminal::shows_bars;
 
 use crate::args::PushArgs;
 use crate::explain::explain;
@@ -15,8 +16,9 @@ use crate::print;
 
 /// Sends the artifact; an error is a message for people.
 pub fn run(args: &PushArgs) -> Result<(), String> {
+    check_is_artifact(&args.artifact).map_err(|error| explain(&error))?;
     let reference: OciReference = args.reference.parse().map_err(in_words)?;
-    let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
+    let is_shown = !args.quiet && !args.json && shows_bars();
     let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(None, target);
     let style = ProgressStyle::with_template("pushing {wide_bar} {bytes}/{total_bytes} {eta}");

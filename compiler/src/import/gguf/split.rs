@@ -31,11 +31,8 @@ pub fn parts(path: &Path) -> Result<Vec<PathBuf>> {
     match parts.iter().find(|part| !part.exists()) {
         None => Ok(parts),
         Some(missing) => {
-            let missing = missing.file_name().unwrap_or_default().to_string_lossy();
-            Err(CompileError::malformed(
-                path,
-                format!("file is one of {count} parts of a model, {missing} is missing beside it"),
-            ))
+            let missing = missing.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Err(CompileError::MissingPart { path: path.to_owned(), parts: count, missing })
         }
     }
 }

@@ -15,10 +15,9 @@ use unicorn_runtime::{CancelToken, DeviceFacts, choose_device, devices, misfit};
 
 use super::cache::CachedModel;
 use super::identity::Identity;
-use super::unusable::way_out;
+use super::unusable;
 use crate::args::LoadArgs;
 use crate::error::CliError;
-use crate::explain::compile_error;
 use crate::files::user_folders;
 use crate::terminal::interrupt;
 use crate::terminal::output::{note, progress_bar};
@@ -139,11 +138,7 @@ fn check_space(output: &Path, needed_bytes: u64) -> Result<(), CliError> {
 fn in_words(error: CompileError) -> CliError {
     match error {
         CompileError::Cancelled => CliError::Interrupted,
-        CompileError::NotAModel { ref path, ref found } => {
-            let way_out = way_out(path, found).map(|next| format!("; {next}"));
-            CliError::new(format!("{error}{}", way_out.unwrap_or_default()))
-        }
-        error => CliError::new(compile_error(&error)),
+        error => unusable::in_words(&error),
     }
 }
 

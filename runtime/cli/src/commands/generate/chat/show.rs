@@ -3,12 +3,12 @@
 use unicorn_artifact::account::size;
 use unicorn_runtime::Model;
 use unicorn_structure::Structure;
+use unicorn_terminal::quoted;
 use unicorn_text::{Chat, ChatOptions, serde_json};
 
 use super::line::Subject;
 use super::settings::Settings;
 use super::source::Source;
-use crate::explain::quoted;
 use crate::report::statistics::LoadStatistics;
 use crate::report::text::printable_lines;
 
