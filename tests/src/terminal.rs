@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -22,6 +22,8 @@ pub struct Terminal {
     child: Child,
     keyboard: File,
     shown: Arc<Mutex<Shown>>,
+    /// Reads until the program's end of the terminal is closed.
+    reader: JoinHandle<()>,
 }
 
 /// What the program has written: as it is, and as a terminal shows it.
@@ -52,6 +54,9 @@ impl Terminal {
                 None => session.env_remove(variable),
             };
         }
+        if let Some(folder) = command.get_current_dir() {
+            session.current_dir(folder);
+        }
         let end = |terminal: &File| terminal.try_clone().expect("a terminal can be shared");
         session.stdin(end(&terminal)).stdout(end(&terminal)).stderr(terminal);
         let child = session.spawn().expect("setsid of util-linux starts");
@@ -61,7 +66,7 @@ impl Terminal {
         let shown = Shown { bytes: Vec::new(), screen: vt100::Parser::new(ROWS, columns, 0) };
         let shown = Arc::new(Mutex::new(shown));
         let writer = Arc::clone(&shown);
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut buffer = [0; 4096];
             // Reading fails once the program has ended.
             while let Ok(count @ 1..) = output.read(&mut buffer) {
@@ -70,7 +75,7 @@ impl Terminal {
                 shown.screen.process(&buffer[..count]);
             }
         });
-        Terminal { child, keyboard, shown }
+        Terminal { child, keyboard, shown, reader }
     }
 
     /// Types `text`; a line ends with `\r`, as the key Enter sends it.
@@ -111,7 +116,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for the program's end.
+    /// Waits for the program's end, and for all that it has written.
     ///
     /// # Panics
     /// When that takes too long.
@@ -119,7 +124,8 @@ impl Terminal {
     pub fn wait(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait().expect("the program was started here") {
+            let status = self.child.try_wait().expect("the program was started here");
+            if let Some(status) = status.filter(|_| self.reader.is_finished()) {
                 return status;
             }
             assert!(begun.elapsed() < PATIENCE, "the program has not ended after {PATIENCE:?}:\n{}", self.screen());

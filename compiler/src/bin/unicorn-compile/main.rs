@@ -25,7 +25,7 @@ use unicorn_compiler::{
     Target, WeightsOption, check_export, check_kind, check_replaced, compile, export, is_artifact, plan, replan,
     reproduce, retarget, targets, write_text,
 };
-use unicorn_terminal::quoted_path;
+use unicorn_terminal::{columns, quoted_path, wrapped};
 
 fn main() -> ExitCode {
     threads::keep_to_one_heap();
@@ -40,8 +40,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // A stderr that cannot be written (a log on a full disk) must not cause a panic.
-            let _ = writeln!(std::io::stderr(), "error: {message}");
+            progress::note(&format!("error: {message}"));
             ExitCode::FAILURE
         }
     }
@@ -228,9 +227,9 @@ fn print<T: Display + Serialize>(json: bool, quiet: bool, report: &T) -> Result<
     }
 }
 
-/// Prints text for people, in which names come from files.
+/// Prints text for people, in which names come from files; on a terminal, its lines are broken at the terminal's width.
 fn say(text: &str) -> Result<(), CompileError> {
-    write(&printable_lines(text))
+    write(&wrapped(&printable_lines(text), columns(std::io::stdout())))
 }
 
 /// Prints to stdout; a closed pipe (`| head`) is not an error.

@@ -1,12 +1,13 @@
-//! A progress bar per stage on a terminal, a plain line per stage otherwise.
+//! A progress bar per stage on a terminal, a plain line per stage elsewhere and with NO_COLOR.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unicorn_artifact::account::size;
 use unicorn_compiler::{Prediction, Progress, Stage};
+use unicorn_terminal::{columns, shows_bars, wrapped};
 
 use crate::interrupt::Partial;
 
@@ -39,7 +40,7 @@ impl Progress for Bars {
         if self.quiet {
             return ControlFlow::Continue(());
         }
-        if !std::io::stderr().is_terminal() {
+        if !shows_bars() {
             note(name);
             return ControlFlow::Continue(());
         }
@@ -89,7 +90,9 @@ impl Progress for Bars {
     }
 }
 
-/// Prints a line to stderr. Progress that cannot be shown does not end the compile.
+/// Prints a line to stderr, broken at the width of a terminal. A stderr that cannot be written (a log on a full disk) ends nothing.
 pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let stderr = std::io::stderr();
+    let line = wrapped(line, columns(&stderr));
+    let _ = writeln!(stderr.lock(), "{line}");
 }

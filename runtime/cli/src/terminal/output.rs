@@ -1,11 +1,12 @@
 //! Results on stdout; notes and errors on stderr.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
+use unicorn_terminal::{columns, shows_bars, wrapped};
 
 use crate::error::CliError;
 use crate::report::text::printable_lines;
@@ -45,33 +46,37 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&(json + "\n"))
 }
 
-/// Prints a line on stderr, unless `--quiet` is given. Control characters of names in it are escaped. Errors of stderr, such as a full disk
-/// behind a log, are ignored.
+/// Prints a line on stderr, unless `--quiet` is given. Control characters of names in it are escaped, and on a terminal it is broken at
+/// the terminal's width. Errors of stderr, such as a full disk behind a log, are ignored.
 pub fn note(line: impl Display) {
-    note_part(format_args!("{line}\n"));
+    if verbosity() != Verbosity::Quiet {
+        write_line(line);
+    }
 }
 
-/// The same without a line break.
+/// The same without a line break, for a line that is written in parts.
 pub fn note_part(text: impl Display) {
     if verbosity() != Verbosity::Quiet {
         write_stderr(printable_lines(&text.to_string()));
     }
 }
 
-/// Prints `error: …` on stderr, even with `--quiet`. Control characters of names in the message are escaped.
+/// Prints `error: …` on stderr as [`note`] does, even with `--quiet`.
 pub fn print_error(message: impl Display) {
-    write_stderr(format_args!("error: {}\n", printable_lines(&message.to_string())));
+    write_line(format_args!("error: {message}"));
 }
 
 /// A progress bar on stderr; hidden with `--quiet`, where stderr is not a terminal that moves its cursor, and with NO_COLOR, which
 /// requests plain text.
 pub fn progress_bar() -> ProgressBar {
-    let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
-    let is_plain = is_set("NO_COLOR") || is_dumb || !io::stderr().is_terminal();
-    let is_shown = verbosity() != Verbosity::Quiet && !is_plain;
+    let is_shown = verbosity() != Verbosity::Quiet && shows_bars();
     let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     ProgressBar::with_draw_target(None, target)
+}
+
+fn write_line(line: impl Display) {
+    let line = printable_lines(&line.to_string());
+    write_stderr(format_args!("{}\n", wrapped(&line, columns(io::stderr()))));
 }
 
 fn write_stderr(text: impl Display) {

@@ -1,8 +1,7 @@
 //! What a typed line means: a message, or a command. Pure.
 
 use strsim::osa_distance;
-
-use crate::terminal::text::broken;
+use unicorn_terminal::wrapped;
 
 /// A line typed in a chat.
 #[derive(Debug, PartialEq, Eq)]
@@ -269,7 +268,7 @@ fn lines_of(text: &str, columns: usize) -> Vec<String> {
     if columns < MIN_COLUMNS {
         return vec![text.to_owned()];
     }
-    broken(text, columns, 0).lines().map(str::to_owned).collect()
+    wrapped(text, columns).lines().map(str::to_owned).collect()
 }
 
 const SET_HELP: [(&str, &str); 10] = [

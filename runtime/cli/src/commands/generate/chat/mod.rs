@@ -13,10 +13,12 @@ mod settings;
 mod show;
 mod source;
 
+use std::io;
 use std::path::Path;
 
 use unicorn_runtime::Image;
 use unicorn_structure::Structure;
+use unicorn_terminal::{columns, wrapped};
 use unicorn_text::{Chat, ChatOptions, ChatTemplate, Message, Picture};
 
 use self::input::{Input, Typed};
@@ -32,7 +34,6 @@ use crate::commands::store;
 use crate::error::CliError;
 use crate::report::text::{printable, printable_lines};
 use crate::terminal::output::{Verbosity, note, print, print_error, verbosity};
-use crate::terminal::text::{columns, wrapped};
 use crate::terminal::{editor, interrupt};
 
 /// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
@@ -67,7 +68,7 @@ pub fn run(
                 loaded
             }
             Err(error @ CliError::Failed(_)) => {
-                print_error(wrapped(&error.to_string(), "error: ".len()));
+                print_error(error);
                 Loaded::open(&source.artifact, source.context_tokens, args)?
             }
             Err(error) => return Err(error),
@@ -190,7 +191,7 @@ impl<'m> Conversation<'m> {
                 Ok(Next::End) => return Ok(None),
                 // The conversation can continue after most errors: /clear, a shorter question.
                 Err(error @ CliError::Failed(_)) if !self.runner.model.is_broken() => {
-                    print_error(wrapped(&error.to_string(), "error: ".len()));
+                    print_error(error);
                 }
                 Err(error) => return Err(error),
             }
@@ -220,7 +221,7 @@ impl<'m> Conversation<'m> {
                 return self.last_question().map(|question| Next::Edit(line::as_message(&question.text())));
             }
             Line::Bye => return Ok(Next::End),
-            Line::Help(topic) => print(&line::help_text(topic, columns()))?,
+            Line::Help(topic) => print(&line::help_text(topic, columns(io::stdout())))?,
             Line::Show(subject) => {
                 print(&show::show(subject, self.runner.model, self.source, &self.chat, &self.settings))?;
             }
@@ -364,5 +365,5 @@ impl<'m> Conversation<'m> {
 
 /// Prints what a command did, without control characters: files and models may contain any.
 fn answer_command(text: &str) -> Result<(), CliError> {
-    print(&(wrapped(&printable_lines(text), 0) + "\n"))
+    print(&(wrapped(&printable_lines(text), columns(io::stdout())) + "\n"))
 }
