@@ -43,7 +43,6 @@ use crate::commands::{
 use crate::error::CliError;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
 use crate::terminal::output::{Verbosity, print_error, set_verbosity};
-use clap::{CommandFactory, Parser};
 
 /// Exit code 0, 1 after `error: …` on stderr, 2 from clap for a command line that it rejects, or 130 after Ctrl-C. A closed stdout
 /// (`| head`) is not an error.
@@ -52,9 +51,9 @@ fn main() -> ExitCode {
     explain::crashes();
     if std::env::args_os().len() == 1 {
         // Shows what can be typed. Where a variable gives an option, clap takes it for an argument and names the missing model instead.
-        Args::command().mut_args(|argument| argument.env(None::<&str>)).get_matches();
+        Args::shown().mut_args(|argument| argument.env(None::<&str>)).get_matches();
     }
-    match run(Args::parse()).and_then(|()| check_validation()) {
+    match run(Args::parsed()).and_then(|()| check_validation()) {
         Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(CliError::Failed(message)) => {
             print_error(message);

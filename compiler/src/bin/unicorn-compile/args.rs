@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use unicorn_compiler::{Adapter, Budget, Form, Machine, WeightsOption, targets};
+use unicorn_terminal::with_short_help;
 
 /// Also of the man page: `cargo xtask release` runs them as they are.
 const EXAMPLES: &str = "Examples:
@@ -14,7 +15,19 @@ const EXAMPLES: &str = "Examples:
   unicorn-compile retarget smol.unicorn --target intel
   unicorn-compile verify smol.unicorn --from SmolLM2-135M-Instruct";
 
+/// What the program is mostly called with.
+const COMMON: &str = "Common";
+/// What is added to a model, or left out of it.
+const MODEL: &str = "Model";
+/// Which memory the artifact is planned for.
+const MEMORY: &str = "Memory";
+/// Kernels for which devices, and an NPU's part.
+const DEVICE: &str = "Device";
+/// What is changed to measure, or to find an error.
+const EXPERT: &str = "Expert";
+
 /// Compiles a model into one artifact that unicorn-run makes resident and runs.
+// Options are listed under the headings above. `-h` lists those of everyday use on one screen: all others have `hide_short_help`.
 #[derive(Parser)]
 #[command(
     name = "unicorn-compile",
@@ -22,97 +35,123 @@ const EXAMPLES: &str = "Examples:
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     arg_required_else_help = true,
-    after_long_help = EXAMPLES
+    after_long_help = EXAMPLES,
+    next_help_heading = COMMON
 )]
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// A Hugging Face folder, or a .gguf file.
-    #[arg(required_unless_present = "synthetic")]
+    /// A Hugging Face folder, or a .gguf file
+    #[arg(required_unless_present = "synthetic", help_heading = None::<&str>)]
     pub model: Option<PathBuf>,
-    /// Random weights of the shape that this config.json describes, instead of a model: good for timing only.
-    #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"])]
-    pub synthetic: Option<PathBuf>,
-    /// The artifact to write; with --plan-only, the plan, as text or with --json as JSON.
+    /// Artifact to write
+    ///
+    /// With --plan-only, the plan, as text or with --json as JSON.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Format of the weight matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
-    #[arg(long, value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4")]
+    /// Format of the weights: int4, int8 or f16
+    ///
+    /// That of the matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
+    #[arg(long, value_name = "FORMAT", value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4", hide_possible_values = true)]
     pub weights: String,
-    /// Weights that share an INT4 scale and zero point.
-    #[arg(long, value_parser = ["32", "64", "128"], default_value = "32")]
-    pub group: String,
-    /// Number format of the KV cache: int8 holds twice the tokens in the same memory.
-    #[arg(long, value_parser = ["f16", "int8"], default_value = "f16")]
-    pub kv: String,
-    /// Targets to make kernels for, the common ones if not given; native: those that this machine's devices take.
-    #[arg(long = "target", value_name = "NAME", value_parser = target_names())]
+    #[arg(long = "target", value_name = "NAME", value_parser = target_names(), hide_possible_values = true, help = TARGET_HELP, long_help = target_help())]
     pub targets: Vec<String>,
-    #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help())]
-    pub machine: String,
-    /// Sizes that replace the machine's, such as vram=8GiB,gtt=20GiB.
-    #[arg(long, value_name = "TIER=SIZE,…")]
-    pub budget: Option<Budget>,
-    /// Sequence, in tokens, that there must be room for [default: 8192, or as many as the model was made for].
+    /// Tokens that there must be room for [default: 8192]
+    ///
+    /// Or as many as the model was made for, if those are fewer.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
-    /// LoRA adapter to merge into the weights, as PEFT writes it, times SCALE [default: 1]; may be given again.
-    #[arg(long = "lora", value_name = "DIR[:SCALE]", value_parser = Adapter::parse, conflicts_with = "synthetic")]
-    pub adapters: Vec<Adapter>,
-    /// Smaller model with the same tokenizer, a Hugging Face folder or a .gguf file, to pack into the artifact: unicorn-run verifies its
-    /// continuations, several tokens in one step.
-    #[arg(long, value_name = "MODEL", conflicts_with = "synthetic")]
-    pub draft: Option<PathBuf>,
-    /// Only print where every byte would be placed; reads no weights, and writes nothing unless -o is given.
+    /// Only print where every byte would be placed
+    ///
+    /// Reads no weights, and writes nothing unless -o is given.
     #[arg(long, conflicts_with = "export_dequantized")]
     pub plan_only: bool,
-    /// Leave out a vision tower: the model then takes text alone, and is smaller.
-    #[arg(long)]
-    pub no_vision: bool,
-    /// GGUF file with the model's vision tower and projector, which llama.cpp has beside that of the text model.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["synthetic", "no_vision"])]
-    pub mmproj: Option<PathBuf>,
-    /// One kernel for each plain operation: slow, to check the fused graph against.
-    #[arg(long)]
-    pub no_fuse: bool,
-    /// Also make the alternatives of each kernel, from which unicorn-run tune chooses; --target native makes them, too.
-    #[arg(long)]
-    pub alternatives: bool,
-    /// Text forms to write beside the output, separated by commas; printed if there is no output.
-    #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',')]
-    pub emit: Vec<String>,
-    /// Also give the artifact NPU programs of the model's prefill, with weights packed for them; with --emit mlir, write those of all products
-    /// and of attention as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir.
-    #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"])]
-    pub npu: Option<String>,
-    /// What the NPU does, whatever the estimate, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
-    /// for a model that makes drafts [default: what is faster there by the estimate].
-    #[arg(long, value_name = "WORK", requires = "npu", value_delimiter = ',', value_parser = NPU_FOR)]
-    pub npu_for: Vec<String>,
-    /// Columns of the NPU that a program takes.
-    #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4))]
-    pub npu_columns: u8,
-    /// Tokens of the step that a program computes: 512, 64 or 8 of a prompt, or 1.
-    #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..))]
-    pub npu_rows: u16,
-    /// Version of mlir-aie's dialects that the MLIR is for.
-    #[arg(long, value_name = "YEAR", value_parser = ["2024", "2026"], default_value = "2026", requires = "npu")]
-    pub npu_dialect: String,
-    /// Also write a Hugging Face folder with the weights as the GPU will see them.
-    #[arg(long, value_name = "DIR")]
-    pub export_dequantized: Option<PathBuf>,
-    /// Replace an existing file that is no artifact.
+    /// Replace an existing file that is no artifact
     #[arg(long)]
     pub force: bool,
-    /// Also print each tensor's format and error, what lies in which memory, and how long each stage took.
+    /// Also print each tensor's format and error
+    ///
+    /// Also what lies in which memory, all machines on which it fits, and how long each stage took.
     #[arg(short, long, conflicts_with_all = ["quiet", "json"])]
     pub verbose: bool,
-    /// Print nothing but errors.
+    /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
-    /// Print the report as one JSON object.
+    /// Print the report as one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Random weights of the shape that this config.json describes, instead of a model: good for timing only
+    #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "export_dequantized"], help_heading = MODEL, hide_short_help = true)]
+    pub synthetic: Option<PathBuf>,
+    /// LoRA adapter to merge into the weights, as PEFT writes it, times SCALE [default: 1]; may be given again
+    #[arg(long = "lora", value_name = "DIR[:SCALE]", value_parser = Adapter::parse, conflicts_with = "synthetic", help_heading = MODEL, hide_short_help = true)]
+    pub adapters: Vec<Adapter>,
+    /// Smaller model with the same tokenizer, a Hugging Face folder or a .gguf file, to pack into the artifact: unicorn-run verifies its
+    /// continuations, several tokens in one step
+    #[arg(long, value_name = "MODEL", conflicts_with = "synthetic", help_heading = MODEL, hide_short_help = true)]
+    pub draft: Option<PathBuf>,
+    /// Leave out a vision tower: the model then takes text alone, and is smaller
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
+    pub no_vision: bool,
+    /// GGUF file with the model's vision tower and projector, which llama.cpp has beside that of the text model
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["synthetic", "no_vision"], help_heading = MODEL, hide_short_help = true)]
+    pub mmproj: Option<PathBuf>,
+    /// Weights that share an INT4 scale and zero point
+    #[arg(long, value_parser = ["32", "64", "128"], default_value = "32", help_heading = MODEL, hide_short_help = true)]
+    pub group: String,
+    /// Number format of the KV cache: int8 holds twice the tokens in the same memory
+    #[arg(long, value_parser = ["f16", "int8"], default_value = "f16", help_heading = MEMORY, hide_short_help = true)]
+    pub kv: String,
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic", help = machine_help(), help_heading = MEMORY, hide_short_help = true)]
+    pub machine: String,
+    /// Sizes that replace the machine's, such as vram=8GiB,gtt=20GiB
+    #[arg(long, value_name = "TIER=SIZE,…", help_heading = MEMORY, hide_short_help = true)]
+    pub budget: Option<Budget>,
+    /// Also make the alternatives of each kernel, from which unicorn-run tune chooses; --target native makes them, too
+    #[arg(long, help_heading = DEVICE, hide_short_help = true)]
+    pub alternatives: bool,
+    /// Also give the artifact NPU programs of the model's prefill, with weights packed for them; with --emit mlir, write those of all products
+    /// and of attention as MLIR and no artifact: FILE.SHAPE.mlir and FILE.SHAPE.generic.mlir
+    #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"], help_heading = DEVICE, hide_short_help = true)]
+    pub npu: Option<String>,
+    /// What the NPU does, whatever the estimate, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
+    /// for a model that makes drafts [default: what is faster there by the estimate]
+    #[arg(long, value_name = "WORK", requires = "npu", value_delimiter = ',', value_parser = NPU_FOR, help_heading = DEVICE, hide_short_help = true)]
+    pub npu_for: Vec<String>,
+    /// Columns of the NPU that a program takes
+    #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4), help_heading = DEVICE, hide_short_help = true)]
+    pub npu_columns: u8,
+    /// Tokens of the step that a program computes: 512, 64 or 8 of a prompt, or 1
+    #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..), help_heading = DEVICE, hide_short_help = true)]
+    pub npu_rows: u16,
+    /// Version of mlir-aie's dialects that the MLIR is for
+    #[arg(long, value_name = "YEAR", value_parser = ["2024", "2026"], default_value = "2026", requires = "npu", help_heading = DEVICE, hide_short_help = true)]
+    pub npu_dialect: String,
+    /// One kernel for each plain operation: slow, to check the fused graph against
+    #[arg(long, help_heading = EXPERT, hide_short_help = true)]
+    pub no_fuse: bool,
+    /// Text forms to write beside the output, separated by commas; printed if there is no output
+    #[arg(long, value_name = "FORM", value_parser = form_names(), value_delimiter = ',', help_heading = EXPERT, hide_short_help = true)]
+    pub emit: Vec<String>,
+    /// Also write a Hugging Face folder with the weights as the GPU will see them
+    #[arg(long, value_name = "DIR", help_heading = EXPERT, hide_short_help = true)]
+    pub export_dequantized: Option<PathBuf>,
+}
+
+/// The command line of this process; an error, help and the version end it.
+pub fn parsed() -> Args {
+    let matches = command().get_matches();
+    Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// As it is parsed, and shown by `-h` and `--help`.
+fn command() -> clap::Command {
+    let command = with_short_help(Args::command(), "unicorn-compile");
+    // Clap adds two options, under a heading of its own.
+    command.mut_args(|one| match one.get_id().as_str() {
+        "help" | "version" => one.help_heading(COMMON),
+        _ => one,
+    })
 }
 
 #[derive(Subcommand)]
@@ -260,6 +299,13 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
+const TARGET_HELP: &str = "Kind of device to make kernels for, repeatable; or native";
+
+fn target_help() -> String {
+    let names = target_names().join(", ");
+    format!("{TARGET_HELP}: those of this machine\n\nOne of {names}. Without it, there are kernels for the common ones")
+}
+
 /// Work of --npu-for. No step gives the last to the NPU, which is reported.
 const NPU_FOR: [&str; 6] = ["qkv", "output", "ffn", "none", "draft", "attention"];
 
@@ -272,4 +318,30 @@ fn form_names() -> PossibleValuesParser {
         .chain([PossibleValue::new(MLIR).help("NPU programs; with --npu, and nothing else is written")])
         .collect::<Vec<_>>()
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// What most people need, on a terminal of 24 lines and 80 columns.
+    #[test]
+    fn short_help_fits_a_screen() {
+        let short = command().render_help().to_string();
+        assert!(short.lines().count() <= 24 && short.lines().all(|line| line.len() <= 80), "{short}");
+        for name in ["replan", "verify", "--output", "--weights", "--target", "--quiet"] {
+            assert!(short.contains(name), "{name} in:\n{short}");
+        }
+        let long = command().render_long_help().to_string();
+        for heading in ["Commands", COMMON, MODEL, MEMORY, DEVICE, EXPERT] {
+            assert_eq!(long.lines().filter(|line| *line == format!("{heading}:")).count(), 1, "{heading} in:\n{long}");
+        }
+        assert!(!long.contains("\nOptions:"), "{long}");
+    }
 }

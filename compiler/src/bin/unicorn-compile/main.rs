@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use args::{Args, Command, MLIR, NATIVE, ReplanArgs, RetargetArgs, UpgradeArgs, VerifyArgs};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use progress::Bars;
 use serde::Serialize;
 use unicorn_artifact::printable::{printable, printable_lines};
@@ -29,7 +29,7 @@ use unicorn_terminal::{columns, quoted_path, wrapped};
 
 fn main() -> ExitCode {
     threads::keep_to_one_heap();
-    let args = Args::parse();
+    let args = args::parsed();
     interrupt::fail_when_memory_runs_out();
     interrupt::leave_out_panics_of_trials();
     threads::start_pool_here();

@@ -11,19 +11,25 @@ use unicorn_text::TemplateArguments;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct RunArgs {
-    /// Artifact, GGUF file, Hugging Face folder, oci://REGISTRY/NAME:TAG or hf:OWNER/NAME; what is not compiled or fetched yet is, once, and kept
+    /// Artifact, GGUF file, Hugging Face folder, or hf:OWNER/NAME
+    ///
+    /// Or oci://REGISTRY/NAME:TAG. What is not compiled or fetched yet is, once, and kept.
     #[arg(required = true, value_name = "MODEL", help_heading = None::<&str>)]
     pub artifact: Option<PathBuf>,
-    /// Prompt, in words or in quotes; without one, standard input is read, or on a terminal a chat begins
+    /// Prompt, in words or in quotes; without one, a chat begins
+    ///
+    /// Where standard input is no terminal, it is read as the prompt instead.
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"], help_heading = None::<&str>)]
     pub words: Vec<String>,
     /// Prompt as an option; it may begin with a dash
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// File that holds the prompt
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub file: Option<PathBuf>,
-    /// Picture that the prompt, or the first message of a chat, is about; repeat it for several
+    /// Picture that the prompt is about; repeat it for several
+    ///
+    /// In a chat, the first message is about it.
     #[arg(long = "image", value_name = "FILE")]
     pub images: Vec<PathBuf>,
     /// Continue the prompt as it is, without the model's chat template; read it from standard input even on a terminal
@@ -35,14 +41,18 @@ pub struct RunArgs {
     /// Further variables of the chat template, a JSON object, such as {"enable_thinking": false}
     #[arg(long, value_name = "JSON", conflicts_with = "raw", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_kwargs: Option<TemplateArguments>,
-    /// Maximum number of tokens to generate [default: until a stop token or a full context]
+    /// Maximum number of tokens to generate
+    ///
+    /// [default: until a stop token or a full context]
     #[arg(short, long = "n-predict", value_name = "N")]
     pub n_predict: Option<u32>,
-    /// Context in tokens [default: the model's maximum, or as much as fits the memory]
+    /// Context in tokens
+    ///
+    /// [default: the model's maximum, or as much as fits the memory]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
     /// Print text and statistics as one JSON object on stdout
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub json: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,

@@ -5,13 +5,15 @@ use clap::value_parser;
 use unicorn_artifact::Budget;
 use unicorn_runtime::UploadPath;
 
-use super::{DEVICE, EXPERT, MEMORY};
+use super::{COMMON, DEVICE, EXPERT, MEMORY};
 
 /// Which device, and how the model is loaded.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LoadArgs {
-    /// Device number or part of its name, as `devices` lists them [default: the best GPU]
-    #[arg(short, long, env = "UNICORN_DEVICE", help_heading = DEVICE)]
+    /// Number or name of the device
+    ///
+    /// Or part of its name, as `devices` lists them [default: the best GPU].
+    #[arg(short, long, env = "UNICORN_DEVICE", hide_env_values = true, help_heading = COMMON)]
     pub device: Option<String>,
     /// Name of the artifact's target to run [default: the first that fits the device]
     #[arg(long, value_name = "NAME", help_heading = DEVICE, hide_short_help = true)]

@@ -23,7 +23,8 @@ mod system;
 mod completions;
 mod output;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use unicorn_terminal::with_short_help;
 
 pub use bench::BenchArgs;
 pub use completions::{CompletionsArgs, ManArgs};
@@ -67,7 +68,9 @@ const EXAMPLES: &str = "Examples:
   unicorn-run bench smol.unicorn -p 32 -n 8
   unicorn-run serve smol.unicorn --parallel 2";
 
-/// Runs a language model on a Vulkan device: unicorn-run MODEL starts a chat, unicorn-run MODEL why is the sky blue answers.
+/// Runs a language model: a chat, or the answer to a prompt.
+///
+/// unicorn-run MODEL starts a chat on a Vulkan device, unicorn-run MODEL why is the sky blue answers.
 ///
 /// MODEL is an artifact of unicorn-compile, a GGUF file or a Hugging Face folder. The latter two are compiled for this machine's
 /// device when they are run first, and kept in $XDG_CACHE_HOME/unicorn/models. The prompt follows the model, or comes from -p, -f or
@@ -92,6 +95,18 @@ pub struct Args {
     pub run: RunArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl Args {
+    /// The command line as it is parsed, and shown by `-h` and `--help`.
+    pub fn shown() -> clap::Command {
+        with_short_help(Args::command(), "unicorn-run")
+    }
+
+    /// The command line of this process; an error, help and the version end it.
+    pub fn parsed() -> Args {
+        Args::from_arg_matches(&Args::shown().get_matches()).unwrap_or_else(|error| error.exit())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -144,13 +159,12 @@ pub enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+        Args::shown().debug_assert();
     }
 
     #[test]
@@ -200,13 +214,16 @@ mod tests {
         assert!(Args::try_parse_from(["unicorn-run", "m", "-q", "-v"]).is_err());
     }
 
-    /// The commands, and below them what most people need.
+    /// The names of the commands, and what most people need, on a terminal of 24 lines and 80 columns.
     #[test]
     fn short_help_fits_a_screen() {
-        let short = Args::command().render_help().to_string();
-        assert!(short.lines().count() <= 50, "{short}");
-        let long = Args::command().render_long_help().to_string();
-        for heading in [COMMON, SAMPLING, MEMORY, DEVICE, EXPERT] {
+        let short = Args::shown().render_help().to_string();
+        assert!(short.lines().count() <= 24 && short.lines().all(|line| line.len() <= 80), "{short}");
+        for name in ["serve", "pull", "npu-selftest", "--prompt", "--ctx", "--temp", "--device"] {
+            assert!(short.contains(name), "{name} in:\n{short}");
+        }
+        let long = Args::shown().render_long_help().to_string();
+        for heading in ["Commands", COMMON, SAMPLING, MEMORY, DEVICE, EXPERT] {
             assert_eq!(long.lines().filter(|line| *line == format!("{heading}:")).count(), 1, "{heading} in:\n{long}");
         }
     }

@@ -8,7 +8,9 @@ use super::COMMON;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct OutputArgs {
-    /// Print results and errors only: no progress, no statistics, no notes
+    /// Print results and errors only
+    ///
+    /// No progress, no statistics, no notes.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     /// Print everything that was measured
@@ -18,6 +20,6 @@ pub struct OutputArgs {
     #[arg(short, long, global = true, action = ArgAction::Help)]
     help: Option<bool>,
     /// Print the version
-    #[arg(short = 'V', long, action = ArgAction::Version)]
+    #[arg(short = 'V', long, action = ArgAction::Version, hide_short_help = true)]
     version: Option<bool>,
 }

@@ -8,14 +8,14 @@ use unicorn_artifact::step::MAX_HISTORY;
 use unicorn_runtime::Sampling;
 use unicorn_text::{TemplateArguments, serde_json};
 
-use super::SAMPLING;
+use super::{COMMON, SAMPLING};
 
 /// How the next token is sampled.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = SAMPLING)]
 pub struct SamplingArgs {
-    /// Temperature; 0: always the most likely token (greedy) [default: 0.8]
-    #[arg(long, allow_negative_numbers = true, value_parser = not_negative)]
+    /// 0: always the most likely token (greedy) [default: 0.8]
+    #[arg(long, help_heading = COMMON, allow_negative_numbers = true, value_parser = not_negative)]
     pub temp: Option<f32>,
     /// Sample from the K most likely tokens; 0: all [default: 40]
     #[arg(long, value_name = "K", hide_short_help = true)]
