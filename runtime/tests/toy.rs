@@ -3,6 +3,7 @@
 //! Runs on llvmpipe unless UNICORN_DEVICE names another device.
 
 use std::ops::ControlFlow;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use toy_artifact::skip::skip;
@@ -367,6 +368,28 @@ fn short_submissions_are_many_and_change_nothing() {
         let mut check = |position: u32, logits: &[f32]| assert_eq!(logits, expected[position as usize]);
         model.session().unwrap().feed_with_logits(&tokens, &mut check).unwrap();
     }
+    assert_no_validation_messages();
+}
+
+/// A prompt of one step shows how far it is, too: each submission that has ended counts.
+#[test]
+fn a_feed_reports_its_progress_within_a_step() {
+    let tokens = prompt(8);
+    let reports = |submission| {
+        let toy = Toy::load(|options| options.submission = Some(submission));
+        let (sender, receiver) = mpsc::channel();
+        let mut session = toy.model.session().unwrap();
+        session.set_feed_progress(Some(Box::new(move |fed, all| sender.send((fed, all)).unwrap())));
+        let sampled = session.feed_and_sample(&tokens, &Sampling::default()).unwrap();
+        assert_eq!(sampled.token, next_token(&tokens));
+        session.set_feed_progress(None);
+        let found: Vec<(u32, u32)> = receiver.iter().collect();
+        assert!(found.is_sorted() && found.iter().all(|&(_, all)| all == 8), "{found:?}");
+        assert_eq!((found.first(), found.last()), (Some(&(0, 8)), Some(&(8, 8))), "{found:?}");
+        found.into_iter().filter(|&(fed, _)| 0 < fed && fed < 8).count()
+    };
+    assert_eq!(reports(Duration::from_secs(3600)), 0);
+    assert!(reports(Duration::from_nanos(1)) > 1);
     assert_no_validation_messages();
 }
 

@@ -10,11 +10,11 @@ use unicorn_artifact::{KvGroupPlan, KvSegment};
 use crate::error::RunError;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
-use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::images::{Image, Images};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
+use crate::step::watch::Watch;
 
 /// One sequence. Its journal lists the tokens of the cache; its tables locate their pages in the cache of one engine.
 pub struct Sequence {
@@ -291,7 +291,7 @@ impl Sequence {
             return Ok(false);
         };
         let input = Sampling::default().input(0, false, &[]);
-        run_entry(engine, self.slot, &mut self.tables, &entry, input, None)?;
+        run_entry(engine, self.slot, &mut self.tables, &entry, input, Watch::default())?;
         cache.replay = Some(Replay { next_entry: next_entry + 1, position: position + entry.tokens.len() as u32 });
         Ok(true)
     }
@@ -304,13 +304,13 @@ impl Sequence {
         tokens: &[u32],
         rope_variant: u32,
         sampling: &Sampling,
-        cancel: Option<&CancelToken>,
+        watch: Watch<'_>,
     ) -> Result<(), Stop> {
         let position = self.len_tokens();
         self.journal.append(tokens, program, rope_variant);
         let input = sampling.input(self.samples, false, self.journal.tokens());
         let entry = Entry { program, position, tokens, rope_variant };
-        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, input, cancel);
+        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, input, watch);
         self.add_gpu_seconds(engine.gpu_seconds(program, 0).unwrap_or_default());
         if ran.is_err() {
             self.journal.truncate(position);
@@ -447,10 +447,10 @@ fn run_entry(
     tables: &mut [BlockTable],
     entry: &Entry<'_>,
     input: SamplerInput<'_>,
-    cancel: Option<&CancelToken>,
+    watch: Watch<'_>,
 ) -> Result<(), Stop> {
     let &Entry { program, position, tokens, rope_variant } = entry;
     engine.advance(slot, position..position + tokens.len() as u32, tables)?;
     let rows = [Rows { slot, position, tokens, rope_variant }];
-    engine.run(&Step { program, rows: &rows, samplers: &[input] }, cancel)
+    engine.run(&Step { program, rows: &rows, samplers: &[input] }, watch)
 }

@@ -24,6 +24,7 @@ use crate::step::engine::Engine;
 use crate::step::images::without_cut;
 use crate::step::sampling::{Sampled, Sampling};
 use crate::step::stop::Stop;
+use crate::step::watch::Watch;
 use crate::vk::Failure;
 
 /// One sequence: its tokens and its pages of the KV cache.
@@ -45,7 +46,8 @@ pub struct Session {
     offered_tokens: u32,
 }
 
-/// Is called before the first step of a feed and after each, with the number of tokens that are fed and the number that will be.
+/// Is called as a feed proceeds with the number of tokens that are fed and the number that will be: before the first step, after each
+/// submission to the device, and after each step. Of a step of which only some submissions have ended, a share of its tokens counts.
 pub type FeedProgress = Box<dyn FnMut(u32, u32) + Send>;
 
 /// Is called with each row's position in the sequence and its logits (`vocab_size` f32), in order.
@@ -506,12 +508,13 @@ impl Session {
         // keys, as in every implementation with a cache.
         let rope_variant = shared.model().rope_variant(sequence.len_tokens() + tokens.len() as u32);
         let mut rest = &tokens[..n_tokens];
-        let mut report = |n_left: usize| {
+        let reports = on_feed.is_some();
+        let mut report = |n_fed: usize| {
             if let Some(progress) = on_feed {
-                progress((n_tokens - n_left) as u32, n_tokens as u32);
+                progress(n_fed as u32, n_tokens as u32);
             }
         };
-        report(rest.len());
+        report(0);
         while !rest.is_empty() {
             if cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(RunError::Cancelled);
@@ -522,7 +525,12 @@ impl Session {
                 let chunk = chunk_of(&engine.programs.shapes, output, position, rest, *chunk_limit)
                     .ok_or(RunError::NoProgram { wanted: output.name() })?;
                 let now = &rest[..chunk.n_rows as usize];
-                sequence.run(engine, chunk.program, now, rope_variant, sampling, cancel.as_ref())?;
+                let mut on_ended = |ended, all| report(n_tokens - rest.len() + now.len() * ended / all);
+                let mut watch = Watch::of(cancel.as_ref());
+                if reports {
+                    watch.on_ended = Some(&mut on_ended);
+                }
+                sequence.run(engine, chunk.program, now, rope_variant, sampling, watch)?;
                 let what = read(engine, chunk, sequence.samples());
                 if what.is_err() {
                     sequence.take_back(position);
@@ -531,7 +539,7 @@ impl Session {
             })?;
             each(position, what);
             rest = &rest[n_rows as usize..];
-            report(rest.len());
+            report(n_tokens - rest.len());
         }
         Ok(())
     }

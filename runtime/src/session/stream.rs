@@ -23,6 +23,7 @@ use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
 use crate::step::steps_in_flight::{EndedStep, SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
+use crate::step::watch::Watch;
 
 /// A sequence's next token, and how those after it are sampled.
 pub struct StreamRow<'s> {
@@ -315,7 +316,7 @@ impl RowsOfStream<'_> {
     /// Runs the step of the newest tokens alone, and returns its program and samples, which are not counted yet.
     fn run_one(&mut self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<(usize, Vec<Sampled>), Stop> {
         let program = self.push(engine, sequences)?;
-        self.with_step(program, sequences, false, |step| engine.run(step, None))?;
+        self.with_step(program, sequences, false, |step| engine.run(step, Watch::default()))?;
         let numbers = sequences.iter().enumerate();
         let sampled =
             numbers.map(|(row, sequence)| engine.sampled(row, sequence.samples())).collect::<Result<_, _>>()?;

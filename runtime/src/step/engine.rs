@@ -18,11 +18,11 @@ use crate::program::chunks::ProgramShape;
 use crate::program::profile::StepProfile;
 use crate::program::programs::{NpuStop, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
-use crate::step::cancel::CancelToken;
 use crate::step::images::Images;
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::steps_in_flight::{SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
+use crate::step::watch::Watch;
 use crate::vk::Failure;
 use crate::vk::buffer::Mapping;
 use crate::vk::command_list::CommandList;
@@ -86,16 +86,15 @@ impl Engine {
     /// Runs one step to its end. Its rows have their pages, and nothing is in flight.
     ///
     /// # Errors
-    /// [`RunError::Cancelled`] when `cancel` is cancelled before the last submission; otherwise when the device fails.
-    pub fn run(&mut self, step: &Step<'_>, cancel: Option<&CancelToken>) -> Result<(), Stop> {
+    /// [`RunError::Cancelled`] when `watch` is cancelled before the last submission; otherwise when the device fails.
+    pub fn run(&mut self, step: &Step<'_>, watch: Watch<'_>) -> Result<(), Stop> {
         self.write(step)?;
         let begin = Instant::now();
-        match cancel {
-            Some(cancel) => self.run_unless(step.program, cancel)?,
-            None => {
-                self.begin(step.program, 0)?;
-                self.end(0)?;
-            }
+        if watch.is_needed() {
+            self.run_watched(step.program, watch)?;
+        } else {
+            self.begin(step.program, 0)?;
+            self.end(0)?;
         }
         if let Some(timestamps) = &self.programs.recorded[step.program].timestamps {
             let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
@@ -131,31 +130,33 @@ impl Engine {
         Ok(self.queue.begin(step_slot, &lists[submitted..])?)
     }
 
-    /// Runs a program on what the step buffer holds, and checks `cancel` before each submission.
-    fn run_unless(&mut self, program: usize, cancel: &CancelToken) -> Result<(), Stop> {
+    /// Runs a program on what the step buffer holds, and asks `watch` before each submission.
+    fn run_watched(&mut self, program: usize, mut watch: Watch<'_>) -> Result<(), Stop> {
         let all_ran = match &self.loading {
             Some(loading) if !loading.state.is_complete()? => {
                 let streamed = &loading.programs[program];
+                let lists = &streamed.slots[0];
                 let ready = |list: usize| -> Result<bool, Stop> {
                     loading.state.wait_for(streamed.chunks_needed[list])?;
-                    Ok(!cancel.is_cancelled())
+                    Ok(watch.goes_on(list, lists.len()))
                 };
-                self.queue.run_while(&streamed.slots[0], ready)?
+                self.queue.run_while(lists, ready)?
             }
             _ => {
                 let recorded = &self.programs.recorded[program];
                 let lists = &recorded.slots[0].lists;
-                let ready = |_| Ok::<bool, Failure>(!cancel.is_cancelled());
+                let mut ready = |list| Ok::<bool, Failure>(watch.goes_on(list, lists.len()));
                 let (mut submitted, mut all_ran) = (0, true);
                 for stop in &recorded.npu {
-                    all_ran = all_ran && self.queue.run_while(&lists[submitted..stop.list], ready)?;
+                    let before = submitted;
+                    all_ran = self.queue.run_while(&lists[before..stop.list], |list| ready(before + list))?;
                     if !all_ran {
                         break;
                     }
                     compute_on_npu(&mut self.npu, &mut self.views, stop)?;
                     submitted = stop.list;
                 }
-                all_ran && self.queue.run_while(&lists[submitted..], ready)?
+                all_ran && self.queue.run_while(&lists[submitted..], |list| ready(submitted + list))?
             }
         };
         if !all_ran {

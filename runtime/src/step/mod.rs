@@ -8,3 +8,4 @@ pub mod images;
 pub mod sampling;
 pub mod steps_in_flight;
 pub mod stop;
+pub mod watch;

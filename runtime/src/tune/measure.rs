@@ -18,6 +18,7 @@ use crate::program::programs::{self, RecordedPrograms};
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
+use crate::step::watch::Watch;
 use crate::tune::candidates::{Candidates, cached_tokens, candidates, variants};
 use crate::tune::choices::{Choice, StepShape, shapes, versions};
 use crate::vk::device::Device;
@@ -264,12 +265,12 @@ impl MadeUpSteps<'_> {
             let step = Step { program, rows: &rows, samplers };
             if number < candidates as u32 {
                 // The first step of each candidate warms caches up and does not count.
-                engine.run(&step, None)?;
+                engine.run(&step, Watch::default())?;
                 engine.profiles.clear();
             }
             let begin = Instant::now();
             for _ in 0..effort.steps {
-                engine.run(&step, None)?;
+                engine.run(&step, Watch::default())?;
                 inspect(engine, program);
                 if begin.elapsed() > ROUND {
                     break;

@@ -13,6 +13,7 @@ use crate::program::submissions::DispatchRange;
 use crate::step::engine::{Rows, Step};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
+use crate::step::watch::Watch;
 use crate::tune::candidates::variants;
 use crate::tune::choices::{Choice, StepShape, versions};
 use crate::tune::measure::{IdleEngine, OnIdleEngine, TuneError, TuningResources};
@@ -139,7 +140,7 @@ impl Tracer<'_> {
                 engine.advance(slot, at..at + chunk.n_rows, tables)?;
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];
                 let rows = [Rows { slot, position: at, tokens, rope_variant }];
-                engine.run(&Step { program: chunk.program, rows: &rows, samplers: &[] }, None)?;
+                engine.run(&Step { program: chunk.program, rows: &rows, samplers: &[] }, Watch::default())?;
                 at += chunk.n_rows;
             }
             engine.advance(slot, position..position + rows_each as u32, tables)?;

@@ -9,6 +9,7 @@ use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::step::cancel::CancelToken;
 use crate::step::sampling::Sampling;
+use crate::step::watch::Watch;
 
 /// Chooses the token that follows a row: called with the tokens up to the row, the number of the sample and the row's logits.
 /// `false`: no more are needed.
@@ -60,7 +61,7 @@ pub fn verify(
         let chunk = next_chunk(&engine.programs.shapes, StepOutput::AllLogits, false, position, most_rows, u32::MAX)
             .ok_or(RunError::NoProgram { wanted: StepOutput::AllLogits.name() })?;
         let now = &rows[..chunk.n_rows as usize];
-        sequence.run(engine, chunk.program, now, rope_variant, &Sampling::default(), cancel)?;
+        sequence.run(engine, chunk.program, now, rope_variant, &Sampling::default(), Watch::of(cancel))?;
         logits.clear();
         let read = engine.read_logits(chunk.program, 0..now.len(), model.vocab_size, logits);
         if read.is_err() {
