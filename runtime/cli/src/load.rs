@@ -10,7 +10,7 @@ use unicorn_artifact::{ArtifactView, MappedFile};
 use crate::args::{CONSERVATIVE, DraftModel, LoadArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::files::{corrections_file, known_drivers, tuning_file, user_folders};
-use crate::models;
+use crate::models::{self, Input};
 use crate::report::text::printable;
 use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
@@ -142,7 +142,7 @@ pub fn load_speculation(
         DraftModel::None => None,
         DraftModel::Packed => load_packed_draft(artifact, load, model)?,
         DraftModel::Other(path) => {
-            let artifact = models::artifact(path, load)?;
+            let artifact = models::artifact(path, load, Input::Tokens)?;
             let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
             Some(load_for(&artifact, &LoadArgs { target: None, ..load.clone() }, context_tokens, model.slots())?)
         }

@@ -41,6 +41,7 @@ use crate::commands::{
     selftest, serve, store, top, tune,
 };
 use crate::error::CliError;
+use crate::models::Input;
 use crate::terminal::interrupt::EXIT_INTERRUPTED;
 use crate::terminal::output::{Verbosity, print_error, set_verbosity};
 
@@ -110,27 +111,35 @@ fn run(args: Args) -> Result<(), CliError> {
             inspect::run(&args)
         }
         Some(Command::Replan(args)) => models::check_is_artifact(&args.artifact).and_then(|()| replan::run(&args)),
-        Some(Command::Bench(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| bench::run(&args)),
-        Some(Command::Profile(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| profile::run(&args)),
-        Some(Command::Tune(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| tune::run(&args)),
+        Some(Command::Bench(mut args)) => {
+            compiled(&mut args.artifact, &args.load, Input::Tokens).and_then(|()| bench::run(&args))
+        }
+        Some(Command::Profile(mut args)) => {
+            compiled(&mut args.artifact, &args.load, Input::Tokens).and_then(|()| profile::run(&args))
+        }
+        Some(Command::Tune(mut args)) => {
+            compiled(&mut args.artifact, &args.load, Input::Tokens).and_then(|()| tune::run(&args))
+        }
         Some(Command::Selftest(mut args)) => {
-            compiled(&mut args.artifact, &args.load).and_then(|()| selftest::run(&args))
+            compiled(&mut args.artifact, &args.load, Input::Tokens).and_then(|()| selftest::run(&args))
         }
         Some(Command::NpuSelftest(args)) => {
             models::check_is_artifact(&args.artifact).and_then(|()| npu_selftest::run(&args))
         }
         Some(Command::Perplexity(mut args)) => {
-            compiled(&mut args.artifact, &args.load).and_then(|()| perplexity::run(&args))
+            compiled(&mut args.artifact, &args.load, Input::Text).and_then(|()| perplexity::run(&args))
         }
         Some(Command::Completions(args)) => completions::run(&args),
         Some(Command::Man(args)) => man::run(&args),
-        Some(Command::Logits(mut args)) => compiled(&mut args.artifact, &args.load).and_then(|()| logits::run(&args)),
+        Some(Command::Logits(mut args)) => {
+            compiled(&mut args.artifact, &args.load, Input::Tokens).and_then(|()| logits::run(&args))
+        }
     }
 }
 
 /// Replaces a model that is not compiled by its artifact.
-fn compiled(model: &mut PathBuf, load: &LoadArgs) -> Result<(), CliError> {
-    *model = models::artifact(model, load)?;
+fn compiled(model: &mut PathBuf, load: &LoadArgs, input: Input) -> Result<(), CliError> {
+    *model = models::artifact(model, load, input)?;
     Ok(())
 }
 

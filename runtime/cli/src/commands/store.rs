@@ -9,7 +9,7 @@ use unicorn_registry::{Removed, Signed, Stored, Targets, Trust, copy_to, signatu
 use crate::args::{GcArgs, ListArgs, LoadArgs, PullArgs, RmArgs, TrustArgs, VerifyArgs};
 use crate::error::CliError;
 use crate::files::output_file::check_kept;
-use crate::models::{self, hub, pulled};
+use crate::models::{self, Input, hub, pulled};
 use crate::report::table::{Column, table};
 use crate::terminal::output::{note, print, print_json};
 
@@ -79,7 +79,7 @@ fn pull_from_hub(args: &PullArgs) -> Result<(), CliError> {
     }
     let model = hub::fetched(&args.reference)?;
     let load = LoadArgs { device: args.device.clone(), target, ..LoadArgs::default() };
-    let path = models::compiled(&model.path, &load)?;
+    let path = models::compiled(&model.path, &load, Input::Tokens)?;
     if let Some(output) = &args.output {
         copy_to(&path, output)?;
     }

@@ -40,9 +40,10 @@ impl CachedModel {
         &self.path
     }
 
-    /// Whether there is an artifact of the format that this program reads.
-    pub fn is_there(&self) -> bool {
-        File::open(&self.path).is_ok_and(|file| ArtifactView::read(&file).is_ok())
+    /// Whether the artifact has a tokenizer; `None`: there is no artifact of the format that this program reads.
+    pub fn has_tokenizer(&self) -> Option<bool> {
+        let artifact = ArtifactView::read(&File::open(&self.path).ok()?).ok()?;
+        Some(!artifact.tokenizer.tokenizer_json.is_empty())
     }
 
     /// Makes the folder, and waits until no other process compiles into it. `on_wait` is called before a wait. The lock ends when
@@ -111,9 +112,9 @@ mod tests {
     fn a_file_that_is_no_artifact_is_compiled_again() {
         let folder = tempfile::tempdir().unwrap();
         let cached = cached(folder.path(), "1");
-        assert!(!cached.is_there());
+        assert_eq!(cached.has_tokenizer(), None);
         fs::write(cached.path(), "cut").unwrap();
-        assert!(!cached.is_there());
+        assert_eq!(cached.has_tokenizer(), None);
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::fs::statvfs;
 use unicorn_artifact::account::size;
 use unicorn_compiler::import::open_model;
 use unicorn_compiler::{
-    CompileError, CompileOptions, Progress, Silent, Source, Stage, Target, compile, model_name, plan, targets,
+    CompileError, CompileOptions, Prediction, Progress, Source, Stage, Target, compile, model_name, targets,
 };
 use unicorn_runtime::{CancelToken, DeviceFacts, choose_device, devices, misfit};
 
+use super::Input;
 use super::cache::CachedModel;
 use super::identity::Identity;
 use super::unusable;
@@ -24,7 +24,7 @@ use crate::terminal::output::{note, progress_bar};
 
 /// The artifact of the model at `source` with kernels for one target: `--target`, or the first that fits the device. Compiles it
 /// unless the cache has it.
-pub fn for_this_machine(source: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
+pub fn for_this_machine(source: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, CliError> {
     // Without a device, what is wrong with the model comes first: no other device would run it.
     let device = device(load).or_else(|error| open_model(source).map_err(in_words).and(Err(error)))?;
     let target = target(&device, load.target.as_deref())?;
@@ -44,15 +44,19 @@ pub fn for_this_machine(source: &Path, load: &LoadArgs) -> Result<PathBuf, CliEr
     let folder = folder.join("models");
     let identity = Identity::of(source, &options).map_err(|error| CliError::at(source, error))?;
     let cached = CachedModel::new(folder, &name(source), target_name, &identity);
-    if cached.is_there() {
-        return Ok(cached.path().to_owned());
+    let mut has_tokenizer = cached.has_tokenizer();
+    if has_tokenizer.is_none() {
+        let _lock = cached.lock(|| note("another process compiles a model; waiting for it"))?;
+        has_tokenizer = cached.has_tokenizer();
+        if has_tokenizer.is_none() {
+            compile_into(&cached, source, &options, &device, input)?;
+            cached.remove_older();
+        }
     }
-    let _lock = cached.lock(|| note("another process compiles a model; waiting for it"))?;
-    if !cached.is_there() {
-        compile_into(&cached, source, &options, &device)?;
-        cached.remove_older();
+    match has_tokenizer {
+        Some(false) if input == Input::Text => Err(no_tokenizer(source)),
+        _ => Ok(cached.path().to_owned()),
     }
-    Ok(cached.path().to_owned())
 }
 
 /// Names of the targets that fit the device that `load` chooses.
@@ -93,51 +97,45 @@ fn compile_into(
     source: &Path,
     options: &CompileOptions,
     device: &DeviceFacts,
+    input: Input,
 ) -> Result<(), CliError> {
     let output = cached.path();
     let begun = Instant::now();
-    let planned = plan(Source::Model(source), options, &mut Silent).map_err(in_words)?;
-    let predicted_bytes = planned.plan().slices.iter().map(|slice| slice.bytes).sum();
-    check_space(output, predicted_bytes)?;
-    // Before it is announced: from then on, Ctrl-C cancels.
-    interrupt::catch()?;
-    note(format_args!(
-        "compiling {} for {}, once: about {} in {}",
-        source.display(),
-        device.name,
-        size(predicted_bytes),
-        output.display()
-    ));
-    let mut progress = CompileProgress { bar: compile_bar(), cancel: interrupt::token() };
+    // Before the compile is announced: from then on, Ctrl-C cancels.
+    let caught = interrupt::catch_meanwhile()?;
+    let mut progress = CompileProgress {
+        announcement: format!("compiling {} for {}, once", source.display(), device.name),
+        output,
+        input,
+        lacks_tokenizer: false,
+        bar: ProgressBar::hidden(),
+        cancel: interrupt::token(),
+    };
     let compiled = compile(Source::Model(source), output, options, &mut progress);
     progress.bar.finish_and_clear();
-    interrupt::release();
+    drop(caught);
+    if progress.lacks_tokenizer {
+        return Err(no_tokenizer(source));
+    }
     let report = compiled.map_err(in_words)?;
     note(format_args!("compiled in {:.1} s: {}", begun.elapsed().as_secs_f64(), size(report.artifact_bytes)));
     Ok(())
 }
 
-/// Refuses to begin where the file system has too little space for the weights.
-fn check_space(output: &Path, needed_bytes: u64) -> Result<(), CliError> {
-    let folder = output.parent().unwrap_or(Path::new("."));
-    // Where the file system does not report it, the write does.
-    let Ok(found) = statvfs(folder) else { return Ok(()) };
-    let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
-    if free_bytes < needed_bytes {
-        return Err(CliError::new(format!(
-            "compiled model takes about {}, and {} has {} free; free some space, or set XDG_CACHE_HOME to a folder on another \
-             disk",
-            size(needed_bytes),
-            folder.display(),
-            size(free_bytes)
-        )));
-    }
-    Ok(())
+fn no_tokenizer(source: &Path) -> CliError {
+    let remedy = "put tokenizer.json beside its config.json, or take a GGUF file that has a tokenizer";
+    CliError::at(
+        source,
+        format!("model has no tokenizer, expected one that reads text: {remedy}; `logits` and `bench` work without"),
+    )
 }
 
 fn in_words(error: CompileError) -> CliError {
     match error {
         CompileError::Cancelled => CliError::Interrupted,
+        CompileError::DiskFull { .. } => {
+            CliError::new(format!("{error}; free some space, or set XDG_CACHE_HOME to a folder on another disk"))
+        }
         error => unusable::in_words(&error),
     }
 }
@@ -147,23 +145,40 @@ fn compile_bar() -> ProgressBar {
     progress_bar().with_style(ProgressStyle::with_template(template).expect("the template is a constant"))
 }
 
-/// A bar for each stage; Ctrl-C cancels.
-struct CompileProgress {
+/// Announces the compile once its size is known, and then shows a bar for each stage; Ctrl-C cancels.
+struct CompileProgress<'a> {
+    /// What is compiled, for which device.
+    announcement: String,
+    output: &'a Path,
+    input: Input,
+    /// Set where text is to be read and the model has no tokenizer: the compile is then cancelled.
+    lacks_tokenizer: bool,
     bar: ProgressBar,
     cancel: CancelToken,
 }
 
-impl CompileProgress {
+impl CompileProgress<'_> {
     fn flow(&self) -> ControlFlow<()> {
         if self.cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
-impl Progress for CompileProgress {
+impl Progress for CompileProgress<'_> {
     fn stage(&mut self, stage: Stage, total: u64) -> ControlFlow<()> {
         self.bar.set_length(total);
         self.bar.set_position(0);
         self.bar.set_message(stage.name());
+        self.flow()
+    }
+
+    fn planned(&mut self, prediction: &Prediction) -> ControlFlow<()> {
+        self.lacks_tokenizer = self.input == Input::Text && !prediction.has_tokenizer;
+        if self.lacks_tokenizer {
+            return ControlFlow::Break(());
+        }
+        let (announcement, output) = (&self.announcement, self.output.display());
+        note(format_args!("{announcement}: about {} in {output}", size(prediction.artifact_bytes)));
+        self.bar = compile_bar();
         self.flow()
     }
 
@@ -185,16 +200,6 @@ fn name(source: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_model_without_space_is_refused_with_both_sizes() {
-        let folder = tempfile::tempdir().unwrap();
-        let output = folder.path().join("m.unicorn");
-        assert!(check_space(&output, 1 << 10).is_ok());
-        let Err(CliError::Failed(message)) = check_space(&output, 1 << 50) else { panic!("refused") };
-        assert!(message.starts_with("compiled model takes about 1048576.00 GiB, and "), "{message}");
-        assert!(message.contains(" free; free some space, or set XDG_CACHE_HOME"), "{message}");
-    }
 
     #[test]
     fn names_of_sources_become_names_of_files() {

@@ -31,28 +31,37 @@ use crate::error::CliError;
 
 pub use unusable::check_is_artifact;
 
+/// What a command gives to a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Text, for which the model needs a tokenizer.
+    Text,
+    /// Token ids, or nothing.
+    Tokens,
+}
+
 /// The artifact of `model`, for a command that runs it on the device that `load` chooses. Compiles a model that is not compiled
 /// yet, which takes seconds to minutes and is announced.
 ///
 /// # Errors
-/// When `model` is neither an artifact nor a model that can be compiled, and as for a compile.
-pub fn artifact(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
+/// When `model` is neither an artifact nor a model that can be compiled, or lacks the tokenizer that `input` needs, and as for a compile.
+pub fn artifact(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, CliError> {
     check(model)?;
     if let Some(name) = name_in_registry(model) {
         return pulled::artifact(name, load);
     }
     if let Some(name) = name_on_hub(model) {
-        return compiled(&hub::model(name)?.path, load);
+        return compiled(&hub::model(name)?.path, load, input);
     }
-    compiled(model, load)
+    compiled(model, load, input)
 }
 
 /// The artifact of a file or folder.
 ///
 /// # Errors
-/// As for a compile.
-pub fn compiled(model: &Path, load: &LoadArgs) -> Result<PathBuf, CliError> {
-    if is_artifact(model) { Ok(model.to_owned()) } else { compile::for_this_machine(model, load) }
+/// When it lacks the tokenizer that `input` needs, and as for a compile.
+pub fn compiled(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, CliError> {
+    if is_artifact(model) { Ok(model.to_owned()) } else { compile::for_this_machine(model, load, input) }
 }
 
 /// Checks what can be seen without reading all of `model`.

@@ -26,6 +26,24 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
     })
 }
 
+/// Ctrl-C cancels [`token`] until this value is dropped; then it does again what it did before.
+pub struct Meanwhile {
+    before: Action,
+}
+
+/// As [`catch`], for a piece of work within others.
+pub fn catch_meanwhile() -> Result<Meanwhile, CliError> {
+    let meanwhile = Meanwhile { before: std::mem::replace(&mut *action(), Box::new(end_at_once)) };
+    catch()?;
+    Ok(meanwhile)
+}
+
+impl Drop for Meanwhile {
+    fn drop(&mut self) {
+        *action() = std::mem::replace(&mut self.before, Box::new(end_at_once));
+    }
+}
+
 /// From now on, Ctrl-C ends the program and removes the file `partial`. One file per process: a second one is not removed.
 pub fn remove_partial(partial: PathBuf) {
     // Without a handler, Ctrl-C ends the program and leaves the file.
@@ -37,7 +55,11 @@ pub fn remove_partial(partial: PathBuf) {
 
 /// From now on, Ctrl-C ends the program at once.
 pub fn release() {
-    *action() = Box::new(|| std::process::exit(EXIT_INTERRUPTED.into()));
+    *action() = Box::new(end_at_once);
+}
+
+fn end_at_once() {
+    std::process::exit(EXIT_INTERRUPTED.into());
 }
 
 /// Whether a thread can be started. `ctrlc` replaces the signal's handler first and then starts its thread: if that failed, the
@@ -68,13 +90,16 @@ fn on_press(pressed: impl FnMut() + Send + 'static) -> Result<(), CliError> {
         .copied()
 }
 
-fn action() -> MutexGuard<'static, Box<dyn FnMut() + Send>> {
+fn action() -> MutexGuard<'static, Action> {
     ACTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 static PRESSED: LazyLock<CancelToken> = LazyLock::new(CancelToken::new);
 
-static ACTION: LazyLock<Mutex<Box<dyn FnMut() + Send>>> = LazyLock::new(|| Mutex::new(Box::new(|| ())));
+/// What Ctrl-C does once the signal's handler is installed.
+type Action = Box<dyn FnMut() + Send>;
+
+static ACTION: LazyLock<Mutex<Action>> = LazyLock::new(|| Mutex::new(Box::new(end_at_once)));
 
 static HANDLER: LazyLock<Result<(), ctrlc::Error>> = LazyLock::new(|| {
     if !has_thread() {

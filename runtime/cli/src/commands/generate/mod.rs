@@ -20,7 +20,7 @@ use self::prompt::Prompt;
 use self::report::{RunReport, why_empty};
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::models;
+use crate::models::{self, Input};
 use crate::report::statistics::RunStatistics;
 use crate::terminal::interrupt;
 use crate::terminal::output::{Verbosity, note, print_json, verbosity};
@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     args.speculation.resolve(None)?;
     let structure = args.structure.resolve()?;
 
-    let artifact = models::artifact(model, &args.load)?;
+    let artifact = models::artifact(model, &args.load, Input::Text)?;
     let loaded = Loaded::open(&artifact, args.ctx, args)?;
     interrupt::catch()?;
     match prompt {

@@ -25,7 +25,7 @@ use crate::args::{ReasoningFormatOption, ReasoningOption, ServeArgs};
 use crate::error::CliError;
 use crate::explain;
 use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, packed_draft_use, read};
-use crate::models;
+use crate::models::{self, Input};
 use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
 use crate::sandbox::{self, Files};
@@ -43,7 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
 }
 
 fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
-    let artifact = &models::artifact(model, &args.load)?;
+    let artifact = &models::artifact(model, &args.load, Input::Text)?;
     // Errors that can be found before a minute of loading.
     refuse_synthetic(artifact)?;
     let Prepared { mut options, listeners, traces: _traces } = prepare(args)?;

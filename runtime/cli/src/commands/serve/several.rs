@@ -13,7 +13,7 @@ use crate::args::{DraftModel, ServeArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::explain;
 use crate::load::{Serving, load_packed_draft, load_to_serve, needs_memory, read};
-use crate::models;
+use crate::models::{self, Input};
 use crate::monitor::status::{self, StatusWriter};
 use crate::report::text::printable;
 use crate::terminal::output::note;
@@ -28,7 +28,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
         models::check(model)?;
         if args.sandbox {
             // Compiled now: later, in the sandbox, neither the compiler's source nor its cache can be opened.
-            *model = models::artifact(model, &args.load)?;
+            *model = models::artifact(model, &args.load, Input::Text)?;
         }
     }
     let Prepared { options, listeners, traces: _traces } = prepare(args)?;
@@ -42,7 +42,7 @@ pub fn run_one(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     if matches!(args.speculation.draft_model(), DraftModel::Other(_)) {
         return Err(CliError::new("--model-draft keeps its model loaded: expected no --sleep-idle-seconds beside it"));
     }
-    let artifact = models::artifact(model, &args.load)?;
+    let artifact = models::artifact(model, &args.load, Input::Text)?;
     refuse_synthetic(&artifact)?;
     let name = match args.model_name() {
         Some(name) => name.clone(),
@@ -132,7 +132,7 @@ impl Files {
 impl ModelSource for Files {
     fn load(&self, name: &str) -> Result<Model, Unloadable> {
         let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
-        let artifact = models::artifact(self.file(name), &self.serving.load).map_err(unusable)?;
+        let artifact = models::artifact(self.file(name), &self.serving.load, Input::Text).map_err(unusable)?;
         refuse_synthetic(&artifact).map_err(unusable)?;
         let model = load_to_serve(&artifact, &self.serving).map_err(|error| unloadable(&error))?;
         let (name, tokens) = (printable(name), model.context_tokens());
@@ -147,7 +147,7 @@ impl ModelSource for Files {
         let wrong = |error: RunError| Unloadable { message: error.to_string(), needs_memory: false };
         // It was compiled when the model was loaded.
         let load = &self.serving.load;
-        let artifact = models::artifact(self.file(name), load)
+        let artifact = models::artifact(self.file(name), load, Input::Text)
             .map_err(|error| Unloadable { message: error.to_string(), needs_memory: false })?;
         let draft = load_packed_draft(&artifact, load, model).map_err(|error| unloadable(&error))?;
         let by_draft = draft.map(|draft| draft.speculation_for(model)).transpose().map_err(wrong)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::args::LoadArgs;
 use crate::error::CliError;
 use crate::load;
-use crate::models;
+use crate::models::{self, Input};
 
 #[derive(Clone)]
 pub struct Source {
@@ -22,7 +22,7 @@ impl Source {
     /// # Errors
     /// When `model` is not a model, or has no chat template.
     pub fn of(model: &Path, context_tokens: Option<u32>, load: &LoadArgs) -> Result<Source, CliError> {
-        let artifact = models::artifact(model, load)?;
+        let artifact = models::artifact(model, load, Input::Text)?;
         if load::read(&artifact, |view| view.tokenizer.chat_template.is_none())? {
             return Err(CliError::at(model, "the model has no chat template, expected one that can chat"));
         }
