@@ -2,6 +2,7 @@
 //! and by no other's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,6 +15,7 @@ use tests::compiled::{Compiled, options, with};
 use tests::launch::{device, device_matrices};
 use tests::programs::{Watched, program, send_signal};
 use tests::reference::relative_error;
+use tests::terminal::Terminal;
 use tests::tiny_model::TinyModel;
 use unicorn_artifact::{ArtifactView, ArtifactWriter, MappedFile, Pipeline, TargetKernels};
 use unicorn_runtime::{BatchRow, Choice, Effort, LoadOptions, Model, RunError, Sampling, StepShape, TuneError, Tuning};
@@ -156,6 +158,19 @@ fn a_report_has_the_time_of_each_kernel_and_each_step() {
         assert!(page.contains(part), "{part:?} is missing in {page}");
     }
     assert!(page.contains("combine") && !page.contains("8 tokens") && !page.contains("attention"), "{page}");
+}
+
+/// A terminal of 80 columns has room for it.
+#[test]
+fn a_tuning_shows_the_time_that_is_left() {
+    let (_folder, path) = artifact();
+    let mut tune = run_command("tune", &path);
+    tune.args(["--quick", "-r", "40", "-n", "4", "--depth", "20", "--target", "generic", "--only", "combine"]);
+    let mut terminal = Terminal::start(tune.env_remove("NO_COLOR"), NonZeroU16::new(80).expect("80"));
+    let screen = terminal.wait_until("the time left", |screen| screen.contains(" left, decode"));
+    let bar = screen.lines().find(|line| line.contains(" left, ")).expect("it is there");
+    assert!(bar.starts_with("tuning ") && bar.contains(" %, about "), "{bar}");
+    assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.screen());
 }
 
 #[test]

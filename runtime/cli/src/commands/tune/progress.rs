@@ -24,7 +24,8 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(phases: u32) -> Progress {
-        let style = "tuning {msg:44} {bar:24} {percent:>3} %{prefix}";
+        // What is timed comes last: a narrow terminal cuts it off, and not the time left.
+        let style = "tuning {bar:16} {percent:>3} %{prefix}, {msg}";
         let bar = progress_bar().with_style(ProgressStyle::with_template(style).expect("the template is a constant"));
         bar.set_length(PHASE * u64::from(phases));
         Progress { bar, begin: Instant::now(), phases: 0, cancel: interrupt::token() }
