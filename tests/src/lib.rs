@@ -32,6 +32,7 @@ pub mod pypi;
 pub mod registry;
 pub mod server;
 pub mod terminal;
+pub mod typed;
 
 pub mod launch;
 pub mod recorder;

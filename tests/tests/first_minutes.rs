@@ -1,65 +1,21 @@
 //! What a person types in the first minutes: one command to an answer, what it prints, and the mistakes that people make.
 
-use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroU16;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
-use std::thread;
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::compiled::{Compiled, options};
 use tests::models::models;
 use tests::programs::{Watched, program, send_signal};
-use tests::skip;
 use tests::terminal::Terminal;
+use tests::typed::{answer, artifact, cached, run, stderr, with_cache_on_small_disk};
 use unicorn_runtime::DeviceKind;
-
-/// A small model with a chat template.
-static ARTIFACT: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets =
-        ["llvmpipe", "generic-subgroup", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
-
-fn artifact() -> PathBuf {
-    ARTIFACT.artifact_path()
-}
-
-fn run(arguments: &[&str]) -> Command {
-    let mut command = program("unicorn-run");
-    command.args(arguments).env("UNICORN_DEVICE", device()).stdin(Stdio::null());
-    command
-}
-
-fn device() -> String {
-    std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into())
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The text of an answer.
-#[track_caller]
-fn answer(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", stderr(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 #[track_caller]
 fn json(command: &mut Command) -> Value {
     serde_json::from_str(&answer(command)).unwrap()
-}
-
-/// Names in the cache of compiled models.
-fn cached(cache: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(cache.join("unicorn/models")).into_iter().flatten();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
@@ -179,8 +135,13 @@ fn a_summary_is_two_lines_and_all_figures_are_asked_for() {
 
 /// A prompt that takes seconds: llvmpipe has one thread.
 fn ask_at_length(folder: &Path) -> Command {
+    ask_about(folder, 100)
+}
+
+/// A prompt of so many sentences, about 15 tokens each.
+fn ask_about(folder: &Path, sentences: usize) -> Command {
     let (text, artifact) = (folder.join("long.txt"), artifact());
-    std::fs::write(&text, "Once upon a time a ship lay at anchor off an island. ".repeat(100)).unwrap();
+    std::fs::write(&text, "Once upon a time a ship lay at anchor off an island. ".repeat(sentences)).unwrap();
     let mut command = run(&[artifact.to_str().unwrap(), "-f", text.to_str().unwrap(), "-n", "4", "--temp", "0"]);
     command.env("LP_NUM_THREADS", "1").env_remove("NO_COLOR");
     command
@@ -192,20 +153,34 @@ const COLUMNS: NonZeroU16 = NonZeroU16::new(100).unwrap();
 fn a_long_prefill_shows_its_progress() {
     let folder = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::start(&ask_at_length(folder.path()), COLUMNS);
-    let shown = terminal.wait_until("a bar", |screen| {
-        screen.lines().any(|line| line.starts_with("prefill ") && line.contains(" tokens, ") && line.contains('█'))
-    });
-    let bar = shown.lines().find(|line| line.starts_with("prefill ")).unwrap();
-    let words: Vec<&str> = bar.split_whitespace().collect();
-    // prefill ████░░░░ 512 of 1504 tokens, 1s
-    let of = words.iter().position(|word| *word == "of").unwrap();
-    let number = |word: &str| word.parse::<u32>().unwrap_or_else(|_| panic!("{bar}"));
-    let (done, all) = (number(words[of - 1]), number(words[of + 1]));
-    assert!(0 < done && done < all && all > 1000, "{bar}");
+    let shown = terminal.wait_until("a bar", |screen| progress(screen).is_some());
+    let (done, all) = progress(&shown).unwrap();
+    assert!(0 < done && done < all && all > 1000, "{shown}");
 
     assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.screen());
     let screen = terminal.screen();
     assert!(!screen.contains('█') && screen.contains(&format!("prefill  {all} tokens, ")), "cleared: {screen}");
+}
+
+/// A step of 512 tokens holds the whole prompt.
+#[test]
+fn a_prompt_of_one_step_shows_its_progress() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(ask_about(folder.path(), 32).args(["--submission-ms", "1"]), COLUMNS);
+    let shown =
+        terminal.wait_until("progress within a step", |screen| progress(screen).is_some_and(|(done, _)| done > 0));
+    let (done, all) = progress(&shown).unwrap();
+    assert!(done < all && (300..512).contains(&all), "{shown}");
+    assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.screen());
+}
+
+/// Tokens that are done, and all, of the bar of prefill: `prefill ████░░░░ 512 of 1504 tokens, 1s`.
+fn progress(screen: &str) -> Option<(u32, u32)> {
+    let bar = screen.lines().find(|line| line.starts_with("prefill ") && line.contains('█'))?;
+    let words: Vec<&str> = bar.split_whitespace().collect();
+    let of = words.iter().position(|word| *word == "of")?;
+    let number = |word: &str| word.parse().unwrap_or_else(|_| panic!("{bar}"));
+    Some((number(words[of - 1]), number(words[of + 1])))
 }
 
 #[test]
@@ -220,71 +195,6 @@ fn no_color_is_plain_text() {
     assert!(!plain.contains('\x1b') && plain.contains("\nprefill  "), "{plain:?}");
     let quiet = written(ask_at_length(folder.path()).arg("--quiet"));
     assert!(!quiet.contains('\x1b') && !quiet.contains("prefill"), "{quiet:?}");
-}
-
-/// What is typed with `--quiet`, in a folder with an artifact and a text, and whether the command prints a result.
-const COMMANDS: &[(&str, &str, bool)] = &[
-    ("unicorn-run", "m.unicorn Hello -n 2", true),
-    ("unicorn-run", "devices m.unicorn", true),
-    ("unicorn-run", "doctor m.unicorn", true),
-    ("unicorn-run", "top --json --count 1", true),
-    ("unicorn-run", "inspect m.unicorn", true),
-    ("unicorn-run", "replan m.unicorn --context 512", false),
-    ("unicorn-run", "bench m.unicorn -p 8 -n 2 -r 1", true),
-    ("unicorn-run", "profile m.unicorn -p 8 -n 2", true),
-    ("unicorn-run", "tune m.unicorn --quick -r 1 -n 1 --depth 8 --only combine", true),
-    ("unicorn-run", "perplexity m.unicorn -f text.txt -c 32 --chunks 1", true),
-    ("unicorn-run", "logits m.unicorn --tokens tokens.safetensors -o logits.safetensors", false),
-    ("unicorn-run", "completions bash", true),
-    ("unicorn-compile", "model -o other.unicorn --target generic", false),
-    ("unicorn-compile", "retarget other.unicorn --target llvmpipe", false),
-    ("unicorn-compile", "replan other.unicorn --context 512", false),
-    ("unicorn-compile", "verify m.unicorn", false),
-];
-
-#[test]
-fn quiet_is_quiet_on_every_command() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    std::fs::copy(artifact(), path("m.unicorn")).unwrap();
-    std::os::unix::fs::symlink(models().join("gemma3-2m-draft"), path("model")).unwrap();
-    std::fs::write(path("text.txt"), "Once upon a time there was an island. ".repeat(20)).unwrap();
-    let header = r#"{"tokens":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}}"#;
-    let tokens = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[5, 0, 0, 0, 7, 0, 0, 0]].concat();
-    std::fs::write(path("tokens.safetensors"), tokens).unwrap();
-
-    let mut wrong = Vec::new();
-    for (name, typed, has_result) in COMMANDS {
-        let mut command = program(name);
-        command.args(typed.split(' ')).arg("--quiet").current_dir(folder.path()).env("UNICORN_DEVICE", device());
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        if !output.status.success() || !output.stderr.is_empty() || output.stdout.is_empty() == *has_result {
-            wrong.push(format!("{name} {typed}: {:?} {output:?}", output.status));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn servers_can_be_quiet() {
-    let (folder, artifact) = (tempfile::tempdir().unwrap(), artifact());
-    let lines = [
-        &["serve", artifact.to_str().unwrap(), "--parallel", "1", "-c", "64", "--port"][..],
-        &["top", "--root", folder.path().to_str().unwrap(), "--metrics"],
-    ];
-    for line in lines {
-        // Free a moment ago.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let place = if line[0] == "serve" { address.port().to_string() } else { address.to_string() };
-        let mut server = Watched::start(run(line).args([&place, "--quiet"]));
-        while TcpStream::connect(address).is_err() {
-            assert_eq!(server.child.try_wait().unwrap(), None, "{line:?}: {}", server.stderr_line());
-            thread::sleep(Duration::from_millis(20));
-        }
-        send_signal(&server.child, Signal::INT);
-        server.child.wait().unwrap();
-        assert_eq!((server.stdout_line(), server.stderr_line()), Default::default(), "{line:?}");
-    }
 }
 
 #[test]
@@ -316,18 +226,9 @@ fn an_empty_answer_is_explained() {
 #[test]
 fn a_full_disk_under_mesas_cache_is_no_end() {
     let (disk, artifact) = (tempfile::tempdir().unwrap(), artifact());
-    let fill = "mount -t tmpfs -o size=64k none \"$0\" && { head -c 1000000 /dev/zero > \"$0/fill\" 2> /dev/null || true; } && exec \"$@\"";
-    let on_full_disk = |program: &Path| {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", fill]).arg(disk.path()).arg(program).stdin(Stdio::null());
-        command.env("XDG_CACHE_HOME", disk.path()).env("UNICORN_DEVICE", device());
-        command.env_remove("MESA_SHADER_CACHE_DISABLE").env_remove("MESA_SHADER_CACHE_DIR");
-        command
+    let Some(mut ask) = with_cache_on_small_disk(disk.path(), "64k", 1_000_000, &program("unicorn-run")) else {
+        return;
     };
-    if !on_full_disk(Path::new("true")).output().is_ok_and(|output| output.status.success()) {
-        return skip("full disk", "no right to mount a file system");
-    }
-    let mut ask = on_full_disk(Path::new(program("unicorn-run").get_program()));
     let output = ask.arg(artifact).args(["Who?", "-n", "1"]).output().unwrap();
     assert!(output.status.success(), "{:?}: {}", output.status, stderr(&output));
     assert!(stderr(&output).contains("is full (0 bytes free): Mesa's shader cache is off"), "{}", stderr(&output));
