@@ -163,6 +163,46 @@ fn each_command_answers() {
     chat.bye();
 }
 
+/// A template as Qwen 3's, with text where that has an empty block of thoughts.
+const SWITCHED: &str = "{{ bos_token }}{% for message in messages %}{{ '<start_of_turn>' + message['role'] + '\n' + message['content'] + '<end_of_turn>\n' }}{% endfor %}{{ '<start_of_turn>model\n' }}{% if enable_thinking is defined and enable_thinking is false %}{{ 'Without a thought:' }}{% endif %}";
+
+#[test]
+fn think_switches_what_the_template_reads() {
+    let (state, whole) = (tempfile::tempdir().unwrap(), models().join("gemma3-2m-draft"));
+    let folder = state.path().join("thinker");
+    std::fs::create_dir(&folder).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(whole.join(file), folder.join(file)).unwrap();
+    }
+    std::fs::write(folder.join("chat_template.jinja"), SWITCHED).unwrap();
+    let thinker = Compiled::of_folder(&folder, &options(targets(), vec![]));
+
+    let mut chat = Typed::start(state.path(), &[]);
+    assert!(chat.line(&format!("/load {}", thinker.artifact_path().display())).ends_with("new conversation"));
+    chat.line("/set verbose");
+    let plain = prompt_tokens(&mut chat);
+    assert_eq!(chat.line("/think"), "enable_thinking is left to the template");
+    for (typed, answered, is_longer) in [
+        ("/think off", "enable_thinking is false", true),
+        ("/think on", "enable_thinking is true", false),
+        ("/set nothink", "enable_thinking is false", true),
+        ("/set think", "enable_thinking is true", false),
+    ] {
+        assert_eq!(chat.line(typed), answered);
+        assert_eq!(prompt_tokens(&mut chat) > plain, is_longer, "{typed}");
+    }
+    chat.bye();
+}
+
+/// Tokens of the prompt of a question in a new conversation, those that were cached included; after `/set verbose`.
+#[track_caller]
+fn prompt_tokens(chat: &mut Typed) -> u32 {
+    chat.line("/clear");
+    let figures = chat.line("Who lives there?");
+    let prefill = figures.lines().find(|line| line.starts_with("prefill ")).unwrap_or_else(|| panic!("{figures}"));
+    prefill.split(' ').filter_map(|word| word.parse::<u32>().ok()).sum()
+}
+
 #[test]
 fn answers_match_a_format_until_it_is_taken_back() {
     let state = tempfile::tempdir().unwrap();
@@ -292,6 +332,21 @@ fn ctrl_c_ends_an_answer_and_not_the_chat() {
     let screen = chat.terminal.screen();
     assert_eq!(screen.matches(PLACEHOLDER).count(), 1, "it is no part of an interrupted line: {screen}");
     assert!(chat.line("/show info").contains("conversation  1 question"));
+    chat.bye();
+}
+
+#[test]
+fn a_model_that_a_chat_compiles_leaves_ctrl_c_to_its_answers() {
+    let state = tempfile::tempdir().unwrap();
+    let mut command = command(state.path(), &["-n", "100000", "--temp", "3", "-c", "4096"]);
+    command.env("XDG_CACHE_HOME", state.path());
+    let mut chat = Typed { terminal: Terminal::start(&command, COLUMNS) };
+    chat.keys("", PLACEHOLDER);
+    let loaded = chat.line(&format!("/load {}", models().join("gemma3-2m-draft.Q8_0.gguf").display()));
+    assert!(loaded.contains("compiled in ") && loaded.ends_with("new conversation"), "{loaded}");
+    chat.terminal.press("Tell me everything\r");
+    chat.terminal.wait_until("an answer", |screen| screen.lines().rev().take(2).all(|line| line.len() > 20));
+    chat.keys("\x03", &format!("> {PLACEHOLDER}"));
     chat.bye();
 }
 
