@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tests::compiled::{Silent, eight_layers, options};
+use tests::compiled::{Compiled, Silent, eight_layers, options};
+use tests::http::{get, post};
+use tests::models::models;
 use tests::skip;
 use unicorn_compiler::{Source, compile};
 use unicorn_runtime::{
@@ -15,6 +17,7 @@ use unicorn_runtime::{
     Verification,
 };
 use unicorn_runtime::{inject, injected, limit_reads};
+use unicorn_serve::{HttpLimits, HttpListener, ServeOptions, Server};
 use unicorn_spirv::target;
 
 /// How many of the calls after loading are failed, one a run.
@@ -87,6 +90,51 @@ fn the_text_after_a_lost_device_is_the_text_without_it() {
         }
         assert!(!model.take_recoveries().is_empty(), "{name}: no fault occurred");
     }
+}
+
+/// A server reports a device that cannot be made ready again as long as it cannot, and then that it was lost.
+#[test]
+fn a_lost_device_shows_in_a_server_s_health() {
+    let _lock = one_test();
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
+    let compiled = Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, Vec::new()));
+    inject(None);
+    let model = Model::load(compiled.artifact_path(), &load_options()).expect("it loads");
+    let listener = HttpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut served = ServeOptions::default();
+    served.address = listener.address().tcp();
+    served.metrics = true;
+    let address = served.address.expect("it is no socket in a folder").to_string();
+    let server = Server::new(&model, served).expect("it begins");
+    let _serving = listener.serve("http", server.router(), HttpLimits::default()).expect("it listens");
+    let stopper = server.stopper();
+    let thread = std::thread::spawn(move || server.run(&mut |_| ()));
+
+    let health = || {
+        let (head, body) = get(&address, "/health");
+        (head.split(' ').nth(1).expect("a status").to_owned(), body)
+    };
+    let ask = || post(&address, "/v1/completions", r#"{"prompt": "The sea", "max_tokens": 4, "temperature": 0}"#);
+    let (_, before) = ask();
+    assert_eq!(health(), ("200".to_owned(), r#"{"status":"ok"}"#.to_owned()));
+
+    inject(Some(Fault { call: 2, kind: FaultKind::DeviceRemoved }));
+    let (head, body) = ask();
+    assert!(head.starts_with("HTTP/1.0 500 "), "{head}\n{body}");
+    let (status, body) = health();
+    assert!(status == "503" && body.contains(r#""status":"unavailable""#) && body.contains("tries again"), "{body}");
+
+    inject(None);
+    let (head, after) = ask();
+    assert!(head.starts_with("HTTP/1.0 200 "), "{head}\n{after}");
+    let text = |body: &str| body.split("\"text\":").nth(1).map(|rest| rest.split(',').next().map(str::to_owned));
+    assert_eq!(text(&after), text(&before));
+    let (status, body) = health();
+    assert!(status == "200" && body.contains(r#""status":"degraded""#), "{body}");
+    let (_, metrics) = get(&address, "/metrics");
+    assert!(metrics.contains("\nunicorn:device_losses_total 1\n"), "{metrics}");
+    stopper.stop();
+    thread.join().expect("no panic");
 }
 
 /// Reads are suspended after the first layers, so that the first step runs while the last layers are missing.

@@ -168,6 +168,7 @@ impl TokenReceiver for Choice {
             let observed = catch_unwind(AssertUnwindSafe(|| sampler.observe(token)));
             self.failure = observed.unwrap_or_else(|_| Err(PANICKED.to_owned())).err();
         }
+        self.metrics.health.works();
         if let Some(failure) = self.failure.take() {
             self.send(Event::Failed(ApiError::failed(format!("structure of the reply: {failure}"))));
             return ControlFlow::Break(());
@@ -213,7 +214,10 @@ impl TokenReceiver for Choice {
             End::ContextFull => drop(self.send_piece(|output| output.end(EndReason::ContextFull))),
             // A choice reads no hidden rows.
             End::Fed => {}
-            End::Failed(error) => self.send(Event::Failed(ApiError::failed(error.to_string()))),
+            End::Failed(error) => {
+                self.metrics.health.fails(error);
+                self.send(Event::Failed(ApiError::failed(error.to_string())));
+            }
         }
     }
 }

@@ -71,6 +71,7 @@ mod writer;
 
 mod error;
 mod http;
+mod health;
 mod log;
 mod observer;
 

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::activity::Activity;
 use crate::choice_end::ChoiceEnd;
+use crate::health::Health;
 
 /// Counters since the server began, and what it is doing now. Written by the worker, read by requests.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Metrics {
     running_tokens: AtomicU64,
     running_pages: AtomicU64,
     preemptions: AtomicU64,
+    /// Whether the device computes.
+    pub(crate) health: Health,
     /// Pages of the KV cache.
     kv_pages: u32,
 }
@@ -58,6 +61,7 @@ impl Default for Metrics {
             running_tokens: zero(),
             running_pages: zero(),
             preemptions: zero(),
+            health: Health::default(),
             kv_pages: 0,
         }
     }
@@ -205,6 +209,12 @@ impl Metrics {
                 "Times that a request was interrupted because pages ran out; its tokens are computed again",
                 read(&self.preemptions),
             ),
+            (
+                "unicorn:device_losses_total",
+                "counter",
+                "Times that the device was lost since the model was loaded",
+                self.health.state().losses as f64,
+            ),
             ("vllm:prompt_tokens_total", "counter", "Tokens of prompts that were computed", prompt_tokens),
             ("vllm:generation_tokens_total", "counter", "Tokens that were sampled", read(&self.predicted_tokens)),
             ("vllm:request_success_total", "counter", "Choices that ended", read(&self.requests)),
@@ -246,6 +256,7 @@ mod tests {
             accepted: 0,
             times: Times { prompt: Duration::from_millis(500), decode: Duration::from_secs(2) },
         };
+        metrics.health.has_lost(1);
         metrics.count(10, &end);
         metrics.count_cached(3);
         metrics.count_drafted(7, 0);
@@ -263,6 +274,7 @@ mod tests {
             "\nvllm:num_requests_running 2\n",
             "\nvllm:kv_cache_usage_perc 0.25\n",
             "\nvllm:num_preemptions_total 3\n",
+            "\nunicorn:device_losses_total 1\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

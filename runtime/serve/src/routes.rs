@@ -112,9 +112,7 @@ async fn at_other_path(
             let paths = generate.chain(EMBED.iter().map(|(path, _)| *path)).chain(RERANK).chain(TEXT);
             predict(&endpoints, paths, fields, &observation).await
         }
-        Some(vertex) if vertex.health.as_deref() == Some(path) => {
-            Ok(json_response(StatusCode::OK, &json!({"status": "ok"})))
-        }
+        Some(vertex) if vertex.health.as_deref() == Some(path) => Ok(handler.metrics.health.state().response()),
         _ => Err(neither),
     }
 }
@@ -231,7 +229,10 @@ fn about_models(handler: &Arc<RequestHandler>) -> Router {
 /// Routes that report what the server is doing.
 fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     let (props, slots, metrics) = (handler.clone(), handler.clone(), handler.clone());
-    let health = || constant(json!({"status": "ok"}));
+    let health = || {
+        let metrics = handler.metrics.clone();
+        get(move || async move { metrics.health.state().response() })
+    };
     let adapters = constant(json!([])).post(|| async {
         ApiError::disabled("lora-adapters: this server has none; they are merged into the model before it is compiled")
     });

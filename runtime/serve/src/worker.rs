@@ -83,6 +83,7 @@ impl Worker {
             });
             if let Some(error) = scheduler.take_kv_store_error() {
                 tracing::warn!(%error, "KV caches are not kept any more");
+            metrics.health.has_lost(scheduler.device_losses());
             }
         }
     }

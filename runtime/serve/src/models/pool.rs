@@ -17,6 +17,8 @@ use super::residency::{Next, Residency, State};
 use super::unloaded::UnloadedModel;
 use super::{ModelSource, Unloadable};
 use crate::api::error::ApiError;
+use crate::health::HealthState;
+use crate::metrics::Metrics;
 use crate::ollama::description::Description;
 use crate::options::ServeOptions;
 use crate::server::{Server, Stopper};
@@ -48,6 +50,7 @@ struct Running {
     router: Router,
     stopper: Stopper,
     ollama: Arc<Description>,
+    metrics: Arc<Metrics>,
 }
 
 /// A loaded model, which is not unloaded while this is held.
@@ -193,6 +196,11 @@ impl Pool {
         self.lock().running[model].as_ref().map(|running| running.ollama.clone())
     }
 
+    /// The health of the devices of loaded models.
+    pub(super) fn health(&self) -> HealthState {
+        HealthState::of_all(self.lock().running.iter().flatten().map(|running| running.metrics.health.state()))
+    }
+
     /// Unloads what is idle, until the pool is stopped and its last model has been unloaded.
     pub(super) fn run(&self) {
         let mut state = self.lock();
@@ -262,8 +270,12 @@ impl Pool {
                 return Err("server is stopping".into());
             }
             state.unloaded[index] = None;
-            state.running[index] =
-                Some(Running { router: server.endpoints(), stopper: server.stopper(), ollama: server.ollama() });
+            state.running[index] = Some(Running {
+                router: server.endpoints(),
+                stopper: server.stopper(),
+                ollama: server.ollama(),
+                metrics: handler.metrics.clone(),
+            });
             state.residency.loaded(index, Instant::now());
         }
         self.notify();

@@ -60,6 +60,10 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions, any_name: bool) ->
     };
     let (one, load, unload, others) = (models.clone(), models.clone(), models.clone(), models.clone());
     let running = models.clone();
+    let health = || {
+        let models = models.clone();
+        get(move || async move { models.pool.health().response() })
+    };
     let named = move |Path(name): Path<String>| async move {
         let model = one.index(Some(&name))?;
         Ok::<Response, ApiError>(json_response(StatusCode::OK, &one.entry(model)))
@@ -83,8 +87,8 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions, any_name: bool) ->
         .route("/api/tags", listed())
         .route("/api/ps", get(move || async move { json_response(StatusCode::OK, &running.running()) }))
         .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
-        .route("/health", constant(json!({"status": "ok"})))
-        .route("/v1/health", constant(json!({"status": "ok"})))
+        .route("/health", health())
+        .route("/v1/health", health())
         .merge(if options.page { page::routes() } else { Router::new() })
         .fallback(move |request: Request| async move {
             let api = api_of(request.uri().path());

@@ -83,6 +83,7 @@ impl Reader {
     fn send(&mut self, found: Result<Finding, ApiError>) {
         if found.is_ok() {
             self.metrics.count_read(self.prompt_tokens, self.begun.elapsed());
+            self.metrics.health.works();
         }
         if let Some(sender) = self.found.take() {
             let _ = sender.send(found.map(|finding| (finding, self.waited)));
@@ -133,7 +134,10 @@ impl TokenReceiver for Reader {
 
     fn end(&mut self, why: End<'_>) {
         let found = match (why, &mut self.output) {
-            (End::Failed(error), _) => Err(ApiError::failed(error.to_string())),
+            (End::Failed(error), _) => {
+                self.metrics.health.fails(error);
+                Err(ApiError::failed(error.to_string()))
+            }
             (End::Fed, Output::Hidden(pool)) => Ok(Finding::Rows(pool.take())),
             (End::Fed | End::ContextFull, _) => return,
         };

@@ -281,6 +281,11 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.preemptions
     }
 
+    /// Times that the device was lost since the model was loaded.
+    pub fn device_losses(&self) -> u64 {
+        self.shared.generation()
+    }
+
     /// Whether a tick would do nothing.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.prefill.is_empty() && self.decoding.is_empty() && !self.has_to_keep()
