@@ -202,6 +202,18 @@ fn replies_match_the_schemas_expressions_and_grammars_of_their_requests() {
     for (_, text) in &pairs {
         serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     }
+    // Anthropic's form, and an answer that could be a call as well.
+    let messages = json!([{"role": "user", "content": "Who lives on the island?"}]);
+    let message = json!({"messages": messages, "max_tokens": 200, "output_config": {"format": {"type": "json_schema", "schema": schema}}});
+    let message = server.whole("/v1/messages", &message);
+    pairs.push((schema.clone(), message["content"][0]["text"].as_str().unwrap().to_owned()));
+    let other =
+        json!({"type": "function", "function": {"name": "wait", "parameters": {"type": "object", "maxProperties": 0}}});
+    let either = chat(json!({"response_format": format, "tools": [tool, other], "logit_bias": [["wait", -100]]}));
+    pairs.push(match either["tool_calls"][0]["function"]["arguments"].as_str() {
+        Some(arguments) => (schema.clone(), arguments.to_owned()),
+        None => (schema.clone(), either["content"].as_str().unwrap().to_owned()),
+    });
     match validated(&pairs) {
         Some(errors) => assert_eq!(errors, "", "{pairs:?}"),
         None => skip("a validator of JSON schemas", "python3 has no jsonschema"),
@@ -224,7 +236,7 @@ fn replies_match_the_schemas_expressions_and_grammars_of_their_requests() {
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "no"}}}}),
             "response_format: ",
         ),
-        (json!({"response_format": format, "tools": [tool]}), "not supported together with tools"),
+        (json!({"guided_regex": "a", "tools": [tool]}), "guided_regex: expected a JSON schema beside tools"),
     ] {
         let mut request = json!({"messages": [{"role": "user", "content": "a"}]});
         request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
@@ -298,4 +310,146 @@ fn calls_in_tags_and_of_python_match_the_schemas_of_their_tools() {
         Some(errors) => assert_eq!(errors, "", "{pairs:?}"),
         None => skip("a validator of JSON schemas", "python3 has no jsonschema"),
     }
+}
+
+/// A template whose prompt ends within reasoning, which this model never ends by itself.
+const THINKS: &str = "{% for message in messages %}{{ message.content }}\n{% endfor %}{% if enable_thinking %}<think>\n{% endif %}{# </think> #}";
+
+#[test]
+fn reasoning_ends_where_its_budget_does_and_the_answer_follows() {
+    const BUDGET: u64 = 8;
+    let server = start(&[
+        "--parallel",
+        "2",
+        "--ctx",
+        "512",
+        "--chat-template",
+        THINKS,
+        "--reasoning-budget",
+        &BUDGET.to_string(),
+    ]);
+    let messages = json!([{"role": "user", "content": "Who lives on the island?"}]);
+    let ask = |path: &str, further: Value| {
+        let mut request = json!({"messages": messages, "max_tokens": 40, "temperature": 0, "ignore_eos": true});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        server.whole(path, &request)
+    };
+    let chat = |further: Value| {
+        let answer = ask("/v1/chat/completions", further);
+        let text = |name: &str| answer["choices"][0]["message"][name].as_str().unwrap_or_default().to_owned();
+        let tokens = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+        (text("reasoning_content"), text("content"), tokens)
+    };
+    let (endless, answer, tokens) = chat(json!({"thinking_budget_tokens": 1000}));
+    assert_eq!((answer.as_str(), tokens), ("", 40));
+    let (reasoning, answer, tokens) = chat(json!({}));
+    assert!(
+        !reasoning.is_empty() && endless.starts_with(&reasoning) && !answer.is_empty(),
+        "{reasoning:?}, {answer:?}"
+    );
+    // The tag is several tokens in this vocabulary.
+    assert!((BUDGET..2 * BUDGET).contains(&tokens), "{tokens}");
+    let (longer, answer, more) = chat(json!({"reasoning_budget": 2 * BUDGET}));
+    assert!(longer.starts_with(&reasoning) && !answer.is_empty() && more >= tokens + BUDGET, "{longer:?}: {more}");
+    let (closed, ..) = chat(json!({"reasoning_budget_message": " Enough."}));
+    assert_eq!(closed, format!("{reasoning} Enough."));
+    assert_eq!(chat(json!({"reasoning_budget": 0})).0, "");
+    let whole = chat(json!({"reasoning_format": "none"})).1;
+    assert!(whole.starts_with(&format!("{reasoning}</think>")), "{whole}");
+    // What has to match something does so behind the reasoning.
+    assert_eq!(chat(json!({"guided_regex": "[a-c]{3}", "ignore_eos": false})).1.len(), 3);
+
+    let thinking = json!({"type": "enabled", "budget_tokens": 2 * BUDGET});
+    let blocks = ask("/v1/messages", json!({"thinking": thinking}))["content"].take();
+    assert_eq!((&blocks[0]["thinking"], &blocks[1]["type"]), (&json!(longer), &json!("text")), "{blocks}");
+    let request =
+        json!({"input": "Who lives on the island?", "max_output_tokens": 40, "temperature": 0, "ignore_eos": true});
+    let response = server.whole("/v1/responses", &request);
+    assert_eq!(response["usage"]["output_tokens_details"]["reasoning_tokens"], json!(tokens));
+    assert_eq!(response["output"][0]["content"][0]["text"], json!(reasoning));
+    let (_, refused) = post(&server.address, "/v1/chat/completions", r#"{"messages": [], "reasoning_budget": "much"}"#);
+    assert!(refused.contains("reasoning_budget: expected a whole number of tokens"), "{refused}");
+}
+
+#[test]
+fn the_most_likely_of_several_choices_are_returned() {
+    let server = start(&["--parallel", "3", "--ctx", "256"]);
+    let ask = |further: Value| {
+        let mut request =
+            json!({"prompt": "The captain", "max_tokens": 12, "temperature": 1.5, "seed": 7, "ignore_eos": true});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        server.whole("/v1/completions", &request)
+    };
+    let all = ask(json!({"n": 3, "logprobs": 0}));
+    let mut choices: Vec<(f64, Value)> = all["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| {
+            let logprobs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+            (logprobs.iter().map(|logprob| logprob.as_f64().unwrap()).sum(), choice["text"].clone())
+        })
+        .collect();
+    choices.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let best = ask(json!({"n": 2, "best_of": 3}));
+    let texts: Vec<Value> = best["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect();
+    assert_eq!(texts, [choices[0].1.clone(), choices[1].1.clone()]);
+    assert_eq!((&best["usage"]["completion_tokens"], &best["choices"][0]["logprobs"]), (&json!(36), &Value::Null));
+    assert_eq!(best["choices"][1]["index"], 1);
+    let (_, refused) = post(&server.address, "/v1/responses", r#"{"input": "a", "best_of": 2}"#);
+    assert!(refused.contains("best_of: expected 1, which this API has, found 2"), "{refused}");
+}
+
+#[test]
+fn probabilities_of_a_response_are_those_of_its_text() {
+    let server = start(&["--parallel", "1", "--ctx", "256"]);
+    let mut request = json!({"input": "Who lives on the island?", "max_output_tokens": 12, "temperature": 0});
+    assert_eq!(server.whole("/v1/responses", &request)["output"][0]["content"][0]["logprobs"], json!([]));
+    request["top_logprobs"] = json!(2);
+    let part = server.whole("/v1/responses", &request)["output"][0]["content"][0].take();
+    let listed = part["logprobs"].as_array().unwrap();
+    let joined = |tokens: &[Value]| tokens.iter().map(|token| token["token"].as_str().unwrap()).collect::<String>();
+    assert_eq!((listed.len(), joined(listed).as_str()), (12, part["text"].as_str().unwrap()));
+    assert!(listed.iter().all(|token| token["top_logprobs"].as_array().is_some_and(|top| top.len() == 2)), "{part}");
+    request["stream"] = json!(true);
+    let (_, body) = post(&server.address, "/v1/responses", &request.to_string());
+    let deltas: Vec<Value> = body
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
+        .filter(|event| event["type"] == "response.output_text.delta")
+        .flat_map(|event| event["logprobs"].as_array().unwrap().clone())
+        .collect();
+    assert_eq!(&deltas, listed);
+}
+
+#[test]
+fn lines_end_a_text_as_llama_server_s_clients_ask() {
+    let server = start(&["--parallel", "1", "--ctx", "256"]);
+    let complete = |text: &str, further: Value| {
+        let mut request = json!({"prompt": "The sea", "guided_choice": [text], "n_predict": 64});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        let answer = server.whole("/completion", &request);
+        (answer["content"].as_str().unwrap().to_owned(), answer["stop_type"].as_str().unwrap().to_owned())
+    };
+    let code = "if a:\n    b\n    c\nd\n";
+    assert_eq!(complete(code, json!({"n_indent": 4})), ("if a:\n    b\n    c\n".to_owned(), "limit".to_owned()));
+    assert_eq!(complete(code, json!({})), (code.to_owned(), "eos".to_owned()));
+    // A step takes longer.
+    let (cut, why) = complete(code, json!({"t_max_predict_ms": 1}));
+    assert!(code.starts_with(&cut) && cut.contains('\n') && cut.len() < code.len() && why == "limit", "{cut:?}, {why}");
+    assert_eq!(complete("all in one line", json!({"t_max_predict_ms": 1})).1, "eos");
+    // Of the samplers, top-k alone: the most likely token, however hot.
+    let sampled = |further: Value| {
+        let mut request = json!({"prompt": "The sea", "n_predict": 8, "ignore_eos": true});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        server.whole("/completion", &request)["content"].take()
+    };
+    let hot = json!({"samplers": ["top_k"], "top_k": 1, "temperature": 5, "presence_penalty": 9});
+    assert_eq!(sampled(hot), sampled(json!({"temperature": 0})));
+    let (_, refused) = post(
+        &server.address,
+        "/completion",
+        r#"{"prompt": "a", "samplers": ["temperature", "top_p"], "temperature": 0.5, "top_p": 0.5}"#,
+    );
+    assert!(refused.contains("samplers: expected some of penalties, top_n_sigma"), "{refused}");
 }

@@ -14,6 +14,7 @@ use unicorn_text::{EndReason, OutputText, Piece, TextError, TokenSampler};
 use crate::admission::QueuePlace;
 use crate::api::error::ApiError;
 use crate::choice_end::{ChoiceEnd, Times};
+use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
 
 /// An event of a request's response. `choice` is the index among the request's choices.
@@ -37,6 +38,7 @@ pub(crate) struct Choice {
     index: u32,
     events: UnboundedSender<Event>,
     output: OutputText,
+    lines: LineLimits,
     metrics: Arc<Metrics>,
     /// Tokens of the prompt that were not in the cache.
     prompt_tokens: u32,
@@ -62,7 +64,7 @@ impl Choice {
         index: u32,
         prompt_tokens: u32,
         events: UnboundedSender<Event>,
-        output: OutputText,
+        (output, lines): (OutputText, LineLimits),
         sampler: Option<Box<ReplySampler>>,
         metrics: Arc<Metrics>,
         place: QueuePlace,
@@ -71,6 +73,7 @@ impl Choice {
             index,
             events,
             output,
+            lines,
             metrics,
             prompt_tokens,
             begun: Instant::now(),
@@ -94,7 +97,12 @@ impl Choice {
             return ControlFlow::Break(());
         };
         match piece {
-            Ok(Piece { text, end }) => {
+            Ok(Piece { mut text, mut end }) => {
+                let decode = self.first_token.map_or(Duration::ZERO, |first| first.elapsed());
+                if let Some(length) = self.lines.end_of(&text, decode) {
+                    end = end.filter(|_| length == text.len()).or(Some(EndReason::MaxTokens));
+                    text.truncate(length);
+                }
                 if !text.is_empty() {
                     let tokens = std::mem::take(&mut self.tokens);
                     let probabilities = std::mem::take(&mut self.probabilities);
@@ -160,6 +168,7 @@ impl TokenReceiver for Choice {
     }
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
+        self.metrics.health.works();
         self.first_token.get_or_insert_with(Instant::now);
         self.tokens.push(token);
         if let Some(sampler) = &mut self.sampler
@@ -168,7 +177,6 @@ impl TokenReceiver for Choice {
             let observed = catch_unwind(AssertUnwindSafe(|| sampler.observe(token)));
             self.failure = observed.unwrap_or_else(|_| Err(PANICKED.to_owned())).err();
         }
-        self.metrics.health.works();
         if let Some(failure) = self.failure.take() {
             self.send(Event::Failed(ApiError::failed(format!("structure of the reply: {failure}"))));
             return ControlFlow::Break(());
@@ -244,7 +252,7 @@ mod tests {
         let place = QueuePlace::new(Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap());
         let (events, mut received) = unbounded_channel();
         let output = OutputText::new(&tokenizer, &[], StopConditions::default());
-        let mut choice = Choice::new(0, 1, events, output, None, Arc::default(), place);
+        let mut choice = Choice::new(0, 1, events, (output, LineLimits::default()), None, Arc::default(), place);
         assert!(choice.token(0).is_continue());
         let Ok(Event::Text { choice: 0, text, tokens, .. }) = received.try_recv() else { panic!("expected a text") };
         assert_eq!((&*text, &tokens[..]), ("a", &[0][..]));

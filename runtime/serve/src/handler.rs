@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
-use unicorn_structure::{Constraint, ReplySampler, Start, Vocabulary};
+use unicorn_structure::{Constraint, ReasoningBudget, ReplySampler, Start, Vocabulary};
 use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
 use unicorn_text::{Tokenizer, TokenizerSection, random_seed, today};
@@ -25,6 +25,7 @@ use crate::api::prompt::Prompt;
 use crate::api::request::{Endpoint, Request};
 use crate::api::sampling::BiasedText;
 use crate::api::tools::{self, ToolChoice};
+use crate::line_limits::LineLimits;
 use crate::llama::completion::Completion;
 use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
@@ -57,6 +58,8 @@ pub(crate) struct RequestHandler {
     template_arguments: TemplateArguments,
     /// `enable_thinking` of templates, where neither request nor options set it.
     reasoning: bool,
+    reasoning_budget: Option<u32>,
+    reasoning_budget_message: String,
     verbose: bool,
     stop_tokens: Vec<u32>,
     sampling: Sampling,
@@ -142,6 +145,8 @@ impl RequestHandler {
             hidden_size: meta.hidden_size as usize,
             template_arguments: options.template_arguments.clone(),
             reasoning: options.reasoning,
+            reasoning_budget: options.reasoning_budget,
+            reasoning_budget_message: options.reasoning_budget_message.clone(),
             verbose: options.verbose,
             stop_tokens: section.stop_ids.clone(),
             sampling: options.sampling.clone(),
@@ -218,10 +223,15 @@ impl RequestHandler {
         request.prompts = prompt.map_or(request.prompts, |prompt| vec![prompt]);
         self.check_stop_tokens(&request)?;
         request.further_sampling = self.further_sampling(&request, client)?;
-        if matches!(api, Api::Responses | Api::Messages | Api::OllamaChat | Api::OllamaGenerate) && request.n > 1 {
-            return Err(ApiError::parameter("n", format!("expected 1, which this API has, found {}", request.n)));
+        if matches!(api, Api::Responses | Api::Messages | Api::OllamaChat | Api::OllamaGenerate) && request.best_of > 1
+        {
+            let name = if request.n > 1 { "n" } else { "best_of" };
+            return Err(ApiError::parameter(
+                name,
+                format!("expected 1, which this API has, found {}", request.best_of),
+            ));
         }
-        let mut places = self.admission.queue(request.prompts.len() * request.n as usize)?;
+        let mut places = self.admission.queue(request.prompts.len() * request.best_of as usize)?;
         let arguments = self.arguments(&request);
         let prompts: Vec<EncodedPrompt> = request
             .prompts
@@ -235,16 +245,25 @@ impl RequestHandler {
             Some(prompt) => self.constraint(&request, prompt)?,
             None => None,
         };
+        let budget = match prompts.first() {
+            Some(prompt) => self.reasoning_budget(&request, prompt, client)?,
+            None => None,
+        };
         let (events, received) = unbounded_channel();
-        let choices = prompts.iter().flat_map(|prompt| (0..request.n).map(move |number| (prompt, number)));
+        let choices = prompts.iter().flat_map(|prompt| (0..request.best_of).map(move |number| (prompt, number)));
         let (mut replies, mut beginnings) = (Vec::new(), Vec::new());
+        let mut further_sampling = request.further_sampling.clone();
+        if request.best_of > request.n {
+            // By which the best are found.
+            further_sampling.n_top.get_or_insert(0);
+        }
         for ((choice, (prompt, number)), place) in (0..).zip(choices).zip(places.drain(..)) {
             let sampling = request.sampling.clone().with(|sampling| sampling.seed = seed.wrapping_add(number.into()));
             let job = Job {
                 choice,
                 prompt: prompt.tokens.clone(),
                 images: prompt.images.clone(),
-                sampler: ReplySampler::new(&sampling, request.further_sampling.clone(), constraint.clone())
+                sampler: ReplySampler::new(&sampling, further_sampling.clone(), constraint.clone(), budget.clone())
                     .map(Box::new),
                 sampling,
                 priority: request.priority,
@@ -253,6 +272,7 @@ impl RequestHandler {
                     &prompt.tokens,
                     self.stop_conditions(&request, &prompt.format),
                 ),
+                lines: LineLimits::of(&request),
                 events: events.clone(),
                 metrics: self.metrics.clone(),
                 place,
@@ -315,25 +335,39 @@ impl RequestHandler {
 
     /// What the reply to a prompt has to match.
     fn constraint(&self, request: &Request, prompt: &EncodedPrompt) -> Result<Option<Constraint>, ApiError> {
-        if let Some((parameter, structure)) = &request.structure {
-            let start = Start::of_answer(&prompt.format);
-            let constraint = Constraint::whole(self.vocabulary(), structure, start);
-            return constraint.map(Some).map_err(|error| ApiError::parameter(parameter, error));
-        }
         let named = |tool: &&Value| match &request.tool_choice {
             ToolChoice::Named(name) => tools::name(tool) == name,
             _ => true,
         };
         let tools: Vec<&Value> = request.tools.iter().filter(named).collect();
+        let is_only = request.one_call || matches!(request.tool_choice, ToolChoice::Named(_));
+        if let Some((parameter, structure)) = &request.structure {
+            let constraint = match tools.is_empty() {
+                true => Constraint::whole(self.vocabulary(), structure, Start::of_answer(&prompt.format)),
+                false => Constraint::whole_or_calls(self.vocabulary(), structure, &tools, &prompt.format, is_only),
+            };
+            return constraint.map(Some).map_err(|error| ApiError::parameter(parameter, error));
+        }
         // Without a stop token no grammar can be made: then arguments are as the model writes them.
         let can_end = !self.stop_tokens.is_empty() && prompt.format.tools.is_some() && !tools.is_empty();
         Ok(match can_end {
-            true => {
-                let is_only = request.one_call || matches!(request.tool_choice, ToolChoice::Named(_));
-                Constraint::of_calls(self.vocabulary(), &tools, &prompt.format, &prompt.beginning, is_only)
-            }
+            true => Constraint::of_calls(self.vocabulary(), &tools, &prompt.format, &prompt.beginning, is_only),
             false => None,
         })
+    }
+
+    /// The limit of the reasoning in the reply to a prompt.
+    fn reasoning_budget(
+        &self,
+        request: &Request,
+        prompt: &EncodedPrompt,
+        client: &ClientGone,
+    ) -> Result<Option<ReasoningBudget>, ApiError> {
+        let Some(n_tokens) = request.reasoning_budget.or(self.reasoning_budget) else { return Ok(None) };
+        let message = request.reasoning_budget_message.as_ref().unwrap_or(&self.reasoning_budget_message);
+        self.encoder.check_length("reasoning_budget_message", message, client)?;
+        let tokenizer = &self.encoder.tokenizer;
+        Ok(ReasoningBudget::new(self.vocabulary(), tokenizer, &prompt.written, n_tokens, message))
     }
 
     fn vocabulary(&self) -> Arc<Vocabulary> {
@@ -406,7 +440,7 @@ impl RequestHandler {
                 let prompt = prompt.map(|prompt| self.text(&prompt.tokens)).transpose()?;
                 Box::new(Completions::new(endpoint, created, model, request, probabilities, prompt))
             }
-            Api::Responses => Box::new(Responses::new(created, model, request)),
+            Api::Responses => Box::new(Responses::new(created, model, request, probabilities)),
             Api::Messages => Box::new(anthropic::response::Message::new(model)),
             Api::OllamaChat => Box::new(Lines::new(created, model, true)),
             Api::OllamaGenerate => Box::new(Lines::new(created, model, false)),

@@ -54,6 +54,7 @@ mod routes;
 
 mod choice;
 mod choice_end;
+mod line_limits;
 mod metrics;
 mod reading;
 mod receiver;
@@ -70,8 +71,8 @@ mod reply;
 mod writer;
 
 mod error;
-mod http;
 mod health;
+mod http;
 mod log;
 mod observer;
 

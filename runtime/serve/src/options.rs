@@ -40,6 +40,10 @@ pub struct ServeOptions {
     /// `enable_thinking` of chat templates, where neither a request nor [`ServeOptions::template_arguments`] set it. Default: true, as
     /// llama-server's.
     pub reasoning: bool,
+    /// Most tokens of reasoning in a reply, where a request does not set it; `None`, the default: no limit.
+    pub reasoning_budget: Option<u32>,
+    /// Text that ends reasoning which has as many tokens, before its closing tag. Default: none.
+    pub reasoning_budget_message: String,
     /// Whether reasoning is separated from the answer, where a request does not set it. Default: yes.
     pub splits_reasoning: bool,
     /// Whether responses have the text of the prompt as `__verbose`, where a request does not set it. Default: no.
@@ -137,6 +141,8 @@ impl Default for ServeOptions {
             template_arguments: TemplateArguments::new(),
             chat_template: None,
             reasoning: true,
+            reasoning_budget: None,
+            reasoning_budget_message: String::new(),
             splits_reasoning: true,
             verbose: false,
             batch_tokens: None,

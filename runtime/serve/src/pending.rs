@@ -24,7 +24,8 @@ pub(crate) struct PendingResponse {
     events: UnboundedReceiver<Event>,
     is_stream: bool,
     replies: Vec<Reply>,
-    /// Number of choices of each prompt.
+    /// Number of choices that are generated for each prompt, and of those in the response.
+    best_of: u32,
     n: u32,
     /// What each choice begins with, before its first token.
     beginnings: Vec<String>,
@@ -60,6 +61,7 @@ impl PendingResponse {
             events,
             is_stream: request.stream,
             replies,
+            best_of: request.best_of,
             n: request.n,
             beginnings,
             ended: 0,
@@ -82,7 +84,18 @@ impl PendingResponse {
                 return Err(error);
             }
         }
+        self.keep_best();
         Ok(json_response(StatusCode::OK, &self.writer.whole(&self.replies)))
+    }
+
+    /// Of the choices of each prompt, keeps those whose tokens are the most likely.
+    fn keep_best(&mut self) {
+        let mut all = std::mem::take(&mut self.replies).into_iter();
+        while all.len() > 0 {
+            let of_prompt = all.by_ref().take(self.best_of as usize).collect();
+            self.replies.extend(Reply::best(of_prompt, self.n as usize));
+        }
+        self.best_of = self.n;
     }
 
     fn stream(self) -> Response {
@@ -147,7 +160,7 @@ impl PendingResponse {
                 let choice = choice as usize;
                 let reply = &mut self.replies[choice];
                 (reply.cached_tokens, reply.fed_tokens) = (cached_tokens, cached_tokens);
-                let deltas = self.replies[choice].push(std::mem::take(&mut self.beginnings[choice]));
+                let deltas = self.replies[choice].push(std::mem::take(&mut self.beginnings[choice]), &[], Vec::new());
                 News::Begun { choice, deltas }
             }
             Event::Fed { choice, fed_tokens, times } => {
@@ -156,13 +169,11 @@ impl PendingResponse {
                 (reply.fed_tokens, reply.times) = (fed_tokens, times);
                 News::Fed { choice }
             }
-            Event::Text { choice, text, tokens, mut probabilities, times } => {
+            Event::Text { choice, text, tokens, probabilities, times } => {
                 self.observation.has_token_since(times.decode);
                 let choice = choice as usize;
                 self.replies[choice].times = times;
-                self.replies[choice].tokens.extend(&tokens);
-                self.replies[choice].probabilities.append(&mut probabilities);
-                News::More { choice, deltas: self.replies[choice].push(text), tokens }
+                News::More { choice, deltas: self.replies[choice].push(text, &tokens, probabilities), tokens }
             }
             Event::Ended { choice, end } => {
                 let choice = choice as usize;
@@ -181,7 +192,7 @@ impl PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        self.observation.uses(&Usage::of(&self.replies, self.n));
+        self.observation.uses(&Usage::of(&self.replies, self.best_of));
         if self.is_stream && !self.is_over {
             self.observation.fails(RequestFailure::ClientLeft);
         }

@@ -24,12 +24,17 @@ impl Probabilities {
 
     /// OpenAI's form for a chat: `logprobs.content`.
     pub(crate) fn of_chat(&self, tokens: &[HostSampled]) -> Value {
+        json!({"content": self.list(tokens), "refusal": null})
+    }
+
+    /// OpenAI's list of tokens, in a chat and in the text of a response.
+    pub(crate) fn list(&self, tokens: &[HostSampled]) -> Value {
         let one = |token: &HostSampled| {
             let mut object = self.token(token.token, token.logprob);
             object["top_logprobs"] = token.top.iter().map(|top| self.token(top.token, Some(top.logprob))).collect();
             object
         };
-        json!({"content": tokens.iter().map(one).collect::<Vec<_>>(), "refusal": null})
+        tokens.iter().map(one).collect()
     }
 
     /// OpenAI's form for a completion: parallel lists. `before`: characters of the text before the first token.

@@ -37,6 +37,8 @@ pub(crate) struct EncodedPrompt {
     pub(crate) images: Vec<Image>,
     /// How the reply is to be read.
     pub(crate) format: ReplyFormat,
+    /// How the reply is written: the same, also where reasoning is left in the text.
+    pub(crate) written: ReplyFormat,
     /// The end of the prompt that is a part of the reply: the beginning of a call that has to be made.
     pub(crate) beginning: String,
 }
@@ -45,6 +47,7 @@ pub(crate) struct EncodedPrompt {
 pub(crate) struct Rendered {
     pub(crate) text: String,
     format: ReplyFormat,
+    written: ReplyFormat,
     beginning: String,
 }
 
@@ -73,6 +76,7 @@ impl PromptEncoder {
             tokens,
             images: Vec::new(),
             format: ReplyFormat::default(),
+            written: ReplyFormat::default(),
             beginning: String::new(),
         };
         let (name, encoded) = match prompt {
@@ -86,8 +90,8 @@ impl PromptEncoder {
                     false => self.tokenizer.encode(piece),
                 };
                 let tokens = encode_with_images(&rendered.text, &images, section, encode).map_err(rejected)?;
-                let Rendered { format, beginning, .. } = rendered;
-                ("messages", EncodedPrompt { tokens, images, format, beginning })
+                let Rendered { format, written, beginning, .. } = rendered;
+                ("messages", EncodedPrompt { tokens, images, format, written, beginning })
             }
             prompt => ("prompt", plain(self.plain_tokens(prompt, true, client)?)),
         };
@@ -201,6 +205,7 @@ impl PromptEncoder {
         if begun.is_empty() {
             format = format.behind(&text);
         }
+        let written = format.clone();
         if !request.splits_reasoning.unwrap_or(self.splits_reasoning) {
             format.thinks = None;
         }
@@ -212,7 +217,7 @@ impl PromptEncoder {
         let beginning = name.and_then(|name| format.call_beginning(name)).unwrap_or_default();
         text += begun;
         text += &beginning;
-        Ok(Rendered { text, format, beginning })
+        Ok(Rendered { text, format, written, beginning })
     }
 
     /// Refuses a text that has too many tokens whatever they are, or, counted in pieces, that has clearly too many.

@@ -24,6 +24,10 @@ pub(crate) struct Reply {
     pub(crate) times: Times,
     /// `None`: it has not ended.
     pub(crate) end: Option<ChoiceEnd>,
+    /// Tokens of other choices that were generated with it, and left out.
+    left_out_tokens: u32,
+    /// Number of tokens before the first of content or a call; `None`: there is none yet.
+    answer_begins_at: Option<usize>,
     /// Separates reasoning and calls from content; `None`: all text is content.
     parser: Option<ReplyParser>,
     /// Calls behind the first are left out.
@@ -47,6 +51,8 @@ pub(crate) struct Usage {
     /// Prompt tokens that were in the cache already.
     pub(crate) cached_tokens: u32,
     pub(crate) completion_tokens: u32,
+    /// Those of them that are reasoning.
+    pub(crate) reasoning_tokens: u32,
 }
 
 impl Reply {
@@ -55,18 +61,22 @@ impl Reply {
         Reply { prompt_tokens, parser, one_call, ..Reply::default() }
     }
 
-    /// Adds text, and returns what is new with it.
-    pub(crate) fn push(&mut self, text: String) -> Vec<Delta> {
+    /// Adds text that was decoded from `tokens`, with their probabilities if those were requested, and returns what is new with it.
+    pub(crate) fn push(&mut self, text: String, tokens: &[u32], mut probabilities: Vec<HostSampled>) -> Vec<Delta> {
+        let n_before = self.tokens.len();
+        self.tokens.extend(tokens);
+        self.probabilities.append(&mut probabilities);
         let deltas = match &mut self.parser {
             Some(parser) => parser.push(&text),
             None if text.is_empty() => Vec::new(),
             None => vec![Delta::Content(text)],
         };
-        self.add(deltas)
+        self.add(deltas, n_before)
     }
 
     /// Ends the reply, and returns what is new with it.
     pub(crate) fn finish(&mut self, mut end: ChoiceEnd) -> Vec<Delta> {
+        let n_before = self.tokens.len();
         self.tokens.extend(&end.rest);
         self.probabilities.append(&mut end.probabilities);
         if end.reason == EndReason::StopToken {
@@ -76,15 +86,19 @@ impl Reply {
         self.times = end.times;
         self.end = Some(end);
         let deltas = self.parser.as_mut().map(ReplyParser::finish).unwrap_or_default();
-        self.add(deltas)
+        self.add(deltas, n_before)
     }
 
-    fn add(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+    /// Adds what is new with the tokens behind the first `n_before`.
+    fn add(&mut self, deltas: Vec<Delta>, n_before: usize) -> Vec<Delta> {
         let is_kept = |delta: &Delta| match delta {
             Delta::CallBegin { index, .. } | Delta::CallArguments { index, .. } => !self.one_call || *index == 0,
             Delta::Reasoning(_) | Delta::Content(_) => true,
         };
         let deltas: Vec<Delta> = deltas.into_iter().filter(is_kept).collect();
+        if deltas.iter().any(|delta| !matches!(delta, Delta::Reasoning(_))) {
+            self.answer_begins_at.get_or_insert(n_before);
+        }
         for delta in &deltas {
             match delta {
                 Delta::Reasoning(text) => self.reasoning += text,
@@ -97,6 +111,34 @@ impl Reply {
             }
         }
         deltas
+    }
+
+    /// The `n` of `replies` whose tokens are the most likely on average, in that order.
+    pub(crate) fn best(mut replies: Vec<Reply>, n: usize) -> Vec<Reply> {
+        if replies.len() > n {
+            let mean = |reply: &Reply| {
+                let logprobs = reply.probabilities.iter().filter_map(|token| token.logprob);
+                logprobs.sum::<f32>() / reply.probabilities.len().max(1) as f32
+            };
+            replies.sort_by(|one, other| mean(other).total_cmp(&mean(one)));
+            let left_out = replies.drain(n..).map(|reply| reply.n_tokens()).sum();
+            replies[0].left_out_tokens = left_out;
+        }
+        replies
+    }
+
+    /// Tokens of reasoning: those before the answer, or before the first call.
+    pub(crate) fn reasoning_tokens(&self) -> u32 {
+        match self.reasoning.is_empty() {
+            true => 0,
+            false => self.answer_begins_at.unwrap_or(self.tokens.len()) as u32,
+        }
+    }
+
+    /// Probabilities of the tokens of the answer, if they were requested.
+    pub(crate) fn answer_probabilities(&self) -> &[HostSampled] {
+        let begin = self.answer_begins_at.unwrap_or(self.probabilities.len());
+        self.probabilities.get(begin..).unwrap_or_default()
     }
 
     /// Probabilities of the last `n_tokens` tokens, if they were requested.
@@ -127,7 +169,8 @@ impl Usage {
         Usage {
             prompt_tokens: firsts().map(|reply| reply.prompt_tokens).sum(),
             cached_tokens: firsts().map(|reply| reply.cached_tokens).sum(),
-            completion_tokens: replies.iter().map(Reply::n_tokens).sum(),
+            completion_tokens: replies.iter().map(|reply| reply.n_tokens() + reply.left_out_tokens).sum(),
+            reasoning_tokens: replies.iter().map(Reply::reasoning_tokens).sum(),
         }
     }
 }
@@ -135,4 +178,48 @@ impl Usage {
 /// An id that no other object has.
 pub(crate) fn new_id(prefix: &str) -> String {
     format!("{prefix}{:08x}{:08x}", unicorn_text::random_seed(), unicorn_text::random_seed())
+}
+
+#[cfg(test)]
+mod tests {
+    use unicorn_text::ReplyFormat;
+
+    use super::*;
+
+    fn sampled(logprob: f32) -> HostSampled {
+        HostSampled { token: 1, logprob: Some(logprob), top: Vec::new(), candidates: 1 }
+    }
+
+    #[test]
+    fn the_best_choices_are_those_of_the_most_likely_tokens() {
+        let reply = |content: &str, logprobs: &[f32]| {
+            let mut reply = Reply::new(3, None, false);
+            let sampled = logprobs.iter().copied().map(sampled).collect();
+            reply.push(content.to_owned(), &vec![1; logprobs.len()], sampled);
+            reply
+        };
+        let all = || vec![reply("a", &[-1.0, -3.0]), reply("b", &[-1.5, -1.5, -1.5]), reply("c", &[-4.0])];
+        let kept = Reply::best(all(), 2);
+        assert_eq!(kept.iter().map(|reply| reply.content.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+        let usage = Usage::of(&kept, 2);
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 6));
+        let order: String = Reply::best(all(), 3).iter().map(|reply| reply.content.as_str()).collect();
+        assert_eq!(order, "abc", "all of them stay as they came");
+    }
+
+    #[test]
+    fn tokens_of_reasoning_are_those_before_the_answer() {
+        let mut format = ReplyFormat::default();
+        format.thinks = Some(true);
+        let mut reply = Reply::new(1, Some(ReplyParser::new(&format, [""; 0])), false);
+        for (text, logprob) in [("Hm", -1.0), (", yes", -2.0), ("</think>", -3.0), ("Yes", -4.0), (".", -5.0)] {
+            reply.push(text.to_owned(), &[1], vec![sampled(logprob)]);
+        }
+        assert_eq!((reply.reasoning_tokens(), reply.content.as_str()), (3, "Yes."));
+        let logprobs: Vec<Option<f32>> = reply.answer_probabilities().iter().map(|token| token.logprob).collect();
+        assert_eq!(logprobs, [Some(-4.0), Some(-5.0)]);
+        let mut plain = Reply::new(1, None, false);
+        plain.push("Yes".to_owned(), &[1], Vec::new());
+        assert_eq!((plain.reasoning_tokens(), plain.answer_probabilities().len()), (0, 0));
+    }
 }

@@ -14,6 +14,7 @@ use unicorn_text::unicorn_runtime::{Image, Sampling};
 use crate::activity::Activity;
 use crate::admission::QueuePlace;
 use crate::choice::{Choice, Event};
+use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
 use crate::reading::ReadJob;
 use crate::receiver::Receiver;
@@ -37,6 +38,7 @@ pub(crate) struct Job {
     pub(crate) sampling: Sampling,
     pub(crate) priority: i32,
     pub(crate) output: OutputText,
+    pub(crate) lines: LineLimits,
     /// `None`: the device samples.
     pub(crate) sampler: Option<Box<ReplySampler>>,
     pub(crate) events: UnboundedSender<Event>,
@@ -81,9 +83,9 @@ impl Worker {
                 received.extend(commands.try_iter());
                 if received.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
+            metrics.health.has_lost(scheduler.device_losses());
             if let Some(error) = scheduler.take_kv_store_error() {
                 tracing::warn!(%error, "KV caches are not kept any more");
-            metrics.health.has_lost(scheduler.device_losses());
             }
         }
     }
@@ -107,7 +109,7 @@ fn reading(job: ReadJob) -> Request<Receiver> {
 }
 
 fn request(job: Job) -> Request<Receiver> {
-    let Job { choice, prompt, images, sampling, priority, output, sampler, events, metrics, place } = job;
-    let choice = Choice::new(choice, prompt.len() as u32, events, output, sampler, metrics, place);
+    let Job { choice, prompt, images, sampling, priority, output, lines, sampler, events, metrics, place } = job;
+    let choice = Choice::new(choice, prompt.len() as u32, events, (output, lines), sampler, metrics, place);
     Request { prompt, sampling, priority, receiver: Receiver::Text { choice: Box::new(choice), _images: images } }
 }

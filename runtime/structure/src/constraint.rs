@@ -10,7 +10,7 @@ use unicorn_text::{ReplyFormat, ToolFormat};
 
 use crate::call_head::{Head, gemma_head, harmony_head, head, python_head, tagged_head};
 use crate::error::StructureError;
-use crate::grammar::{Structure, any_object, call_grammar};
+use crate::grammar::{Structure, any_object, call_grammar, with_calls};
 use crate::schema_rules::Mark;
 use crate::vocabulary::Vocabulary;
 use crate::{gemma_call, python_call, tagged_call};
@@ -26,6 +26,8 @@ pub struct Constraint {
     /// What applies behind these texts.
     later: Option<(Start, Box<Matcher>)>,
     calls: Option<Calls>,
+    /// Calls that the reply may have instead.
+    instead: Option<Box<Instead>>,
     /// The end of the reply so far, in which a text is searched for.
     seen: Vec<u8>,
 }
@@ -125,8 +127,40 @@ impl Constraint {
         start: Start,
     ) -> Result<Constraint, StructureError> {
         let matcher = Some(Box::new(vocabulary.matcher(structure.grammar(), &[])?));
-        let at_once = Constraint { vocabulary, matcher, is_whole: true, later: None, calls: None, seen: Vec::new() };
+        let at_once = Constraint {
+            vocabulary,
+            matcher,
+            is_whole: true,
+            later: None,
+            calls: None,
+            instead: None,
+            seen: Vec::new(),
+        };
         Ok(at_once.behind(start))
+    }
+
+    /// The reply is `structure`, behind its reasoning, or calls of `tools`, each in OpenAI's form, in its place.
+    ///
+    /// # Errors
+    /// For a structure that is wrong or too large; where calls have no mark of their own, also for one that is no JSON.
+    pub fn whole_or_calls(
+        vocabulary: Arc<Vocabulary>,
+        structure: &Structure,
+        tools: &[&Value],
+        format: &ReplyFormat,
+        is_only: bool,
+    ) -> Result<Constraint, StructureError> {
+        let start = Start::of_answer(format);
+        let Some(kind) = format.tools else { return Constraint::whole(vocabulary, structure, start) };
+        if kind.is_bare() && !format.harmony {
+            let both = with_calls(structure, &described(tools), key_of_arguments(kind))?;
+            return Constraint::whole(vocabulary, &both, start);
+        }
+        let mut constraint = Constraint::whole(vocabulary.clone(), structure, start)?;
+        let openers: &[&str] = if format.harmony { &[] } else { kind.openers() };
+        let calls = Constraint::of_calls(vocabulary, tools, format, "", is_only);
+        constraint.instead = calls.map(|calls| Box::new(Instead::new(calls, openers)));
+        Ok(constraint)
     }
 
     /// The same behind `start`, for a reply that has not begun.
@@ -147,12 +181,7 @@ impl Constraint {
         is_only: bool,
     ) -> Option<Constraint> {
         let kind = format.tools?;
-        let describe = |tool: &&Value| {
-            let function = tool.get("function")?;
-            let schema = function.get("parameters").filter(|schema| schema.is_object());
-            Some((function.get("name")?.as_str()?.to_owned(), schema.cloned().unwrap_or_else(any_object)))
-        };
-        let schemas: Vec<(String, Value)> = tools.iter().filter_map(describe).collect();
+        let schemas = described(tools);
         let mut openers = kind.openers().to_vec();
         let begins_bare = kind.is_bare() && !format.harmony && format.thinks != Some(true);
         if format.harmony {
@@ -194,6 +223,7 @@ impl Constraint {
             is_whole: false,
             later: None,
             calls: Some(calls),
+            instead: None,
             seen: Vec::new(),
         };
         constraint.begin_call(&schemas, kind, beginning);
@@ -204,7 +234,10 @@ impl Constraint {
 
     /// Whether some tokens may not follow.
     pub fn applies(&self) -> bool {
-        self.matcher.is_some()
+        match &self.instead {
+            Some(instead) if instead.has_begun() => instead.applies(),
+            _ => self.matcher.is_some(),
+        }
     }
 
     /// Tokens that may follow; `None`: all.
@@ -212,8 +245,15 @@ impl Constraint {
     /// # Errors
     /// When that takes too long to find out.
     pub fn allowed(&mut self) -> Result<Option<SimpleVob>, String> {
+        if let Some(instead) = self.instead.as_mut().filter(|instead| instead.has_begun()) {
+            return instead.allowed(&self.vocabulary);
+        }
         let mask = self.matcher.as_mut().map(|matcher| matcher.compute_mask_or_eos());
-        mask.transpose().map_err(|error| error.to_string())
+        let mut mask = mask.transpose().map_err(|error| error.to_string())?;
+        if let (Some(mask), Some(instead)) = (&mut mask, &self.instead) {
+            instead.permit(&self.vocabulary, mask);
+        }
+        Ok(mask)
     }
 
     /// Advances by a token that was sampled.
@@ -221,6 +261,21 @@ impl Constraint {
     /// # Errors
     /// When the token may not follow, or that takes too long to find out.
     pub fn observe(&mut self, token: u32) -> Result<(), String> {
+        if let Some(instead) = &mut self.instead {
+            if instead.has_begun() {
+                return instead.observe(token, self.vocabulary.bytes(token));
+            }
+            match &mut self.matcher {
+                // The first token behind the reasoning decides.
+                Some(matcher) => {
+                    if matcher.validate_tokens(&[token]).map_err(|error| error.to_string())? == 0 {
+                        return instead.observe(token, self.vocabulary.bytes(token));
+                    }
+                    self.instead = None;
+                }
+                None => instead.look_for_call(token)?,
+            }
+        }
         match &mut self.matcher {
             Some(matcher) if !matcher.is_stopped() => {
                 matcher.consume_token(token).map_err(|error| error.to_string())?;
@@ -324,7 +379,7 @@ impl Constraint {
             return;
         }
         let Some(at) = beginning.find(if calls.mark.is_some() { "call:" } else { "{" }) else { return };
-        let key = if kind == ToolFormat::Llama { "parameters" } else { "arguments" };
+        let key = key_of_arguments(kind);
         let begun = &beginning[at..];
         let of = |schema: &dyn Fn(&Value) -> Value| -> TopLevelGrammar {
             let tools: Vec<(&str, Value)> =
@@ -339,6 +394,104 @@ impl Constraint {
         let matcher = matcher(of(&Value::clone)).or_else(|| matcher(of(&|_| any_object())));
         self.matcher = matcher.map(Box::new);
     }
+}
+
+// Calls in the place of an answer:
+//
+//   free (reasoning) ──► the answer may begin ──► it begins: the answer's matcher alone
+//                            └── a token of what opens a call ──► the rest of that ──► calls
+//
+// In harmony, the channel decides, which no matcher covers: whichever of both applies first is it.
+
+/// Calls that a reply may have instead of its answer.
+#[derive(Clone)]
+struct Instead {
+    calls: Constraint,
+    /// Texts that calls begin with; in harmony, none.
+    openers: &'static [&'static str],
+    /// The beginning of one of them.
+    begun: Vec<u8>,
+    /// Its tokens.
+    tokens: Vec<u32>,
+    is_chosen: bool,
+}
+
+impl Instead {
+    fn new(calls: Constraint, openers: &'static [&'static str]) -> Instead {
+        Instead { calls, openers, begun: Vec::new(), tokens: Vec::new(), is_chosen: false }
+    }
+
+    /// Whether the reply has begun with a call, or with a part of what opens one.
+    fn has_begun(&self) -> bool {
+        self.is_chosen || !self.begun.is_empty()
+    }
+
+    /// Whether some tokens may not follow, of a reply that has begun so.
+    fn applies(&self) -> bool {
+        !self.is_chosen || self.calls.applies()
+    }
+
+    /// Tokens that may follow, of a reply that has begun so; `None`: all.
+    fn allowed(&mut self, vocabulary: &Vocabulary) -> Result<Option<SimpleVob>, String> {
+        match self.is_chosen {
+            true => self.calls.allowed(),
+            false => {
+                let mut mask = SimpleVob::alloc(vocabulary.len());
+                self.permit(vocabulary, &mut mask);
+                Ok(Some(mask))
+            }
+        }
+    }
+
+    /// Adds the tokens with which a call may begin, or its opener go on.
+    fn permit(&self, vocabulary: &Vocabulary, mask: &mut SimpleVob) {
+        let rests: Vec<&[u8]> =
+            self.openers.iter().filter_map(|opener| opener.as_bytes().strip_prefix(self.begun.as_slice())).collect();
+        for token in 0..vocabulary.len() as u32 {
+            let bytes = vocabulary.bytes(token);
+            if !bytes.is_empty() && rests.iter().any(|rest| rest.starts_with(bytes) || bytes.starts_with(rest)) {
+                mask.allow_token(token);
+            }
+        }
+    }
+
+    /// Advances by a token of a reply that begins, or has begun, with a call.
+    fn observe(&mut self, token: u32, bytes: &[u8]) -> Result<(), String> {
+        if self.is_chosen {
+            return self.calls.observe(token);
+        }
+        self.begun.extend_from_slice(bytes);
+        self.tokens.push(token);
+        self.is_chosen = self.openers.iter().any(|opener| self.begun.starts_with(opener.as_bytes()));
+        match self.is_chosen {
+            true => self.tokens.iter().try_for_each(|&token| self.calls.observe(token)),
+            false => Ok(()),
+        }
+    }
+
+    /// In harmony: advances by a token before it is decided which of both the reply is.
+    fn look_for_call(&mut self, token: u32) -> Result<(), String> {
+        if self.openers.is_empty() {
+            self.calls.observe(token)?;
+            self.is_chosen = self.calls.applies();
+        }
+        Ok(())
+    }
+}
+
+/// Names of tools, and the schemas of their arguments.
+fn described(tools: &[&Value]) -> Vec<(String, Value)> {
+    let describe = |tool: &&Value| {
+        let function = tool.get("function")?;
+        let schema = function.get("parameters").filter(|schema| schema.is_object());
+        Some((function.get("name")?.as_str()?.to_owned(), schema.cloned().unwrap_or_else(any_object)))
+    };
+    tools.iter().filter_map(describe).collect()
+}
+
+/// The key of the arguments in a call that is JSON.
+fn key_of_arguments(kind: ToolFormat) -> &'static str {
+    if kind == ToolFormat::Llama { "parameters" } else { "arguments" }
 }
 
 /// Where the first `text` in `seen` ends.

@@ -90,6 +90,53 @@ pub(crate) fn call_grammar(tools: &[(&str, &Value)], key: &str) -> TopLevelGramm
     TopLevelGrammar::from_lark(lark)
 }
 
+/// A structure of JSON, or a call `{"name": …, KEY: {…}}` of one of `tools` in its place, each a name and the schema of its arguments.
+///
+/// # Errors
+/// For a structure that is no JSON, and a schema that refers to itself by its place.
+pub(crate) fn with_calls(
+    structure: &Structure,
+    tools: &[(String, Value)],
+    key: &str,
+) -> Result<Structure, StructureError> {
+    let Structure::Schema(answer) = structure else {
+        return Err(StructureError::new(
+            "expected a JSON schema beside tools, since calls of this model are JSON without a mark; found another structure",
+        ));
+    };
+    let refers_elsewhere = |schema: &Value| {
+        let text = schema.to_string();
+        let n_known =
+            DEFINITIONS.iter().map(|name| text.matches(&format!("\"$ref\":\"#/{name}/")).count()).sum::<usize>();
+        text.matches("\"$ref\":").count() > n_known
+    };
+    if refers_elsewhere(answer) {
+        return Err(StructureError::new(
+            "expected each $ref beside tools to be one of #/$defs/ or #/definitions/, since calls of this model are JSON without a mark",
+        ));
+    }
+    let mut answer = answer.clone();
+    let mut whole = json!({});
+    for name in DEFINITIONS {
+        if let Some(definitions) = answer.as_object_mut().and_then(|fields| fields.remove(name)) {
+            whole[name] = definitions;
+        }
+    }
+    let call = |(name, schema): &(String, Value)| {
+        // Its definitions could have the names of others.
+        let schema = if schema.to_string().contains("\"$ref\":") { any_object() } else { schema.clone() };
+        json!({
+            "type": "object", "properties": {"name": {"const": name}, key: schema}, "required": ["name", key],
+            "additionalProperties": false,
+        })
+    };
+    whole["anyOf"] = tools.iter().map(call).chain([answer]).collect();
+    Ok(Structure::Schema(whole))
+}
+
+/// Where schemas keep what they refer to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
 /// The schema of any JSON object.
 pub(crate) fn any_object() -> Value {
     json!({"type": "object"})

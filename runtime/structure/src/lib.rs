@@ -5,6 +5,7 @@
 //!                                                          ▲
 //! Vocabulary: bytes of each token ─────────────────────────┘
 //! Constraint: where the matcher applies: at once, behind reasoning, or to the arguments of calls
+//! ReasoningBudget: forces the end of reasoning that is too long
 //! ReplySampler: samples the tokens that may follow, on the host
 //! AnswerStructure: makes such a sampler for each answer of a Chat
 //! ```
@@ -34,6 +35,7 @@ mod answer;
 mod sampler;
 
 mod constraint;
+mod reasoning_budget;
 mod vocabulary;
 
 mod call_head;
@@ -57,5 +59,6 @@ pub use answer::AnswerStructure;
 pub use constraint::{Constraint, Start};
 pub use error::StructureError;
 pub use grammar::Structure;
+pub use reasoning_budget::ReasoningBudget;
 pub use sampler::ReplySampler;
 pub use vocabulary::Vocabulary;

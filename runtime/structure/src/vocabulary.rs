@@ -40,6 +40,11 @@ impl Vocabulary {
         Vocabulary { tokens, factory }
     }
 
+    /// Number of tokens.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// Bytes of a token; for a special token, its name.
     pub fn bytes(&self, token: u32) -> &[u8] {
         self.tokens.get(token as usize).map(|token| token.bytes.as_slice()).unwrap_or_default()

@@ -120,6 +120,12 @@ pub struct ServeArgs {
     /// Whether models reason whose chat template has a switch (`enable_thinking`), unless a request sets it; auto: as on
     #[arg(long, visible_alias = "rea", value_name = "WHETHER", value_enum, default_value = "auto", help_heading = SAMPLING, hide_short_help = true)]
     pub reasoning: ReasoningOption,
+    /// Tokens of reasoning after which its end is forced, unless a request sets it; 0: no reasoning; -1: no limit
+    #[arg(long, value_name = "TOKENS", default_value_t = -1, allow_negative_numbers = true, value_parser = value_parser!(i32).range(-1..), help_heading = SAMPLING, hide_short_help = true)]
+    pub reasoning_budget: i32,
+    /// Text that ends reasoning which has reached its budget, before its closing tag
+    #[arg(long, value_name = "TEXT", help_heading = SAMPLING, hide_short_help = true)]
+    pub reasoning_budget_message: Option<String>,
     /// Reasoning becomes `reasoning_content` (deepseek, auto) or stays in the text (none), unless a request sets it
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "auto", help_heading = SAMPLING, hide_short_help = true)]
     pub reasoning_format: ReasoningFormatOption,
@@ -290,6 +296,10 @@ mod tests {
             (Some("code"), 3, "chat")
         );
         assert_eq!((args.reasoning, args.batch_size), (ReasoningOption::Off, Some(32)));
+        let budget = |options: &[&str]| serve(options).map(|args| args.reasoning_budget);
+        assert_eq!(budget(&["--reasoning-budget", "-1"]), Ok(-1));
+        assert_eq!((budget(&[]), budget(&["--reasoning-budget", "64"])), (Ok(-1), Ok(64)));
+        assert!(budget(&["--reasoning-budget", "-2"]).is_err());
         assert_eq!(serve(&["--reasoning-format", "none"]).unwrap().reasoning_format, ReasoningFormatOption::None);
         assert_eq!(serve(&["--chat-template", "llama3"]).unwrap().template().unwrap().as_deref(), Some("llama3"));
         let slots = |options: &[&str]| serve(options).map(|args| (args.slots, args.no_slots)).unwrap();

@@ -6,6 +6,7 @@ use crate::api::error::ApiError;
 use crate::api::fields::{Fields, unexpected};
 
 const BLOCKS: &str = "a text, or a list of blocks of type text, image in base64, tool_use, tool_result or thinking";
+const FORMAT: &str = "an object with a type of json_schema, and a schema";
 /// Claude Code begins its system prompt with a line that differs in each request; left in, no prompt would go on from the cache.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
@@ -50,15 +51,23 @@ pub(crate) fn chat_request(fields: Map<String, Value>) -> Result<Map<String, Val
     if let Some(stop) = fields.take::<Value>("stop_sequences", "a list of texts")? {
         fields.0.insert("stop".into(), stop);
     }
-    // Its budget is an upper limit, which shorter thinking keeps to as well.
-    match fields
-        .take::<Value>("thinking", "an object with a type")?
-        .as_ref()
-        .and_then(|thinking| thinking["type"].as_str())
-    {
-        Some("disabled") => drop(fields.0.insert("enable_thinking".into(), false.into())),
-        Some(_) => drop(fields.0.insert("enable_thinking".into(), true.into())),
-        None => {}
+    let config: Option<Value> = fields.take("output_config", "an object")?;
+    let of_config =
+        |name: &str| config.as_ref().and_then(|config| config.get(name)).filter(|value| !value.is_null()).cloned();
+    // The second name is that of its trial.
+    if let Some(format) = of_config("format").or(fields.take("output_format", FORMAT)?) {
+        let schema = format.get("schema").filter(|_| format["type"] == "json_schema");
+        let schema = schema.ok_or_else(|| unexpected("output_config.format", FORMAT, &format))?;
+        let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+        fields.0.insert("response_format".into(), format);
+    }
+    fields.0.extend(of_config("effort").map(|effort| ("reasoning_effort".to_owned(), effort)));
+    if let Some(thinking) = fields.take::<Value>("thinking", "an object with a type")? {
+        let thinks = thinking["type"].as_str().map(|kind| kind != "disabled");
+        fields.0.extend(thinks.map(|thinks| ("enable_thinking".to_owned(), thinks.into())));
+        if let Some(budget) = thinking.get("budget_tokens").filter(|_| thinks == Some(true)) {
+            fields.0.insert("thinking_budget_tokens".into(), budget.clone());
+        }
     }
     Ok(fields.0)
 }
@@ -97,7 +106,7 @@ fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
                 calls.push(json!({"id": block.get("id")?, "type": "function", "function": function}));
             }
             "tool_result" => {
-                let output = block.get("content").map_or(Some(Vec::new()), texts)?.join("\n");
+                let output = block.get("content").map_or(Some("".into()), result)?;
                 messages.push(json!({"role": "tool", "tool_call_id": block.get("tool_use_id")?, "content": output}));
             }
             _ => return None,
@@ -124,6 +133,19 @@ fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
     }
     messages.push(message);
     Some(())
+}
+
+/// The content of a tool's result: texts on lines of their own, and images.
+fn result(content: &Value) -> Option<Value> {
+    if let Some(texts) = texts(content) {
+        return Some(texts.join("\n").into());
+    }
+    let part = |block: &Value| match block.get("type")?.as_str()? {
+        "text" => Some(json!({"type": "text", "text": format!("{}\n", block.get("text")?.as_str()?)})),
+        "image" => image(block.get("source")?),
+        _ => None,
+    };
+    content.as_array()?.iter().map(part).collect()
 }
 
 /// The image of a source in base64, by OpenAI's names.
@@ -171,7 +193,7 @@ mod tests {
         );
         assert_eq!(read["tools"].as_array().unwrap().len(), 1);
         assert_eq!((&read["tool_choice"], &read["parallel_tool_calls"]), (&json!("any"), &json!(false)));
-        assert_eq!(read["enable_thinking"], true);
+        assert_eq!((&read["enable_thinking"], &read["thinking_budget_tokens"]), (&json!(true), &json!(1024)));
     }
 
     #[test]
@@ -181,6 +203,41 @@ mod tests {
         let read = chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap();
         let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}});
         assert_eq!(read["messages"][0]["content"], json!([image, {"type": "text", "text": "a"}]));
+    }
+
+    #[test]
+    fn a_result_has_texts_and_images() {
+        let source = json!({"type": "base64", "media_type": "image/png", "data": "QUI="});
+        let text = json!({"type": "text", "text": "a"});
+        let result = |content: Value| {
+            let result = json!({"type": "tool_result", "tool_use_id": "1", "content": content});
+            chat(json!({"messages": [{"role": "user", "content": [result]}]})).map(|read| read["messages"][0].clone())
+        };
+        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}});
+        let read = result(json!([text, {"type": "image", "source": source}])).unwrap();
+        assert_eq!(read["content"], json!([{"type": "text", "text": "a\n"}, image]));
+        assert_eq!(result(json!([text, text])).unwrap()["content"], "a\na");
+        assert!(result(json!([{"type": "image", "source": {"type": "url"}}])).is_err());
+    }
+
+    #[test]
+    fn the_output_has_a_schema_and_an_effort() {
+        let schema = json!({"type": "object"});
+        let read = |body: Value| {
+            let mut body = body;
+            body["messages"] = json!([{"role": "user", "content": "a"}]);
+            chat(body)
+        };
+        let format = json!({"type": "json_schema", "schema": schema});
+        let expected = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+        let both = read(json!({"output_config": {"format": format, "effort": "low"}})).unwrap();
+        assert_eq!((&both["response_format"], &both["reasoning_effort"]), (&expected, &json!("low")));
+        assert_eq!(read(json!({"output_format": format})).unwrap()["response_format"], expected);
+        assert!(read(json!({"output_config": {"effort": "low"}})).unwrap().get("response_format").is_none());
+        for wrong in [json!({"type": "json"}), json!({"type": "json_schema"}), json!(1)] {
+            let refused = read(json!({"output_format": wrong})).unwrap_err();
+            assert!(refused.starts_with("output_config.format: expected an object with a type"), "{refused}");
+        }
     }
 
     #[test]

@@ -149,6 +149,13 @@ fn message(value: &Value, called: &mut HashMap<String, String>) -> Option<Messag
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), value.get(*name).filter(|text| text.is_string())?.clone())));
     message.fields.extend(kept);
+    // gpt-oss' template has another name for reasoning between calls, and no place for content beside it.
+    if let Some(reasoning) = message.fields.get("reasoning_content").cloned()
+        && message.fields.contains_key("tool_calls")
+        && message.content.is_empty()
+    {
+        message.fields.entry("thinking").or_insert(reasoning);
+    }
     // Some templates write a result with the name of its tool.
     let id = message.fields.get("tool_call_id").and_then(Value::as_str);
     if let Some(name) = id.and_then(|id| called.get(id)).filter(|_| role == "tool") {

@@ -1,6 +1,8 @@
 //! Requests of OpenAI's API (<https://platform.openai.com/docs/api-reference>) with llama.cpp's further sampling parameters.
 //! A parameter that would change the answer and is not implemented is an error; other unknown parameters are ignored.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use unicorn_structure::Structure;
@@ -10,7 +12,7 @@ use unicorn_text::{Message, TemplateArguments};
 use super::error::ApiError;
 use super::fields::{BOOLEAN, Fields, object, unexpected};
 use super::prompt::{PROMPT, Prompt, messages, prompts};
-use super::sampling::{BIAS, BiasedText, further_sampling, logit_bias, sampling, seed};
+use super::sampling::{BIAS, BiasedText, chosen_samplers, further_sampling, logit_bias, sampling, seed};
 use super::structure::structure;
 use super::tools::{ToolChoice, tools};
 
@@ -27,10 +29,12 @@ pub enum Endpoint {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
-    /// Prompts, at least one; times `n`, at most [`MAX_CHOICES`].
+    /// Prompts, at least one; times `best_of`, at most [`MAX_CHOICES`].
     pub prompts: Vec<Prompt>,
     /// Choices for each prompt, at least one.
     pub n: u32,
+    /// Choices that are generated for each prompt, of which the `n` most likely are in the response.
+    pub best_of: u32,
     /// Sampling parameters, checked; `seed` is that of the server's defaults.
     pub sampling: Sampling,
     /// The request's own seed.
@@ -47,6 +51,10 @@ pub struct Request {
     pub min_tokens: u32,
     /// Place in the queue: lower numbers come first. Usually 0, as in vLLM.
     pub priority: i32,
+    /// Characters of white space that lines behind the first begin with: a line with fewer ends the choice.
+    pub min_indent: u32,
+    /// Time since the first token after which a choice of several lines ends; `None`: no limit.
+    pub max_decode: Option<Duration>,
     /// Whether a choice of plain text begins with its prompt.
     pub echo: bool,
     /// Whether special tokens are part of the text.
@@ -67,6 +75,10 @@ pub struct Request {
     pub one_call: bool,
     /// Whether reasoning is separated from the answer; `None`: the server's default.
     pub splits_reasoning: Option<bool>,
+    /// Most tokens of reasoning; `None`: the server's default.
+    pub reasoning_budget: Option<u32>,
+    /// Text that ends reasoning which has as many; `None`: the server's default.
+    pub reasoning_budget_message: Option<String>,
     /// Whether the last message is the beginning of the reply.
     pub continues: bool,
     /// Whether the prompt ends with the beginning of a reply, where no message is one.
@@ -103,7 +115,6 @@ fn not_implemented() -> Vec<(&'static str, Value)> {
         ("mirostat", json!(0)),
         ("modalities", json!(["text"])),
         ("prompt_logprobs", Value::Null),
-        ("reasoning_budget", json!(-1)),
         ("use_beam_search", json!(false)),
         ("xtc_probability", json!(0.0)),
     ]
@@ -126,8 +137,8 @@ impl Request {
     ) -> Result<Request, ApiError> {
         let mut fields = Fields(fields);
         let mut template_arguments = template_arguments(&mut fields)?;
-        if fields.0.get("reasoning_budget") == Some(&json!(0)) {
-            fields.0.remove("reasoning_budget");
+        let reasoning_budget = reasoning_budget(&mut fields)?;
+        if reasoning_budget == Some(0) {
             template_arguments.entry("enable_thinking").or_insert(false.into());
         }
         for (name, no_effect) in not_implemented() {
@@ -154,8 +165,11 @@ impl Request {
             Endpoint::ChatCompletions => fields.accept_only("echo", &json!(false)).map(|()| false)?,
             Endpoint::Completions => fields.take("echo", BOOLEAN)?.unwrap_or(false),
         };
-        let n = choices(&mut fields, prompts.len())?;
-        let further_sampling = further_sampling(&mut fields, endpoint == Endpoint::Completions)?;
+        let stream = fields.take("stream", BOOLEAN)?.unwrap_or(false);
+        let (n, best_of) = choices(&mut fields, prompts.len(), stream)?;
+        let mut sampling = sampling(&mut fields, defaults)?;
+        let mut further_sampling = further_sampling(&mut fields, endpoint == Endpoint::Completions)?;
+        chosen_samplers(&mut fields, &mut sampling, &mut further_sampling)?;
         if echo && further_sampling.n_top.is_some() {
             return Err(ApiError::parameter(
                 "echo",
@@ -166,16 +180,16 @@ impl Request {
         let include_usage =
             stream_options.map(|options| Fields(options).take("include_usage", BOOLEAN)).transpose()?.flatten();
         let reasoning_format: Option<String> = fields.take("reasoning_format", "a text")?;
-        let tools = tools(&mut fields)?;
-        let tool_choice = ToolChoice::of(&mut fields, &tools)?;
-        let structure = structure(&mut fields)?;
-        if let Some((name, _)) = structure.as_ref().filter(|_| !tools.is_empty() && tool_choice != ToolChoice::None) {
-            return Err(ApiError::parameter(name, "not supported together with tools: set tool_choice to none"));
-        }
+        let mut tools = tools(&mut fields)?;
+        let tool_choice = ToolChoice::of(&mut fields, &mut tools)?;
+        // A call that has to be made leaves no place for an answer.
+        let has_answer = matches!(tool_choice, ToolChoice::Auto | ToolChoice::None);
+        let structure = structure(&mut fields)?.filter(|_| has_answer);
         Ok(Request {
             prompts,
             n,
-            sampling: sampling(&mut fields, defaults)?,
+            best_of,
+            sampling,
             seed: seed(&mut fields)?,
             max_tokens: max_tokens(&mut fields)?,
             stop_strings: stop_strings(fields.take("stop", STOP)?)?,
@@ -183,6 +197,8 @@ impl Request {
             ignore_eos: fields.take("ignore_eos", BOOLEAN)?.unwrap_or(false),
             min_tokens: fields.take("min_tokens", "a whole number")?.unwrap_or(0),
             priority: fields.take("priority", "a whole number")?.unwrap_or(0),
+            min_indent: fields.take("n_indent", "a whole number")?.unwrap_or(0),
+            max_decode: max_decode(&mut fields)?,
             echo,
             special_tokens: !fields.take("skip_special_tokens", BOOLEAN)?.unwrap_or(true),
             return_tokens: fields.take("return_tokens", BOOLEAN)?.unwrap_or(false),
@@ -193,10 +209,12 @@ impl Request {
             tool_choice,
             one_call: !fields.take("parallel_tool_calls", BOOLEAN)?.unwrap_or(true),
             splits_reasoning: reasoning_format.map(|format| format != "none"),
+            reasoning_budget,
+            reasoning_budget_message: fields.take("reasoning_budget_message", "a text")?,
             continues,
             begins_reply: continues || !asks_for_history,
             template_arguments,
-            stream: fields.take("stream", BOOLEAN)?.unwrap_or(false),
+            stream,
             include_usage: include_usage.unwrap_or(false),
             verbose: fields.take("verbose", BOOLEAN)?,
             timings_per_token: fields.take("timings_per_token", BOOLEAN)?.unwrap_or(false),
@@ -208,15 +226,22 @@ impl Request {
 const COUNT: &str = "a whole number above 0, or -1 for no limit";
 const STOP: &str = "a text or a list of texts";
 
-/// Choices of each of `prompts` prompts. `best_of` has to be the same number or absent.
-fn choices(fields: &mut Fields, prompts: usize) -> Result<u32, ApiError> {
+/// Choices of each of `prompts` prompts: in the response, and in all.
+fn choices(fields: &mut Fields, prompts: usize, is_stream: bool) -> Result<(u32, u32), ApiError> {
     let n = fields.take("n", "a whole number")?.unwrap_or(1u32);
-    if n == 0 || prompts.saturating_mul(n as usize) > MAX_CHOICES {
-        let expected = format!("expected 1 to {MAX_CHOICES} choices in all, found {n} for each of {prompts}");
-        return Err(ApiError::parameter("n", expected));
+    let best_of: Option<u32> = fields.take("best_of", "a whole number")?;
+    for (name, count) in [("n", n), ("best_of", best_of.unwrap_or(n))] {
+        if count == 0 || prompts.saturating_mul(count as usize) > MAX_CHOICES {
+            let expected = format!("expected 1 to {MAX_CHOICES} choices in all, found {count} for each of {prompts}");
+            return Err(ApiError::parameter(name, expected));
+        }
     }
-    fields.accept_only("best_of", &json!(n))?;
-    Ok(n)
+    let best_of = best_of.unwrap_or(n);
+    if best_of < n || (best_of > n && is_stream) {
+        let expected = if is_stream { "expected no more than n in a stream" } else { "expected n at least" };
+        return Err(ApiError::parameter("best_of", format!("{expected}, which is {n}, found {best_of}")));
+    }
+    Ok((n, best_of))
 }
 
 /// Whether the reply continues the last message: by transformers' two names for it. `None`: where that is the assistant's.
@@ -242,6 +267,26 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
     // No context has more tokens than u32::MAX.
     Ok(max_tokens.filter(|requested| *requested != -1).map(|requested| requested.min(u32::MAX.into()) as u32))
+}
+
+/// llama-server's limit of time; 0 and below: none.
+fn max_decode(fields: &mut Fields) -> Result<Option<Duration>, ApiError> {
+    let ms: Option<i64> = fields.take("t_max_predict_ms", "a whole number of milliseconds")?;
+    Ok(ms.and_then(|ms| u64::try_from(ms).ok()).filter(|&ms| ms > 0).map(Duration::from_millis))
+}
+
+/// Most tokens of reasoning, by llama-server's names and vLLM's; `None`: the server's default, for which llama-server has -1.
+fn reasoning_budget(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    const BUDGET: &str = "a whole number of tokens, 0 for no reasoning, or -1 for the server's default";
+    let mut budget = None;
+    for name in ["thinking_budget_tokens", "reasoning_budget_tokens", "reasoning_budget", "thinking_token_budget"] {
+        let requested: Option<i64> = fields.take(name, BUDGET)?;
+        if let Some(found) = requested.filter(|requested| *requested < -1) {
+            return Err(ApiError::parameter(name, format!("expected {BUDGET}, found {found}")));
+        }
+        budget = budget.or(requested.filter(|requested| *requested >= 0));
+    }
+    Ok(budget.map(|tokens| tokens.min(u32::MAX.into()) as u32))
 }
 
 /// Variables of the chat template, by llama-server's and vLLM's name; those of reasoning models also by names of their own.
@@ -372,6 +417,26 @@ mod tests {
         );
         let none = chat(json!({"messages": messages(json!({})), "tools": [tool], "tool_choice": "none"})).unwrap();
         assert!(none.tools.is_empty());
+        // Some of the tools: in the form of chats and of responses.
+        let other = json!({"type": "function", "function": {"name": "g"}});
+        let allowed = |choice: Value| {
+            chat(json!({"messages": messages(json!({})), "tools": [tool, other], "tool_choice": choice}))
+                .map(|request| (request.tools, request.tool_choice))
+        };
+        let of_chat = json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}});
+        assert_eq!(allowed(of_chat), Ok((vec![other.clone()], ToolChoice::Required)));
+        let name = json!({"type": "function", "name": "f"});
+        let of_response = json!({"type": "allowed_tools", "mode": "auto", "tools": [name, {"type": "web_search"}]});
+        assert_eq!(allowed(of_response), Ok((vec![tool.clone()], ToolChoice::Auto)));
+        for wrong in
+            [json!({}), json!({"mode": "auto"}), json!({"mode": "no", "tools": [name]}), json!({"tools": [name]})]
+        {
+            let mut choice = wrong.clone();
+            choice["type"] = "allowed_tools".into();
+            assert!(allowed(choice).unwrap_err().starts_with("tool_choice: expected"), "{wrong}");
+        }
+        let unknown = json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]});
+        assert!(allowed(unknown).unwrap_err().contains("one of the tools"));
     }
 
     #[test]
@@ -432,8 +497,17 @@ mod tests {
         assert_eq!(text(json!({"seed": -1})).unwrap().seed, None);
         assert!(text(json!({"top_p": 0})).unwrap().sampling.top_p > 0.0);
         assert!(text(json!({"tool_choice": "auto"})).is_ok() && text(json!({"tool_choice": "required"})).is_err());
+        let budget = |body: Value| text(body).map(|request| request.reasoning_budget);
         assert_eq!(text(json!({"reasoning_budget": 0})).unwrap().template_arguments["enable_thinking"], json!(false));
-        assert!(text(json!({"best_of": 2, "n": 2})).is_ok() && text(json!({"best_of": 2})).is_err());
+        assert_eq!(budget(json!({"reasoning_budget": 0, "thinking_budget_tokens": -1})), Ok(Some(0)));
+        assert_eq!(budget(json!({"thinking_budget_tokens": 64, "reasoning_budget": 8})), Ok(Some(64)));
+        assert_eq!(budget(json!({"reasoning_budget": -1})), Ok(None));
+        assert!(budget(json!({"reasoning_budget": -2})).unwrap_err().starts_with("reasoning_budget: expected a whole"));
+        let best_of = |body: Value| text(body).map(|request| (request.n, request.best_of));
+        assert_eq!((best_of(json!({"n": 2})), best_of(json!({"best_of": 3}))), (Ok((2, 2)), Ok((1, 3))));
+        assert!(best_of(json!({"best_of": 2, "n": 3})).unwrap_err().starts_with("best_of: expected n at least"));
+        assert!(best_of(json!({"best_of": 2, "stream": true})).unwrap_err().contains("no more than n in a stream"));
+        assert!(best_of(json!({"best_of": 129})).unwrap_err().starts_with("best_of: expected 1 to 128 choices"));
     }
 
     #[test]

@@ -114,6 +114,80 @@ pub(super) fn logit_bias(bias: Option<Value>) -> Result<Vec<(BiasedText, f32)>, 
     read.ok_or_else(|| unexpected("logit_bias", BIAS, &bias))
 }
 
+/// The samplers in the order in which they apply, by llama-server's names and letters.
+pub(crate) const SAMPLERS: [(&str, char); 7] = [
+    ("penalties", 'e'),
+    ("top_n_sigma", 's'),
+    ("top_k", 'k'),
+    ("typ_p", 'y'),
+    ("top_p", 'p'),
+    ("min_p", 'm'),
+    ("temperature", 't'),
+];
+/// llama-server's samplers that are not here. Their own parameters are refused, without which they do nothing.
+const ABSENT_SAMPLERS: [(&str, char); 3] = [("dry", 'd'), ("xtc", 'x'), ("adaptive_p", 'a')];
+
+/// Applies llama-server's list of samplers: those that it leaves out have no effect.
+///
+/// # Errors
+/// For a sampler that is not here, and for an order other than that of [`SAMPLERS`] of those that have an effect.
+pub(super) fn chosen_samplers(
+    fields: &mut Fields,
+    sampling: &mut Sampling,
+    further: &mut HostSampling,
+) -> Result<(), ApiError> {
+    if let Some(kept) = fields.take::<u32>("min_keep", "a whole number")?.filter(|&kept| kept > 1) {
+        let message =
+            format!("expected 0 or 1, since filters here keep the most likely token and no more, found {kept}");
+        return Err(ApiError::parameter("min_keep", message));
+    }
+    let order = SAMPLERS.map(|(name, _)| name);
+    let expected = format!("some of {}, in this order", order.join(", "));
+    let Some(value) = fields.take::<Value>("samplers", &expected)? else { return Ok(()) };
+    let all = || SAMPLERS.iter().chain(&ABSENT_SAMPLERS);
+    let listed: Option<Vec<&str>> = match &value {
+        Value::Array(names) => {
+            names.iter().map(|name| all().find(|sampler| sampler.0 == name).map(|sampler| sampler.0)).collect()
+        }
+        Value::String(letters) => {
+            letters.chars().map(|letter| all().find(|sampler| sampler.1 == letter).map(|sampler| sampler.0)).collect()
+        }
+        _ => None,
+    };
+    let listed = listed.ok_or_else(|| unexpected("samplers", &expected, &value))?;
+    let has_effect = |name: &str| match name {
+        "penalties" => {
+            sampling.repeat_penalty != 1.0 || further.presence_penalty != 0.0 || further.frequency_penalty != 0.0
+        }
+        "top_n_sigma" => further.top_n_sigma > 0.0,
+        "top_k" => sampling.top_k > 0,
+        "typ_p" => further.typical_p < 1.0,
+        "top_p" => sampling.top_p < 1.0,
+        "min_p" => sampling.min_p > 0.0,
+        // The most likely token stays the most likely.
+        _ => sampling.temperature != 1.0 && sampling.temperature != 0.0,
+    };
+    let places = listed.iter().filter_map(|name| order.iter().position(|one| one == name));
+    if !places.filter(|&place| has_effect(order[place])).is_sorted() {
+        return Err(unexpected("samplers", &expected, &value));
+    }
+    for name in order.into_iter().filter(|name| !listed.contains(name)) {
+        match name {
+            "penalties" => {
+                sampling.repeat_penalty = 1.0;
+                (further.presence_penalty, further.frequency_penalty) = (0.0, 0.0);
+            }
+            "top_n_sigma" => further.top_n_sigma = -1.0,
+            "top_k" => sampling.top_k = 0,
+            "typ_p" => further.typical_p = 1.0,
+            "top_p" => sampling.top_p = 1.0,
+            "min_p" => sampling.min_p = 0.0,
+            _ => sampling.temperature = 1.0,
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -137,6 +211,33 @@ mod tests {
         assert!(n_top(chat, json!({"top_logprobs": 5})).unwrap_err().contains("expected logprobs to be true"));
         assert!(n_top(chat, json!({"logprobs": 3})).unwrap_err().contains("true or false"));
         assert!(n_top(plain, json!({"n_probs": 101})).unwrap_err().contains("0 to 100"));
+    }
+
+    #[test]
+    fn samplers_that_a_list_leaves_out_have_no_effect() {
+        let chosen = |body: Value| {
+            let mut fields = Fields(body.as_object().unwrap().clone());
+            let mut sampling = Sampling::default().with(|sampling| {
+                (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) = (0.8, 40, 0.9, 0.05);
+            });
+            let mut further = HostSampling::default().with(|further| further.presence_penalty = 1.0);
+            chosen_samplers(&mut fields, &mut sampling, &mut further).map_err(|error| error.message)?;
+            let kept = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, further.presence_penalty);
+            Ok::<_, String>(kept)
+        };
+        let all = Ok((0.8, 40, 0.9, 0.05, 1.0));
+        assert_eq!(chosen(json!({})), all);
+        let default = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"];
+        assert_eq!(chosen(json!({"samplers": default, "min_keep": 0})), all);
+        assert_eq!(chosen(json!({"samplers": "edskypmxt"})), all);
+        assert_eq!(chosen(json!({"samplers": ["top_k"]})), Ok((1.0, 40, 1.0, 0.0, 0.0)));
+        // Typical-p filters nothing here, wherever it stands.
+        assert_eq!(chosen(json!({"samplers": ["top_p", "typ_p", "temperature"]})), Ok((0.8, 0, 0.9, 0.0, 0.0)));
+        for wrong in [json!(["temperature", "top_p"]), json!(["infill"]), json!("tk"), json!([1]), json!(1)] {
+            let message = chosen(json!({"samplers": wrong})).unwrap_err();
+            assert!(message.starts_with("samplers: expected some of penalties, top_n_sigma"), "{message}");
+        }
+        assert!(chosen(json!({"min_keep": 2})).unwrap_err().starts_with("min_keep: expected 0 or 1"));
     }
 
     #[test]

@@ -19,9 +19,12 @@ pub enum ToolChoice {
 }
 
 impl ToolChoice {
-    /// The choice among `tools`.
-    pub(super) fn of(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    /// The choice among `tools`, of which those stay that it permits.
+    pub(super) fn of(fields: &mut Fields, tools: &mut Vec<Value>) -> Result<ToolChoice, ApiError> {
         let Some(choice) = fields.take::<Value>("tool_choice", CHOICE)? else { return Ok(ToolChoice::Auto) };
+        if choice.get("type").is_some_and(|kind| kind == "allowed_tools") {
+            return allowed(&choice, tools).ok_or_else(|| unexpected("tool_choice", CHOICE, &choice));
+        }
         let parsed = match choice.as_str() {
             Some("auto") => return Ok(ToolChoice::Auto),
             Some("none") => return Ok(ToolChoice::None),
@@ -40,7 +43,29 @@ impl ToolChoice {
     }
 }
 
-const CHOICE: &str = "auto, none, required, or one of the tools by its name";
+/// OpenAI's `allowed_tools`: some of the tools, by name, and whether one of them has to be called. Tools that are no functions are not
+/// here, as elsewhere. `None`: it is something else, or names a function that is not there.
+fn allowed(choice: &Value, tools: &mut Vec<Value>) -> Option<ToolChoice> {
+    // Chats have an object within, responses its fields.
+    let fields = choice.get("allowed_tools").unwrap_or(choice);
+    let mode = match fields.get("mode")?.as_str()? {
+        "auto" => ToolChoice::Auto,
+        "required" => ToolChoice::Required,
+        _ => return None,
+    };
+    let listed =
+        fields.get("tools")?.as_array()?.iter().filter(|tool| tool.get("type").is_none_or(|kind| kind == "function"));
+    let names: Vec<&str> =
+        listed.map(|tool| tool.pointer("/function/name").or(tool.get("name"))?.as_str()).collect::<Option<_>>()?;
+    if names.iter().any(|&allowed| !tools.iter().any(|tool| name(tool) == allowed)) {
+        return None;
+    }
+    tools.retain(|tool| names.contains(&name(tool)));
+    (mode == ToolChoice::Auto || !tools.is_empty()).then_some(mode)
+}
+
+const CHOICE: &str =
+    "auto, none, required, one of the tools by its name, or allowed_tools with a mode and some of them";
 const TOOL: &str = "an object with a type, and a function with a name";
 
 /// The tools that are functions. Others belong to servers that run them themselves, and are left out.

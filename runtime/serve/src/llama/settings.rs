@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 
+use crate::api::sampling::SAMPLERS;
+
 /// The parameters in effect, by llama-server's names. Parameters that this server does not have get the value without effect.
 /// `banned`: stop tokens that do not end the text.
 pub(crate) fn generation_settings(
@@ -49,7 +51,7 @@ pub(crate) fn generation_settings(
         "n_probs": further.n_top.unwrap_or(0),
         "min_keep": 0,
         "grammar": "",
-        "samplers": ["penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature"],
+        "samplers": SAMPLERS.map(|(name, _)| name),
         "lora": [],
     })
 }

@@ -237,12 +237,13 @@ fn chat_delta(delta: &Delta, reply: &Reply) -> Value {
 }
 
 fn usage(usage: Usage) -> Value {
-    let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+    let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
     json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     })
 }
 

@@ -1,19 +1,21 @@
 //! `/v1/responses`, without state: the client sends the whole conversation each time, as Codex does.
 
 use serde_json::{Map, Value, json};
+use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::{Delta, EndReason};
 
 use crate::api::error::ApiError;
 use crate::api::fields::unexpected;
-use crate::api::prompt::{is_content, text};
+use crate::api::prompt::is_content;
 use crate::api::request::Request;
+use crate::probabilities::Probabilities;
 use crate::reply::{Reply, Usage, new_id};
 use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
 
 /// The request as one for chat completions.
 ///
 /// # Errors
-/// For parameters that need state, and for items that are neither messages, reasoning, nor calls of functions and their results.
+/// For parameters that need state, and for items that are neither messages, reasoning, nor calls of tools and their results.
 pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
     if fields.get("previous_response_id").is_some_and(|id| !id.is_null()) {
         let message = "not supported here: this server keeps no responses; expected the whole conversation in input";
@@ -26,8 +28,10 @@ pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String,
     match fields.remove("input") {
         Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
         Some(Value::Array(items)) => {
+            let mut reasoning = String::new();
             for (index, item) in items.iter().enumerate() {
-                add_item(item, &mut messages).ok_or_else(|| unexpected(&format!("input[{index}]"), ITEM, item))?;
+                add_item(item, &mut messages, &mut reasoning)
+                    .ok_or_else(|| unexpected(&format!("input[{index}]"), ITEM, item))?;
             }
         }
         other => return Err(unexpected("input", "a text or a list of items", &other.unwrap_or_default())),
@@ -42,36 +46,67 @@ pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String,
     if let Some(format) = fields.remove("text").as_ref().and_then(|text| text.get("format")) {
         fields.insert("response_format".into(), format.clone());
     }
-    // Here it is a number, in addition to a list of what to include.
-    fields.remove("top_logprobs");
+    // They are requested by a number, or by a word in a list.
+    let wants =
+        |list: &Value| list.as_array().is_some_and(|list| list.contains(&"message.output_text.logprobs".into()));
+    let top = fields.get("top_logprobs").is_some_and(|top| !top.is_null() && *top != 0);
+    if top || fields.get("include").is_some_and(wants) {
+        fields.insert("logprobs".into(), true.into());
+    }
     Ok(fields)
 }
 
-const ITEM: &str = "a message of text and images, reasoning, function_call or function_call_output";
+const ITEM: &str = "a message of text and images, reasoning, a function_call or custom_tool_call, or the output of one";
 
-fn add_item(item: &Value, messages: &mut Vec<Value>) -> Option<()> {
+/// Adds an item to the messages. `reasoning`: what precedes the next message of the assistant, of which it becomes a part; templates leave
+/// out that of earlier turns.
+fn add_item(item: &Value, messages: &mut Vec<Value>, reasoning: &mut String) -> Option<()> {
     match item.get("type").and_then(Value::as_str).unwrap_or("message") {
         "message" => {
             let content = item.get("content").filter(|content| is_content(content))?;
-            messages.push(json!({"role": item.get("role")?, "content": content}));
+            let role = item.get("role")?;
+            let mut message = json!({"role": role, "content": content});
+            let reasoning = std::mem::take(reasoning);
+            if role == "assistant" && !reasoning.is_empty() {
+                message["reasoning_content"] = reasoning.into();
+            }
+            messages.push(message);
         }
-        // It is left out of a prompt, as the chat templates of reasoning models leave it out of earlier turns.
-        "reasoning" => {}
-        "function_call" => {
-            let function = json!({"name": item.get("name")?, "arguments": item.get("arguments")?});
+        "reasoning" => {
+            let texts = |name: &str| -> Option<String> {
+                item.get(name)?.as_array()?.iter().map(|part| part.get("text")?.as_str()).collect()
+            };
+            // What is encrypted can be read by its vendor alone.
+            *reasoning += &texts("content").filter(|text| !text.is_empty()).or(texts("summary")).unwrap_or_default();
+        }
+        kind @ ("function_call" | "custom_tool_call") => {
+            // The input of a custom tool is a text.
+            let arguments = match kind {
+                "function_call" => item.get("arguments")?.clone(),
+                _ => json!({"input": item.get("input")?.as_str()?}),
+            };
+            let function = json!({"name": item.get("name")?, "arguments": arguments});
             let call = json!({"id": item.get("call_id")?, "type": "function", "function": function});
             // Calls that were made together are one message.
-            match messages.last_mut().filter(|last| last["role"] == "assistant") {
-                Some(last) => match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
-                    Some(calls) => calls.push(call),
-                    None => last["tool_calls"] = json!([call]),
-                },
-                None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
+            if messages.last().is_none_or(|last| last["role"] != "assistant") {
+                messages.push(json!({"role": "assistant", "content": null}));
+            }
+            let last = messages.last_mut()?;
+            match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                Some(calls) => calls.push(call),
+                None => last["tool_calls"] = json!([call]),
+            }
+            if !reasoning.is_empty() {
+                let before = last["reasoning_content"].as_str().unwrap_or_default();
+                last["reasoning_content"] = format!("{before}{}", std::mem::take(reasoning)).into();
             }
         }
-        "function_call_output" => {
+        "function_call_output" | "custom_tool_call_output" => {
             let output = item.get("output")?;
-            let output = text(output).unwrap_or_else(|| output.to_string());
+            let output = match is_content(output) {
+                true => output.clone(),
+                false => output.to_string().into(),
+            };
             messages.push(json!({"role": "tool", "tool_call_id": item.get("call_id")?, "content": output}));
         }
         _ => return None,
@@ -86,6 +121,8 @@ pub(crate) struct Responses {
     model: String,
     /// Items that have begun; the last of them may go on.
     items: Vec<Item>,
+    /// `None`: they were not requested.
+    probabilities: Option<Probabilities>,
     timings_per_token: bool,
     return_progress: bool,
     /// Number of the next event.
@@ -108,10 +145,11 @@ enum Kind {
 
 impl Responses {
     /// The response to `request`.
-    pub(crate) fn new(created: u64, model: &str, request: &Request) -> Responses {
+    pub(crate) fn new(created: u64, model: &str, request: &Request, probabilities: Option<Probabilities>) -> Responses {
         let &Request { timings_per_token, return_progress, .. } = request;
         let (id, model) = (new_id("resp_"), model.to_owned());
-        Responses { id, created, model, items: Vec::new(), timings_per_token, return_progress, sequence: 0 }
+        let items = Vec::new();
+        Responses { id, created, model, items, probabilities, timings_per_token, return_progress, sequence: 0 }
     }
 
     fn object(&self, status: &str, output: &[Value], reply: &Reply) -> Value {
@@ -123,7 +161,8 @@ impl Responses {
             "output": output, "parallel_tool_calls": true, "tool_choice": "auto", "tools": [],
             "usage": {
                 "input_tokens": usage.prompt_tokens, "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-                "output_tokens": usage.completion_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens": usage.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
                 "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             },
         })
@@ -139,7 +178,7 @@ impl Responses {
                 json!({"type": "reasoning", "id": item.id, "summary": [], "content": content, "status": status})
             }
             Kind::Message => {
-                let content = if item.is_done { json!([text_part(&reply.content)]) } else { json!([]) };
+                let content = if item.is_done { json!([self.text_part(reply)]) } else { json!([]) };
                 json!({"type": "message", "id": item.id, "role": "assistant", "content": content, "status": status})
             }
             Kind::Call(index) => {
@@ -150,6 +189,15 @@ impl Responses {
                 })
             }
         }
+    }
+
+    /// The whole text.
+    fn text_part(&self, reply: &Reply) -> Value {
+        text_part(&reply.content, self.logprobs(reply.answer_probabilities()))
+    }
+
+    fn logprobs(&self, tokens: &[HostSampled]) -> Value {
+        self.probabilities.as_ref().map_or(json!([]), |probabilities| probabilities.list(tokens))
     }
 
     fn event(&mut self, mut event: Value, out: &mut Stream) {
@@ -176,7 +224,7 @@ impl Responses {
         if kind == Kind::Message {
             let part = json!({
                 "type": "response.content_part.added", "item_id": id, "output_index": index, "content_index": 0,
-                "part": text_part(""),
+                "part": text_part("", json!([])),
             });
             self.event(part, out);
         }
@@ -198,7 +246,7 @@ impl Responses {
             Kind::Reasoning => self.event(with("response.reasoning_text.done", "text", json!(reply.reasoning)), out),
             Kind::Message => {
                 self.event(with("response.output_text.done", "text", json!(reply.content)), out);
-                self.event(with("response.content_part.done", "part", text_part(&reply.content)), out);
+                self.event(with("response.content_part.done", "part", self.text_part(reply)), out);
             }
             Kind::Call(call) => {
                 let arguments = json!(reply.calls[call].arguments);
@@ -214,8 +262,8 @@ impl Responses {
     }
 }
 
-fn text_part(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+fn text_part(text: &str, logprobs: Value) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
 fn status(reply: &Reply) -> &'static str {
@@ -260,7 +308,7 @@ impl ResponseWriter for Responses {
         self.event(event, out);
     }
 
-    fn add(&mut self, choice: usize, deltas: &[Delta], _tokens: &[u32], replies: &[Reply], out: &mut Stream) {
+    fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream) {
         let reply = &replies[choice];
         for delta in deltas {
             let (kind, name, text) = match delta {
@@ -275,8 +323,10 @@ impl ResponseWriter for Responses {
             if !name.is_empty() {
                 let index = self.items.len() - 1;
                 let id = self.items[index].id.clone();
+                let new = if kind == Kind::Message { reply.last_probabilities(tokens.len()) } else { &[] };
                 let mut event = json!({
-                    "type": name, "item_id": id, "output_index": index, "content_index": 0, "delta": text, "logprobs": [],
+                    "type": name, "item_id": id, "output_index": index, "content_index": 0, "delta": text,
+                    "logprobs": self.logprobs(new),
                 });
                 if self.timings_per_token {
                     event["timings"] = timings(reply);
@@ -305,5 +355,67 @@ impl ResponseWriter for Responses {
             json!({"type": "error", "code": error["type"], "message": error["message"], "param": error["param"]}),
             out,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: Value) -> Result<Value, String> {
+        let Value::Object(fields) = body else { panic!("an object") };
+        chat_request(fields).map(Value::Object).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn reasoning_belongs_to_the_message_or_call_behind_it() {
+        let reasoning = |text: &str| json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]});
+        let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+        let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "b"});
+        let summary = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "In short."}]});
+        let messages = chat(json!({"input": [
+            {"role": "user", "content": "a"}, reasoning("One."), call("1"), call("2"), output("1"), output("2"),
+            reasoning("Two."), {"role": "assistant", "content": "c"}, summary, call("3"),
+        ]}))
+        .unwrap()["messages"]
+            .take();
+        let called = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        assert_eq!(
+            messages[1],
+            json!({"role": "assistant", "content": null, "tool_calls": [called("1"), called("2")], "reasoning_content": "One."})
+        );
+        assert_eq!(
+            messages[4],
+            json!({"role": "assistant", "content": "c", "tool_calls": [called("3")], "reasoning_content": "Two.In short."})
+        );
+    }
+
+    #[test]
+    fn calls_of_custom_tools_and_images_of_results_are_messages() {
+        let image = json!({"type": "input_image", "image_url": "data:image/png;base64,QUI="});
+        let items = json!([
+            {"type": "custom_tool_call", "call_id": "1", "name": "patch", "input": "*** Begin"},
+            {"type": "custom_tool_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "done"}, image]},
+        ]);
+        let messages = chat(json!({"input": items})).unwrap()["messages"].take();
+        let function = &messages[0]["tool_calls"][0]["function"];
+        assert_eq!(function, &json!({"name": "patch", "arguments": {"input": "*** Begin"}}));
+        assert_eq!((&messages[1]["role"], &messages[1]["content"][1]), (&json!("tool"), &image));
+        for wrong in
+            [json!({"type": "custom_tool_call", "call_id": "1", "name": "p"}), json!({"type": "web_search_call"})]
+        {
+            assert!(chat(json!({"input": [wrong]})).unwrap_err().starts_with("input[0]: expected a message"));
+        }
+    }
+
+    #[test]
+    fn probabilities_are_requested_by_a_number_or_a_word() {
+        let logprobs = |mut body: Value| {
+            body["input"] = "a".into();
+            chat(body).unwrap()["logprobs"].take()
+        };
+        assert_eq!(logprobs(json!({"top_logprobs": 2})), json!(true));
+        assert_eq!(logprobs(json!({"include": ["message.output_text.logprobs"]})), json!(true));
+        assert_eq!(logprobs(json!({"top_logprobs": 0, "include": ["reasoning.encrypted_content"]})), Value::Null);
     }
 }

@@ -175,3 +175,59 @@ fn a_call_that_has_to_be_made_goes_on_from_the_prompt() {
     let open = || calls(ToolFormat::Hermes, "<tool_call>\n{\"name\": \"");
     assert!(accepts(open(), "f\", \"arguments\": {\"city\": \"\"}}", false) && !accepts(open(), "g", false));
 }
+
+#[test]
+fn a_reply_is_an_answer_that_matches_or_a_call() {
+    let arguments = json!({"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"], "additionalProperties": false});
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": arguments}});
+    let schema = json!({
+        "$defs": {"city": {"type": "string"}}, "type": "object", "properties": {"city": {"$ref": "#/$defs/city"}},
+        "required": ["city"], "additionalProperties": false,
+    });
+    let made = |structure: &Structure, kind: ToolFormat, thinks: Option<bool>| {
+        let mut format = ReplyFormat::default();
+        (format.tools, format.thinks) = (Some(kind), thinks);
+        Constraint::whole_or_calls(vocabulary(), structure, &[&tool], &format, false).map_err(|error| error.message)
+    };
+    let answer = Structure::Schema(schema.clone());
+    let hermes = |thinks| made(&answer, ToolFormat::Hermes, thinks).unwrap();
+    for thought in ["", "{\"x <tool_call> </think>"] {
+        let accepts = |text: &str, ends| {
+            accepts(hermes((!thought.is_empty()).then_some(true)), &format!("{thought}{text}"), ends)
+        };
+        assert!(accepts("{\"city\": \"Oslo\"}", true) && !accepts("{\"city\": \"Oslo\"", true));
+        assert!(accepts("<tool_call>\n{\"name\": \"look\", \"arguments\": {\"days\": 3}}\n</tool_call>", true));
+        assert!(accepts(
+            "<tool_call><function=look>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            true
+        ));
+        assert!(!accepts("Hello", false) && !accepts("<tool_bell", false) && !accepts("{\"days\": 3}", false));
+        assert!(!accepts("<tool_call>\n{\"name\": \"look\", \"arguments\": {\"days\": \"", false));
+    }
+    let bare = |text: &str, ends| accepts(made(&answer, ToolFormat::Json, None).unwrap(), text, ends);
+    assert!(bare("{\"city\": \"Oslo\"}", true) && bare("{\"name\": \"look\", \"arguments\": {\"days\": 3}}", true));
+    assert!(!bare("{\"name\": \"other", false) && !bare("{\"name\": \"look\", \"arguments\": {\"days\": \"", false));
+
+    let refused = |structure: &Structure| made(structure, ToolFormat::Llama, None).err().unwrap();
+    assert!(refused(&Structure::Regex("a+".into())).starts_with("expected a JSON schema beside tools"));
+    let recursive = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
+    assert!(refused(&Structure::Schema(recursive)).starts_with("expected each $ref beside tools"));
+    assert!(made(&Structure::Regex("a+".into()), ToolFormat::Hermes, None).is_ok());
+}
+
+#[test]
+fn a_channel_decides_between_an_answer_and_a_call() {
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}});
+    let mut format = ReplyFormat::default();
+    (format.tools, format.harmony) = (Some(ToolFormat::Json), true);
+    let reply = |text: &str| {
+        let answer = Structure::Regex("[0-9]+".into());
+        let constraint = Constraint::whole_or_calls(vocabulary(), &answer, &[&tool], &format, false);
+        accepts(constraint.map_err(|error| error.message).unwrap(), text, false)
+    };
+    let analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    assert!(reply(&format!("{analysis}<|channel|>final<|message|>12")));
+    assert!(!reply(&format!("{analysis}<|channel|>final<|message|>a")));
+    let call = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>";
+    assert!(reply(&format!("{analysis}{call}{{\"a\": 1}}")) && !reply(&format!("{analysis}{call}{{\"a\": \"")));
+}

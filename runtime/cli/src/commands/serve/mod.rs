@@ -122,7 +122,9 @@ fn prepare(args: &ServeArgs) -> Result<Prepared, CliError> {
     options.template_arguments = args.chat_template_kwargs.clone().unwrap_or_default();
     let file = args.chat_template_file.as_deref().unwrap_or(Path::new(""));
     options.chat_template = args.template().map_err(|error| CliError::at(file, error))?;
-    options.reasoning = args.reasoning != ReasoningOption::Off;
+    options.reasoning_budget = u32::try_from(args.reasoning_budget).ok();
+    options.reasoning_budget_message = args.reasoning_budget_message.clone().unwrap_or_default();
+    options.reasoning = args.reasoning != ReasoningOption::Off && options.reasoning_budget != Some(0);
     options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
     options.deterministic = args.deterministic;
