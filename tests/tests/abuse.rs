@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tests::abuse::{
-    SoakOptions, cut_artifacts, disconnects, foreign_pages, has_leases, huge_prompts, idle_connections, kills,
-    malformed_requests, slow_bodies, soak,
+    SoakOptions, connections_permitted, cut_artifacts, disconnects, foreign_pages, has_leases, huge_prompts,
+    idle_connections, kills, malformed_requests, slow_bodies, soak,
 };
 use tests::compiled::{Compiled, options};
 use tests::models::models;
@@ -35,6 +35,19 @@ fn malformed_idle_and_disconnecting_clients_leave_nothing_behind() {
     slow_bodies(&server, 20, Duration::from_secs(1)).assert_clean();
     idle_connections(&server, 150, Duration::from_secs(1)).assert_clean();
     disconnects(&server, 40).assert_clean();
+}
+
+/// All of them are open at the same time, beside requests that are answered.
+#[test]
+fn a_thousand_idle_connections_are_held_and_closed() {
+    const CONNECTIONS: usize = 1000;
+    let permitted = connections_permitted(CONNECTIONS);
+    if permitted < CONNECTIONS {
+        return skip::skip("a thousand connections", format!("the limit of open files permits {permitted}"));
+    }
+    let options = ["--parallel", "1", "--ctx", "128", "--timeout", "3", "--max-connections", "1100"];
+    let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
+    idle_connections(&server, CONNECTIONS, Duration::from_secs(3)).assert_clean();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `unicorn-run serve` from outside: clients receive what `unicorn-run` prints for one alone.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -301,6 +301,79 @@ fn a_full_queue_and_a_slow_body_are_refused() {
     while !answers() {
         assert!(begun.elapsed().as_secs() < 60, "the places stay taken");
         std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_body_that_is_not_utf_8_is_refused() {
+    let server = start(&["--parallel", "1", "--ctx", "64"]);
+    for body in
+        [&b"\xff\xfe"[..], b"{\"prompt\": \"\xc3\x28\", \"max_tokens\": 1}", b"{\"prompt\": \"a\", \"\xf0\x9f\": 1}"]
+    {
+        let length = body.len();
+        let head = format!(
+            "POST {TEXT} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 400 ") && answer.contains("body: expected JSON, found"), "{answer}");
+    }
+}
+
+/// By default, a server at several addresses has one port.
+#[test]
+fn several_hosts_and_a_socket_give_the_same_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("unicorn.sock");
+    let hosts = format!("127.0.0.1,127.0.0.2,{}", socket.display());
+    let server = start(&["--parallel", "1", "--ctx", "64", "--host", &hosts]);
+    let begun = std::time::Instant::now();
+    while !server.stderr().contains("http+unix://") {
+        assert!(begun.elapsed().as_secs() < 60, "{}", server.stderr());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let port = server.address.rsplit_once(':').unwrap().1;
+    let other = format!("127.0.0.2:{port}");
+    assert!(server.stderr().contains(&format!(" at http://{other}/v1: ")), "{}", server.stderr());
+    let models = get(&server.address, "/v1/models").1;
+    assert_eq!(get(&other, "/v1/models").1, models);
+    let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"GET /v1/models HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 ") && answer.ends_with(&models), "{answer}");
+    // Addresses that were not given are not listened at.
+    assert!(std::net::TcpStream::connect(format!("127.0.0.3:{port}")).is_err());
+}
+
+#[test]
+fn keys_of_a_file_give_access_and_a_file_without_keys_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "one\n\n  two \r\n").unwrap();
+    let path = file.to_str().unwrap();
+    let server = start(&["--parallel", "1", "--ctx", "64", "--api-key-file", path, "--api-key", "three"]);
+    let status = |key: &str| {
+        let request = format!("GET /props HTTP/1.0\r\nHost: localhost\r\n{key}\r\n");
+        exchange(&server.address, &request).0.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    for key in ["one", "two", "three"] {
+        assert_eq!(status(&format!("Authorization: Bearer {key}\r\n")), 200, "{key}");
+    }
+    assert_eq!((status(""), status("X-Api-Key: \r\n"), status("X-Api-Key: four\r\n")), (401, 401, 401));
+    drop(server);
+    std::fs::write(&file, "\n  \n").unwrap();
+    for (path, expected) in [(path, "expected a key in each line, found none"), ("missing.keys", "missing.keys: ")] {
+        let output = unicorn_run()
+            .arg("serve")
+            .arg(MODEL.artifact_path())
+            .args(["--api-key-file", path, "--port", "0"])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains(expected), "{error}");
     }
 }
 

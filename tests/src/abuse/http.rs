@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use super::Row;
@@ -32,6 +33,21 @@ pub fn malformed_requests(server: &Server) -> Row {
         }
         check_answers(row, server);
     })
+}
+
+/// Number of idle connections that this process and the servers that it starts may have open, at most `wanted`.
+pub fn connections_permitted(wanted: usize) -> usize {
+    /// Descriptors of a server besides: files, the device, its own.
+    const OTHERS: u64 = 200;
+    let limit = getrlimit(Resource::Nofile);
+    let needed = wanted as u64 + OTHERS;
+    if limit.current.is_some_and(|current| current < needed) {
+        let current = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+        // What is not permitted shows in the limit that is read next.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
+    let current = getrlimit(Resource::Nofile).current;
+    current.map_or(wanted, |current| wanted.min(current.saturating_sub(OTHERS) as usize))
 }
 
 /// Connections that send nothing, and one that sends a byte now and then: the server, whose timeout is `timeout`, closes all of them
@@ -180,6 +196,8 @@ fn malformed_heads(host: &str) -> Vec<Vec<u8>> {
         head(&post, &format!("{json}Content-Length: 2\r\nContent-Length: 3\r\n")),
         head(&post, &format!("{json}Expect: 100-continue\r\nContent-Length: 5\r\n")),
         head(&post, "Content-Type: \r\nContent-Length: 0\r\n"),
+        [with_length("2"), b"\xff\xfe".to_vec()].concat(),
+        [with_length("17"), b"{\"prompt\": \"\xc3\x28\"}".to_vec()].concat(),
     ];
     heads.extend(["-1", "1e9", "0x10", "99999999999999999999", "100000000", "10", ""].map(with_length));
     heads

@@ -7,8 +7,9 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use tests::abuse::{
-    Row, SoakOptions, compiler_kills, cut_artifacts, deep_models, disconnects, foreign_pages, has_leases, huge_prompts,
-    idle_connections, kills, malformed_requests, mutated_ggufs, mutated_modules, mutated_plans, slow_bodies, soak,
+    Row, SoakOptions, compiler_kills, connections_permitted, cut_artifacts, deep_models, disconnects, foreign_pages,
+    has_leases, huge_prompts, idle_connections, kills, malformed_requests, mutated_ggufs, mutated_modules,
+    mutated_plans, slow_bodies, soak,
 };
 use tests::server::Server;
 
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     table.add(foreign_pages(&server, 20));
     table.add(huge_prompts(&server, 10));
     table.add(slow_bodies(&server, 100, timeout));
-    table.add(idle_connections(&server, 800, timeout));
+    table.add(idle_connections(&server, connections_permitted(1000), timeout));
     table.add(disconnects(&server, 500));
     drop(server);
     table.add(kills(command, &artifact, 20));
