@@ -3,6 +3,8 @@ import sys
 import typing
 
 import anthropic
+import langchain_openai
+import litellm
 import ollama
 import openai
 import pydantic
@@ -77,3 +79,26 @@ assert "".join(part.message.content for part in client.chat(stream=True, **ask))
 assert client.list().models[0].model == model
 assert "tools" in client.show(model).capabilities
 assert client.generate(model=model, prompt="The sea", raw=True, options={"num_predict": 4}).response
+
+ask = dict(model="openai/" + model, api_base=url + "/v1", api_key="any", messages=question, max_tokens=12, temperature=0)
+reply = litellm.completion(**ask)
+assert reply.choices[0].message.content == text and reply.usage.completion_tokens == 12, reply
+streamed = "".join(chunk.choices[0].delta.content or "" for chunk in litellm.completion(stream=True, **ask))
+assert streamed == text, streamed
+called = litellm.completion(tools=[tool], tool_choice=named, **ask)
+assert called.choices[0].message.tool_calls[0].function.name == "look", called
+try:
+    litellm.completion(**dict(ask, messages=[{"role": "user", "content": "The sea. " * 300}]))
+    raise AssertionError("a prompt beyond the context was answered")
+except litellm.ContextWindowExceededError:
+    pass
+
+chain = langchain_openai.ChatOpenAI(model=model, base_url=url + "/v1", api_key="any", max_tokens=12, temperature=0)
+assert chain.invoke(question).content == text
+assert "".join(chunk.content for chunk in chain.stream(question)) == text
+called = chain.bind_tools([tool], tool_choice="look").invoke(question)
+# Its arguments are cut off.
+assert [call["name"] for call in called.tool_calls + called.invalid_tool_calls] == ["look"], called
+long = langchain_openai.ChatOpenAI(model=model, base_url=url + "/v1", api_key="any", max_tokens=240, temperature=0)
+goat = long.with_structured_output(Goat, method="json_schema").invoke(question)
+assert isinstance(goat, Goat), goat

@@ -11,7 +11,7 @@ use tests::compiled::{Compiled, options};
 use tests::hub::Hub;
 use tests::models::models;
 use tests::programs::program;
-use tests::{pypi, skip};
+use tests::{packages, skip};
 use unicorn_spirv::target;
 
 const PROMPT: [&str; 7] = ["who", "lives", "there", "-n", "12", "--temp", "0"];
@@ -286,7 +286,7 @@ fn an_artifact_in_the_repository_is_run_as_it_is_and_one_gguf_of_several_is_chos
 /// Each finds in the cache what the other has fetched.
 #[test]
 fn the_hubs_own_client_and_this_one_share_what_they_fetch() {
-    let packages = match pypi::installed(Path::new(env!("CARGO_TARGET_TMPDIR")), &["huggingface_hub==2.4.0"]) {
+    let packages = match packages::of_pypi(Path::new(env!("CARGO_TARGET_TMPDIR")), &["huggingface_hub==2.4.0"]) {
         Ok(packages) => packages,
         Err(error) => return skip("hub client", error),
     };

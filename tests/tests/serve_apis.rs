@@ -1,5 +1,6 @@
 //! The APIs of `unicorn-run serve`: each in its own form, and all of them the same text.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 use tests::compiled::{Compiled, options};
 use tests::http::{exchange, get, post};
 use tests::models::models;
+use tests::packages;
 use tests::programs::program;
 use tests::server::Server;
 use tests::skip::skip;
@@ -261,24 +263,34 @@ fn a_server_is_started_with_llama_server_s_options() {
     assert_eq!(serde_json::from_str::<Value>(&slots).unwrap().as_array().unwrap().len(), 2);
 }
 
-/// The programs that people point at a server, as PyPI has them.
+/// The libraries that people point at a server, as PyPI has them.
 #[test]
 fn real_clients_understand_every_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let clients = ["openai==3.57.0", "anthropic==2.13.0", "ollama==0.6.3"];
-    let installed = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
-        .arg(folder.path())
-        .args(clients)
-        .output();
-    match installed {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => return skip("real clients", String::from_utf8_lossy(&output.stderr)),
+    let clients =
+        ["openai==3.57.0", "anthropic==2.13.0", "ollama==0.6.3", "litellm==1.110.2", "langchain-openai==1.7.4"];
+    let packages = match packages::of_pypi(Path::new(env!("CARGO_TARGET_TMPDIR")), &clients) {
+        Ok(packages) => packages,
         Err(error) => return skip("real clients", error),
-    }
+    };
     let server = start(&["--parallel", "2", "--ctx", "512"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients.py");
-    let output =
-        Command::new("python3").arg(script).arg(&server.address).env("PYTHONPATH", folder.path()).output().unwrap();
+    // litellm fetches prices of models otherwise.
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", packages).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+    let output = python.arg(script).arg(&server.address).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The same, as npm has them.
+#[test]
+fn real_clients_in_javascript_understand_every_answer() {
+    let clients = ["openai@6.49.0", "@ai-sdk/openai-compatible@2.0.92", "ai@6.0.325"];
+    let packages = match packages::of_npm(Path::new(env!("CARGO_TARGET_TMPDIR")), &clients) {
+        Ok(packages) => packages,
+        Err(error) => return skip("clients of npm", error),
+    };
+    let server = start(&["--parallel", "2", "--ctx", "512"]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients.mjs");
+    let output = Command::new("node").arg(script).arg(&server.address).arg(packages).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -9,7 +9,7 @@ use tests::compiled::{Compiled, options};
 use tests::models::models;
 use tests::programs::program;
 use tests::registry::Registry;
-use tests::{pypi, skip};
+use tests::{packages, skip};
 use unicorn_spirv::target;
 
 static ARTIFACT: LazyLock<Compiled> = LazyLock::new(|| {
@@ -243,7 +243,7 @@ fn a_certificate_leads_to_its_issuer() {
 /// The other implementation, installed where pip can.
 fn model_signing(arguments: &[&str]) {
     let packages = ["model-signing==1.1.1", "pyOpenSSL==26.4.0"];
-    match pypi::installed(Path::new(env!("CARGO_TARGET_TMPDIR")), &packages) {
+    match packages::of_pypi(Path::new(env!("CARGO_TARGET_TMPDIR")), &packages) {
         Ok(packages) => {
             let mut command = Command::new("python3");
             let output =

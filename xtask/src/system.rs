@@ -62,6 +62,18 @@ pub fn install_fincore() -> Result<()> {
     if succeeds(Command::new("fincore").arg("--version")) { Ok(()) } else { install(&["util-linux-extra"]) }
 }
 
+/// pip and npm, by which the tests install client libraries. npm also comes with other distributions of node, which Debian's would replace.
+///
+/// # Errors
+/// Errors of [`install`].
+pub fn install_package_managers() -> Result<()> {
+    let has = |program: &str, arguments: &[&str]| succeeds(Command::new(program).args(arguments));
+    if !has("python3", &["-m", "pip", "--version"]) {
+        install(&["python3-pip"])?;
+    }
+    if has("npm", &["--version"]) { Ok(()) } else { install(&["nodejs", "npm"]) }
+}
+
 /// Rust's formatter and linter, which a minimal toolchain lacks.
 ///
 /// # Errors

@@ -33,6 +33,9 @@ pub fn run_all(args: &TestArgs) -> Result<()> {
 fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
     steps.time("system packages", |_| {
         system::install(&[&system::VULKAN[..], &system::VALIDATION, &system::REGISTRY, &system::SCHEMAS].concat())?;
+        if let Err(error) = system::install_package_managers() {
+            eprintln!("{error:#}; tests that need client libraries are skipped");
+        }
         system::install_fincore()
     })?;
     if !args.fast {
