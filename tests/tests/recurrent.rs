@@ -150,7 +150,7 @@ fn a_scheduler_shares_no_state() {
     let lens = [alone.len() - 7, alone.len(), alone.len() - 2];
     for (text, most) in texts.iter().zip(lens) {
         let receiver = Collected { tokens: text.clone(), most, cached: 0 };
-        scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), receiver });
+        scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), priority: 0, receiver });
     }
     while !scheduler.is_idle() {
         scheduler.tick(&mut |_| ControlFlow::Continue(()));
@@ -171,7 +171,12 @@ fn an_interrupted_sequence_makes_its_state_anew() {
     let texts: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
     for text in &texts {
         let receiver = Collected { tokens: text.clone(), most: expected.len(), cached: 0 };
-        scheduler.submit(Request { prompt: tokens[..20].to_vec(), sampling: Sampling::default(), receiver });
+        scheduler.submit(Request {
+            prompt: tokens[..20].to_vec(),
+            sampling: Sampling::default(),
+            priority: 0,
+            receiver,
+        });
     }
     let mut most_decoding = 0;
     while !scheduler.is_idle() {
