@@ -49,7 +49,7 @@ pub struct Args {
     /// With --plan-only, the plan, as text or with --json as JSON.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Format of the weights: int4, int8 or f16
+    /// Format of the weights: int4, int8, f16
     ///
     /// That of the matrices; embeddings and output head are one step finer (int8 with int4, f16 with int8).
     #[arg(long, value_name = "FORMAT", value_parser = WeightsOption::ALL.map(WeightsOption::name), default_value = "int4", hide_possible_values = true)]
@@ -299,7 +299,7 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
-const TARGET_HELP: &str = "Kind of device to make kernels for, repeatable; or native";
+const TARGET_HELP: &str = "Device to make kernels for, repeatable; or native";
 
 fn target_help() -> String {
     let names = target_names().join(", ");

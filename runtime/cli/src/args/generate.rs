@@ -36,7 +36,7 @@ pub struct RunArgs {
     #[arg(long, hide_short_help = true)]
     pub raw: bool,
     /// System message of a chat
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true, hide_short_help = true)]
     pub system: Option<String>,
     /// Further variables of the chat template, a JSON object, such as {"enable_thinking": false}
     #[arg(long, value_name = "JSON", conflicts_with = "raw", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
