@@ -167,6 +167,8 @@ pub enum Command {
     /// Send an artifact to an OCI registry, from which unicorn-run pulls it
     Push(PushArgs),
     /// Print a shell's completions, as in: source <(unicorn-compile completions bash)
+    // It prints nothing else; quiet is an option of every command.
+    #[command(arg = clap::Arg::new("quiet").short('q').long("quiet").action(clap::ArgAction::SetTrue).help(QUIET_HELP))]
     Completions {
         /// Shell to print completions for
         shell: clap_complete::Shell,
@@ -299,6 +301,7 @@ fn target_names() -> Vec<&'static str> {
     targets().iter().map(|target| target.name).chain([NATIVE]).collect()
 }
 
+const QUIET_HELP: &str = "Print nothing but errors";
 const TARGET_HELP: &str = "Device to make kernels for, repeatable; or native";
 
 fn target_help() -> String {
