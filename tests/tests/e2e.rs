@@ -254,7 +254,6 @@ fn int8_logits_are_close_to_transformers() {
 
 #[test]
 fn int4_logits_are_those_of_the_exported_weights() {
-    // Random shapes of every family are in INT4, too.
     for folder in one_of(3) {
         let golden = read_golden(&folder);
         let built = Built::of(&folder, Case { group: group_of(&folder), ..INT4 });

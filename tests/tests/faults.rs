@@ -99,7 +99,7 @@ fn a_lost_device_shows_in_a_server_s_health() {
     let targets = ["llvmpipe", "generic"].into_iter().filter_map(target::by_name).collect();
     let compiled = Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, Vec::new()));
     inject(None);
-    let model = Model::load(compiled.artifact_path(), &load_options()).expect("it loads");
+    let model = Model::load(&compiled.artifact_path(), &load_options()).expect("it loads");
     let listener = HttpListener::bind("127.0.0.1:0").expect("a free port");
     let mut served = ServeOptions::default();
     served.address = listener.address().tcp();
