@@ -452,6 +452,24 @@ fn a_tower_of_its_own_is_an_option() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let bytes = fs::read(&artifact).expect("it was written");
     assert!(ArtifactView::parse(&bytes).expect("an artifact").image.is_some());
+
+    // A model that is compiled when it is run, and one that is compiled already.
+    let (picture, projector) = (picture_file(folder.path(), 0), model.join("mmproj.gguf"));
+    let run = |model: &Path| {
+        let mut command = program("unicorn-run");
+        command.arg(model).arg("--mmproj").arg(&projector).arg("--image").arg(&picture);
+        command.args(["--raw", "-n", "2", "what"]).env("XDG_CACHE_HOME", folder.path());
+        command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+        command.output().expect("it starts")
+    };
+    let answered = run(&model);
+    assert!(answered.status.success(), "{}", text_of(&answered.stderr));
+    let refused = run(&artifact);
+    assert!(
+        !refused.status.success() && text_of(&refused.stderr).contains("beside --mmproj"),
+        "{}",
+        text_of(&refused.stderr)
+    );
 }
 
 #[test]

@@ -142,7 +142,7 @@ pub fn load_speculation(
         DraftModel::None => None,
         DraftModel::Packed => load_packed_draft(artifact, load, model)?,
         DraftModel::Other(path) => {
-            let artifact = models::artifact(path, load, Input::Tokens)?;
+            let artifact = models::artifact(path, &LoadArgs { mmproj: None, ..load.clone() }, Input::Tokens)?;
             let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
             Some(load_for(&artifact, &LoadArgs { target: None, ..load.clone() }, context_tokens, model.slots())?)
         }

@@ -1,5 +1,7 @@
 //! Options of every command that loads a model.
 
+use std::path::PathBuf;
+
 use clap::value_parser;
 
 use unicorn_artifact::Budget;
@@ -18,6 +20,9 @@ pub struct LoadArgs {
     /// Name of the artifact's target to run [default: the first that fits the device]
     #[arg(long, value_name = "NAME", help_heading = DEVICE, hide_short_help = true)]
     pub target: Option<String>,
+    /// GGUF file with the vision tower of a MODEL that is compiled, which llama.cpp has beside that of the text model
+    #[arg(long, value_name = "FILE", help_heading = COMMON, hide_short_help = true)]
+    pub mmproj: Option<PathBuf>,
     /// Where the plan uses an NPU that is missing or fails, let the GPU do its work
     #[arg(long, help_heading = DEVICE, hide_short_help = true)]
     pub npu_optional: bool,

@@ -33,6 +33,8 @@ pub fn for_this_machine(source: &Path, load: &LoadArgs, input: Input) -> Result<
     options.targets = vec![target];
     // For `tune`: few, as there is one target.
     options.alternatives = true;
+    let whole = |path: &PathBuf| path.canonicalize().map_err(|error| CliError::at(path, error));
+    options.projector = load.mmproj.as_ref().map(whole).transpose()?;
 
     let folder = user_folders::cache().ok_or_else(|| {
         let source = source.display();

@@ -18,7 +18,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct Identity {
     /// Hash of the source's path and of the compile options.
     pub place: String,
-    /// Hash of the source's files and of the compiler's version.
+    /// Hash of the files that are compiled and of the compiler's version.
     pub version: String,
 }
 
@@ -32,7 +32,8 @@ impl Identity {
         let source = fs::canonicalize(source)?;
         let place = format!("{options:?}");
         let mut version = VERSION.as_bytes().to_vec();
-        for (name, metadata) in files(&source)? {
+        let projector = options.projector.as_deref().map(files).transpose()?;
+        for (name, metadata) in files(&source)?.into_iter().chain(projector.into_iter().flatten()) {
             version.extend(name);
             let changed = (metadata.mtime(), metadata.mtime_nsec(), metadata.ino());
             version.extend(format!("\n{} {changed:?}\n", metadata.len()).into_bytes());
@@ -109,6 +110,11 @@ mod tests {
         assert_ne!(Identity::of(&other, &options).unwrap().place, first.place);
         options.targets.truncate(1);
         assert_ne!(Identity::of(&one, &options).unwrap().place, first.place);
+        options.projector = Some(other.clone());
+        let beside = Identity::of(&one, &options).unwrap();
+        fs::write(&other, "GGUF, changed").unwrap();
+        let changed = Identity::of(&one, &options).unwrap();
+        assert!(changed.place == beside.place && changed.version != beside.version);
         // However the path is written.
         let around = folder.path().join(".").join("one.gguf");
         assert_eq!(Identity::of(&around, &CompileOptions::default()).unwrap(), first);

@@ -48,6 +48,7 @@ pub enum Input {
 pub fn artifact(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, CliError> {
     check(model)?;
     if let Some(name) = name_in_registry(model) {
+        check_has_no_tower_beside(model, load)?;
         return pulled::artifact(name, load);
     }
     if let Some(name) = name_on_hub(model) {
@@ -61,7 +62,22 @@ pub fn artifact(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, 
 /// # Errors
 /// When it lacks the tokenizer that `input` needs, and as for a compile.
 pub fn compiled(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, CliError> {
-    if is_artifact(model) { Ok(model.to_owned()) } else { compile::for_this_machine(model, load, input) }
+    if !is_artifact(model) {
+        return compile::for_this_machine(model, load, input);
+    }
+    check_has_no_tower_beside(model, load)?;
+    Ok(model.to_owned())
+}
+
+/// Checks that an artifact is given without a file of a vision tower.
+fn check_has_no_tower_beside(artifact: &Path, load: &LoadArgs) -> Result<(), CliError> {
+    match load.mmproj {
+        None => Ok(()),
+        Some(_) => Err(CliError::new(format!(
+            "{} is compiled, with a vision tower or without one: expected a GGUF file or a folder beside --mmproj",
+            artifact.display()
+        ))),
+    }
 }
 
 /// Checks what can be seen without reading all of `model`.

@@ -23,6 +23,9 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     if matches!(args.speculation.draft_model(), DraftModel::Other(_)) {
         return Err(CliError::new("--model-draft drafts for one model: expected MODEL, found --model or --models-dir"));
     }
+    if args.load.mmproj.is_some() {
+        return Err(CliError::new("--mmproj is of one model: expected MODEL, found --model or --models-dir"));
+    }
     let mut files = files(args)?;
     for (_, model) in &mut files {
         models::check(model)?;
