@@ -127,7 +127,7 @@ fn two_thousand_layers_are_planned_in_seconds() {
     };
     let (dispatches, taken) = with_layers(2000);
     assert!(dispatches.unwrap() > 2000 * 3 * 17, "every program goes through every layer");
-    assert!(taken.as_secs() < 60, "{taken:?}");
+    assert!(taken.as_secs() < 120, "{taken:?}");
     let message = with_layers(10_001).0.unwrap_err().to_string();
     assert!(message.contains("num_hidden_layers is 10001, expected an integer from 1 to 10000"), "{message}");
 }

@@ -432,7 +432,7 @@ fn mistakes_are_answered_with_what_to_type() {
         user.refusal(&["pull", &registry.reference("draft:1"), "--plain-http", "-o", other.to_str().unwrap()]);
     assert!(occupied.contains("is no artifact"), "{occupied}");
     let refused = stderr(&push_command(&other, &registry.reference("draft:1")));
-    assert!(refused.contains("not a Unicorn artifact"), "{refused}");
+    assert!(refused.contains("expected an artifact"), "{refused}");
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
 }
 
