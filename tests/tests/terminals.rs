@@ -43,10 +43,9 @@ fn errors_wrap_between_words_and_leave_commands_whole() {
     for (line, command) in [
         ("unicorn-run two Hello", "unicorn-run two/one.gguf"),
         ("unicorn-run inspect two", "unicorn-compile two/one.gguf -o one.unicorn"),
-        ("unicorn-compile two -o x.unicorn", "unicorn-compile two/one.gguf -o one.unicorn"),
+        ("unicorn-compile two -q -o x.unicorn", "unicorn-compile two/one.gguf -o one.unicorn"),
     ] {
-        // Without bars, which a terminal would show before the error.
-        let error = written(typed(folder.path(), line).env("NO_COLOR", "1"), NARROW, 1);
+        let error = written(&typed(folder.path(), line), NARROW, 1);
         let lines: Vec<&str> = error.lines().collect();
         assert!(lines.len() > 1 && lines.iter().all(|line| line.len() < 60), "{line}: {error}");
         assert!(lines.iter().any(|line| line.contains(command)), "{line}: {error}");
