@@ -62,6 +62,7 @@ pub fn cached(cache: &Path) -> Vec<String> {
 /// As [`skip`].
 #[track_caller]
 pub fn with_cache_on_small_disk(disk: &Path, size: &str, used_bytes: u64, program: &Command) -> Option<Command> {
+    // Filling a disk ends with an error, which is what was wanted.
     let fill = "mount -t tmpfs -o size=$1 none \"$0\" && { head -c $2 /dev/zero > \"$0/fill\" 2> /dev/null || true; } && shift 2 && \
                 exec \"$@\"";
     let on_disk = |program: &Path| {

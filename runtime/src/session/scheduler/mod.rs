@@ -174,7 +174,8 @@ struct Active<R> {
     has_begun: bool,
     /// See [`Waiting::resumes`].
     resumes: Option<u32>,
-    /// Tokens that other prompts began with, too, whose pages nobody has any more: kept for later ones as soon as they are fed.
+    /// Length of a beginning that an earlier prompt had, too, but whose pages are gone. Once it is computed again, it is kept for later
+    /// prompts.
     kept_start: Option<u32>,
     /// Tokens that are still to be appended: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
@@ -186,6 +187,7 @@ struct Active<R> {
 
 /// Most tokens of a prompt that are fed in a tick, unless [`Scheduler::set_max_prefill_tokens`] sets fewer.
 const MAX_PREFILL_TOKENS: usize = 512;
+
 impl<R: TokenReceiver> Scheduler<R> {
     /// A scheduler with all sessions that the model was loaded for.
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Scheduler<R>, RunError> {

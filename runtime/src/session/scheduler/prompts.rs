@@ -42,7 +42,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
         let donors = donors.map(Session::sequence).chain(self.ended.iter().map(|ended| &**ended));
-        let common = donors.clone().map(|donor| self.shared.common_start(donor, rest)).max();
+        let common = match self.shared.loses_beginnings() {
+            true => donors.clone().map(|donor| self.shared.common_start(donor, rest)).max(),
+            false => None,
+        };
         if let Some(donor) = donors.max_by_key(|donor| self.shared.usable_start(donor, rest)) {
             session.adopt_start(donor, rest);
             if self.deterministic {

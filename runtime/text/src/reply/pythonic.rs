@@ -153,7 +153,7 @@ impl Reader<'_> {
         let pair = u16::try_from(first).ok().filter(|first| (0xd800..0xdc00).contains(first)).zip(second());
         let joined = pair.and_then(|(first, second)| char::decode_utf16([first, second]).next()?.ok());
         if joined.is_some() {
-            self.rest = &self.rest["\\uXXXX".len()..];
+            self.rest = &self.rest["\\u0000".len()..];
         }
         Some(joined.or(char::from_u32(first)).unwrap_or(char::REPLACEMENT_CHARACTER))
     }
