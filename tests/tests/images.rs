@@ -447,7 +447,10 @@ fn a_tower_of_its_own_is_an_option() {
     let refused = compile(&model.join("model.safetensors"));
     assert!(!refused.status.success() && !artifact.exists());
     let message = String::from_utf8_lossy(&refused.stderr);
-    assert!(message.contains("model.safetensors: magic is not GGUF"), "{message}");
+    assert!(
+        message.contains("model.safetensors: is no GGUF file, expected the one with the vision tower"),
+        "{message}"
+    );
     let done = compile(&model.join("mmproj.gguf"));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let bytes = fs::read(&artifact).expect("it was written");

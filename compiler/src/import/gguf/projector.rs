@@ -31,6 +31,11 @@ struct ImageTokens {
 /// When the file holds none that is supported, or one for another model, and when the tokenizer has no tokens of images.
 pub(crate) fn add_projector(checkpoint: &mut Checkpoint, path: &Path) -> Result<()> {
     let map = MappedFile::open(path).map(Arc::new).map_err(CompileError::io(path))?;
+    if !map.bytes().starts_with(b"GGUF") {
+        let what =
+            "is no GGUF file, expected the one with the vision tower, such as mmproj-model-f16.gguf beside the model's";
+        return Err(CompileError::malformed(path, what));
+    }
     let tokens = ImageTokens::of(checkpoint, path)?;
     checkpoint.leave_out_vision();
     let places = places_of(path, map.bytes(), &mut checkpoint.config, tokens)?;
