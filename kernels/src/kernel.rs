@@ -1,6 +1,6 @@
 //! What every kernel family provides: [`KernelSpec`](crate::KernelSpec) delegates each method to the family's spec.
 
-use crate::fragments::FragmentShape;
+use crate::fragment_shape::FragmentShape;
 use crate::fused_tail::FusedTailSpec;
 use crate::role::BindingSpec;
 

@@ -13,6 +13,7 @@
 pub mod activation;
 pub mod activation_format;
 pub mod cache;
+pub mod fragment_shape;
 pub mod intrinsics;
 pub mod layout;
 pub mod number;

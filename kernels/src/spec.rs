@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::fragments::FragmentShape;
+use crate::fragment_shape::FragmentShape;
 use crate::fused_tail::FusedTailSpec;
 use crate::kernel::Kernel;
 use crate::role::BindingSpec;

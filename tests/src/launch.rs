@@ -12,7 +12,7 @@ use unicorn_artifact::{
 use unicorn_kernels::checksum::ChecksumSpec;
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::flash::FlashTile;
-use unicorn_kernels::fragments::FragmentShape;
+use unicorn_kernels::fragment_shape::FragmentShape;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::register_gemm::RegisterTile;
 use unicorn_kernels::{KernelSpec, counter_sync};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
-use crate::fragments::FragmentShape;
+use crate::fragment_shape::FragmentShape;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};

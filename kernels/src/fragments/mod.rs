@@ -13,4 +13,4 @@
 mod spec;
 
 pub(crate) use spec::{EXTENSIONS, ROW_LANES};
-pub use spec::{Fragment, FragmentShape, FragmentsSpec};
+pub use spec::{Fragment, FragmentsSpec};

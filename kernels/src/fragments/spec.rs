@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::fragment_shape::FragmentShape;
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -11,42 +12,6 @@ pub(crate) const EXTENSIONS: &str = "enable f16;\nenable wgpu_cooperative_matrix
 
 /// Lanes that share a row of a fragment.
 pub(crate) const ROW_LANES: usize = 4;
-
-/// Sides of cooperative matrices: sums of m × n += left matrix of m × k · right matrix of k × n, as Vulkan's MSize, NSize and KSize.
-/// Each is 8 or 16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct FragmentShape {
-    /// Rows of the left matrix and of sums.
-    pub m: usize,
-    /// Columns of the right matrix and of sums.
-    pub n: usize,
-    /// Columns of the left matrix and rows of the right one.
-    pub k: usize,
-}
-
-impl FragmentShape {
-    /// All sides are equal.
-    pub const fn square(side: usize) -> FragmentShape {
-        FragmentShape { m: side, n: side, k: side }
-    }
-
-    /// WGSL's name of such matrices. naga knows only square ones: of others, this is a larger one, to which `unicorn_spirv` gives its
-    /// sides.
-    ///
-    /// # Panics
-    /// With sides that no kernel takes.
-    pub(crate) fn matrix(&self) -> String {
-        let FragmentShape { m, n, k } = *self;
-        assert!([m, n, k].iter().all(|side| matches!(side, 8 | 16)), "fragments have sides of 8 or 16, found {self:?}");
-        matrix(m.max(n).max(k))
-    }
-
-    /// Values for kernels that multiply such matrices.
-    pub(crate) fn values(&self, values: Values) -> Values {
-        let sides = [("FRAGMENT_M", self.m), ("FRAGMENT_N", self.n), ("FRAGMENT_K", self.k)];
-        sides.into_iter().fold(values.text("MATRIX", self.matrix()), |values, (name, side)| values.count(name, side))
-    }
-}
 
 /// A cooperative matrix on the right of a product, spread over the lanes of a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -80,13 +45,8 @@ impl Fragment {
 
     /// WGSL's name of such matrices.
     pub(crate) fn matrix(&self) -> String {
-        matrix(self.side)
+        FragmentShape::square(self.side).matrix()
     }
-}
-
-/// WGSL's name of cooperative matrices with `side` rows and columns.
-fn matrix(side: usize) -> String {
-    format!("coop_mat{side}x{side}")
 }
 
 /// Parameters of the kernel that checks the layout.

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Product;
 use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
-use crate::fragments::{EXTENSIONS, FragmentShape};
+use crate::fragment_shape::FragmentShape;
+use crate::fragments::EXTENSIONS;
 use crate::kernel::Kernel;
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
 use crate::role::{BindingSpec, Role, bindings, declarations};

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activation_format::{ActivationFormat, HALVES_BLOCK};
-use crate::fragments::{EXTENSIONS, Fragment, FragmentShape, ROW_LANES};
+use crate::fragment_shape::FragmentShape;
+use crate::fragments::{EXTENSIONS, Fragment, ROW_LANES};
 use crate::gemm::{BLOCK, Product};
 use crate::kernel::Kernel;
 use crate::role::{BindingSpec, Role, bindings, declarations};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{CooperativeMatrixUse, Op};
-use unicorn_kernels::fragments::FragmentShape;
+use unicorn_kernels::fragment_shape::FragmentShape;
 
 use super::module::u32_constant;
 

@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 
 use rspirv::spirv::Capability;
 use unicorn_artifact::{DeviceClass, MatrixSides, ModuleNeeds, TargetMatch};
-use unicorn_kernels::fragments::{Fragment, FragmentShape};
+use unicorn_kernels::fragment_shape::FragmentShape;
+use unicorn_kernels::fragments::Fragment;
 
 /// Facts and tile sizes of one kind of device.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use unicorn_artifact::DeviceClass;
 use unicorn_kernels::flash::FlashTile;
-use unicorn_kernels::fragments::FragmentShape;
+use unicorn_kernels::fragment_shape::FragmentShape;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::matmul::Sharing;

@@ -1,7 +1,7 @@
 //! How kernels are cut on a kind of device: `unicorn_compiler` fits these numbers to each shape.
 
 use unicorn_kernels::flash::FlashTile;
-use unicorn_kernels::fragments::FragmentShape;
+use unicorn_kernels::fragment_shape::FragmentShape;
 use unicorn_kernels::gemm::GemmTile;
 use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::matmul::Sharing;
