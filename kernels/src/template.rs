@@ -253,6 +253,7 @@ fn include(name: &str) -> Option<&'static str> {
         "recurrent_state" => include_str!("wgsl/recurrent_state.wgsl"),
         "reduce" => include_str!("wgsl/reduce.wgsl"),
         "int8" => include_str!("wgsl/int8.wgsl"),
+        "int4_differences" => include_str!("wgsl/int4_differences.wgsl"),
         "multiply_across" => include_str!("wgsl/multiply_across.wgsl"),
         "norm_row" => include_str!("wgsl/norm_row.wgsl"),
         "pairs" => include_str!("wgsl/pairs.wgsl"),

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use unicorn_artifact::hash::hash;
 use unicorn_artifact::{
@@ -339,11 +339,6 @@ impl Model {
     /// Whether a lazy load has failed, so that no step can run.
     pub fn is_broken(&self) -> bool {
         matches!(self.shared.streaming.outcome(), Some(Err(_)))
-    }
-
-    /// Time since its loading began.
-    pub fn age(&self) -> Duration {
-        self.shared.begun.elapsed()
     }
 
     /// The times since the last call that the device was lost and made ready again. Waits for no step.

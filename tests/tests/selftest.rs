@@ -1,5 +1,6 @@
 //! `unicorn-run selftest`: right kernels pass, a kernel whose module was changed is found, named and left out by later starts.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -15,6 +16,7 @@ use tests::tiny_model::TinyModel;
 use unicorn_artifact::{
     ArtifactView, ArtifactWriter, LogitsRows, MappedFile, Module, ModuleSet, Pipeline, Program, TargetKernels,
 };
+use unicorn_runtime::{Corrections, DeviceChoice, LoadOptions, Model};
 use unicorn_spirv::{Target, target};
 
 /// The target under test, made for subgroups of the device at hand; it has alternatives.
@@ -129,7 +131,7 @@ fn a_kernel_of_hidden_rows_alone_is_found_too() {
     assert!(stderr.contains("changed norm is switched off on this device, kernels of target generic run"), "{stderr}");
 }
 
-/// The tower of a model that takes images is compared, too.
+/// The tower of a model that takes images is compared, too, and the other target's tower takes its place.
 #[test]
 fn a_kernel_of_images_is_found_too() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -149,12 +151,13 @@ fn a_kernel_of_images_is_found_too() {
     let output = selftest(&path, &arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(check(&output)["verdict"], "right");
+    let right = rows_of_image(&path);
 
     change_artifact(&path, |target| {
         let name = "image attention";
         let changed = target.pipelines.iter().find(|pipeline| pipeline.name == name).expect("a kernel of images");
         let (module, mut modules) = (changed.module as usize, modules(target));
-        add_for_multiply(&mut modules[module]);
+        spoil_last_product(&mut modules[module]);
         target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
         name.to_owned()
     });
@@ -163,6 +166,42 @@ fn a_kernel_of_images_is_found_too() {
     let wrong = check(&output);
     assert_eq!(wrong["verdict"], "wrong");
     assert!(wrong["what"].as_str().is_some_and(|what| what.contains("image attention")), "{wrong}");
+
+    let corrected = rows_of_image(&path);
+    assert!(relative_error(&right, &corrected) <= SAME, "{}", relative_error(&right, &corrected));
+    let stderr = logits(&path).1;
+    assert!(stderr.contains("image attention") && stderr.contains("kernels of target generic run"), "{stderr}");
+    std::fs::remove_file(corrections_path(&path)).expect("selftest wrote it");
+    let wrong = rows_of_image(&path);
+    assert!(relative_error(&right, &wrong) >= 5.0 * SAME, "{}", relative_error(&right, &wrong));
+}
+
+/// The rows of an image by the target under test, corrected as the file beside the artifact says.
+fn rows_of_image(path: &Path) -> Vec<f32> {
+    let corrections = std::fs::read(corrections_path(path)).ok().map(|json| {
+        let json: Value = serde_json::from_slice(&json).expect("JSON");
+        let hex = json["key"].as_str().expect("a key");
+        let key = std::array::from_fn(|at| u8::from_str_radix(&hex[2 * at..][..2], 16).expect("hexadecimal digits"));
+        assert_eq!(json["steps"], Value::Array(Vec::new()), "text is right");
+        Corrections { key, steps: BTreeMap::new(), images: json["images"]["target"].as_str().map(str::to_owned) }
+    });
+    let options = LoadOptions::default().with(|options| {
+        options.device = DeviceChoice::Name(device().name.clone());
+        options.target = Some(OWN.into());
+        options.context_tokens = Some(CONTEXT as u32);
+        options.corrections = corrections;
+    });
+    let model = Model::load(path, &options).expect("it loads");
+    assert_eq!(model.report().corrections.note, None);
+    let section = model.image().expect("it takes images");
+    let elements = 0..section.patches() * section.patch_width();
+    let patches: Vec<f32> = elements.map(|at| (at as f32 * 0.37).sin()).collect();
+    let image = model.encode_image(&patches).expect("it is computed");
+    (0..image.tokens().count()).flat_map(|row| image.row(row).to_vec()).collect()
+}
+
+fn corrections_path(artifact: &Path) -> PathBuf {
+    artifact.with_file_name("model.unicorn.selftest.json")
 }
 
 /// Makes the kernel of decode for this matrix of the first layer add where it multiplied; returns its name.
@@ -199,7 +238,7 @@ fn change(target: &mut TargetKernels, matrix: &str) -> String {
     let dispatch = decode.dispatches.iter().find(|dispatch| dispatch.label.contains(matrix)).expect("a matmul");
     let pipeline = &target.pipelines[dispatch.pipeline as usize];
     let (mut modules, name) = (modules(target), pipeline.name.clone());
-    add_for_multiply(&mut modules[pipeline.module as usize]);
+    spoil_last_product(&mut modules[pipeline.module as usize]);
     target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
     name
 }
@@ -218,7 +257,7 @@ fn change_hidden_rows(target: &mut TargetKernels) -> String {
     target.pipelines.push(changed);
     let mut modules = modules(target);
     let mut module = Module { words: modules[from].words.clone(), needs: modules[from].needs.clone() };
-    add_for_multiply(&mut module);
+    spoil_last_product(&mut module);
     modules.push(module);
     target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
     name
@@ -230,11 +269,17 @@ fn modules(target: &TargetKernels) -> Vec<Module> {
     records.map(|(record, words)| Module { words, needs: record.needs.clone() }).collect()
 }
 
-/// Each instruction begins with its length and its number: OpFMul becomes OpFAdd, the last of them, which scales a result.
-fn add_for_multiply(module: &mut Module) {
-    let (multiply, add) = (5 << 16 | 133, 5 << 16 | 129);
-    let at = module.words.iter().rposition(|&word| word == multiply).expect("it multiplies");
-    module.words[at] = add;
+/// Makes the last product, which scales a result, something else. Each instruction begins with its length and its number: OpFMul becomes
+/// OpFAdd, and Fma of GLSL's set, the fifth word of OpExtInst, FMix.
+fn spoil_last_product(module: &mut Module) {
+    const MULTIPLY: u32 = 5 << 16 | 133;
+    const ADD: u32 = 5 << 16 | 129;
+    const EXTENDED: u32 = 8 << 16 | 12;
+    let words = &mut module.words;
+    let is_product = |at: usize| words[at] == MULTIPLY || (words[at] == EXTENDED && words.get(at + 4) == Some(&50));
+    let at = (0..words.len()).rev().find(|&at| is_product(at)).expect("it multiplies");
+    let (place, other) = if words[at] == MULTIPLY { (at, ADD) } else { (at + 4, 46) };
+    words[place] = other;
 }
 
 /// Logits of 12 tokens, decoded one by one as the artifact would run, and the text on stderr.

@@ -10,6 +10,8 @@ ${DECLARATIONS}
 //#endif
 //#if CODES
 //#include group_weights
+//#else if OWN_LOADS && MATRIX_INT4
+//#include int4_differences
 //#endif
 //#if COUNTER_SYNC
 //#include counter_sync
@@ -288,7 +290,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 //#else
 
-// Scale, and what to add for the zero point, of this lane's row in the block at at_TILE.
+// Scale and zero point of this lane's row in the block at at_TILE; lanes that share a block take what to add for the zero point, too.
 //#macro unpack_params()
 //#if !MATRIX_F16
 //#for tile in 0..TILES_PER_LANE
@@ -299,7 +301,10 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 //#if MATRIX_INT4
         let scale_${tile} = int4_scale(param_${tile});
-        let shift_${tile} = -int4_zero(param_${tile}) * scale_${tile};
+        let zero_${tile} = int4_zero(param_${tile});
+//#if !OWN_LOADS
+        let shift_${tile} = -zero_${tile} * scale_${tile};
+//#endif
 //#else
         let scale_${tile} = int8_scale(param_${tile});
 //#endif
@@ -307,16 +312,22 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 //#end
 
-// Four weights, number `part` of those of word_TILE.
+// Four weights, number `part` of those of word_TILE; where each lane loads its own, without their scale.
 //#macro unpack_quad(part, tile)
-//#if MATRIX_INT4 && part % 2 == 0
-            let w_${part}_${tile} = fma(int4_low(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
-//#else if MATRIX_INT4
-            let w_${part}_${tile} = fma(int4_high(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
+//#if MATRIX_F16
+            let w_${part}_${tile} = f16_weights(word_${tile}.${"xyzw"[2 * part]}, word_${tile}.${"xyzw"[2 * part + 1]});
+//#else if MATRIX_INT8 && OWN_LOADS
+            let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]});
 //#else if MATRIX_INT8
             let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]}) * scale_${tile};
+//#else if OWN_LOADS && part % 2 == 0
+            let w_${part}_${tile} = int4_low_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile});
+//#else if OWN_LOADS
+            let w_${part}_${tile} = int4_high_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile});
+//#else if part % 2 == 0
+            let w_${part}_${tile} = fma(int4_low(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
 //#else
-            let w_${part}_${tile} = f16_weights(word_${tile}.${"xyzw"[2 * part]}, word_${tile}.${"xyzw"[2 * part + 1]});
+            let w_${part}_${tile} = fma(int4_high(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
 //#endif
 //#end
 
@@ -364,8 +375,13 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
             }
         }
 //#else
-        // Four activations of every row at a time, each lane loading its own.
+        // Four activations of every row at a time, each lane loading its own. A block's products are summed without the scale of the block.
         let quad = block * ${BLOCK_COLS / 4}u;
+//#for tile in 0..TILES_PER_LANE
+//#for token in 0..TOKENS_PER_LANE
+        var sum_${tile}_${token} = 0.0;
+//#end
+//#end
 //#for chunk in 0..CHUNKS_PER_BLOCK
         {
 //#for tile in 0..TILES_PER_LANE
@@ -382,11 +398,22 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
             let x_${part}_${token} = activations(input_row + ${token}u, quad + ${chunk * CHUNK_COLS / 4 + part}u);
 //#endif
 //#for tile in 0..TILES_PER_LANE
-            acc_${tile}_${token} += dot(w_${part}_${tile}, x_${part}_${token});
+//#for i in 0..4
+            sum_${tile}_${token} = fma(w_${part}_${tile}.${"xyzw"[i]}, x_${part}_${token}.${"xyzw"[i]}, sum_${tile}_${token});
+//#end
 //#end
 //#end
 //#end
         }
+//#end
+//#for tile in 0..TILES_PER_LANE
+//#for token in 0..TOKENS_PER_LANE
+//#if MATRIX_F16
+        acc_${tile}_${token} += sum_${tile}_${token};
+//#else
+        acc_${tile}_${token} = fma(sum_${tile}_${token}, scale_${tile}, acc_${tile}_${token});
+//#endif
+//#end
 //#end
 //#endif
     }

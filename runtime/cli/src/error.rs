@@ -19,6 +19,8 @@ pub enum CliError {
     OutputClosed,
     /// Ctrl-C ended the work.
     Interrupted,
+    /// Another process did the work, printed what there was to print, and ended with this code.
+    Ended(u8),
 }
 
 impl CliError {
@@ -46,6 +48,7 @@ impl fmt::Display for CliError {
             CliError::Failed(message) => message,
             CliError::OutputClosed => "stdout is closed",
             CliError::Interrupted => "interrupted",
+            CliError::Ended(_) => "ended in another process",
         })
     }
 }

@@ -54,22 +54,24 @@ fn main() -> ExitCode {
         // Shows what can be typed. Where a variable gives an option, clap takes it for an argument and names the missing model instead.
         Args::shown().mut_args(|argument| argument.env(None::<&str>)).get_matches();
     }
-    match run(Args::parsed()).and_then(|()| check_validation()) {
-        Ok(()) | Err(CliError::OutputClosed) => ExitCode::SUCCESS,
+    ExitCode::from(exit_code(run(Args::parsed())))
+}
+
+/// The exit code of a command; its error is printed.
+fn exit_code(result: Result<(), CliError>) -> u8 {
+    match result.and_then(|()| check_validation()) {
+        Ok(()) | Err(CliError::OutputClosed) => 0,
         Err(CliError::Failed(message)) => {
             print_error(message);
-            ExitCode::FAILURE
+            1
         }
-        Err(CliError::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
+        Err(CliError::Interrupted) => EXIT_INTERRUPTED,
+        Err(CliError::Ended(code)) => code,
     }
 }
 
 fn run(args: Args) -> Result<(), CliError> {
-    set_verbosity(match (args.output.quiet, args.output.verbose) {
-        (true, _) => Verbosity::Quiet,
-        (false, true) => Verbosity::Verbose,
-        (false, false) => Verbosity::Normal,
-    });
+    set_verbosity(Verbosity::of(&args.output));
     let needs_device = !matches!(
         args.command,
         Some(
@@ -131,6 +133,7 @@ fn run(args: Args) -> Result<(), CliError> {
         }
         Some(Command::Completions(args)) => completions::run(&args),
         Some(Command::Man(args)) => man::run(&args),
+        Some(Command::Keep(args)) => generate::keep(&args),
         Some(Command::Logits(mut args)) => {
             compiled(&mut args.artifact, &args.load, Input::Tokens).and_then(|()| logits::run(&args))
         }

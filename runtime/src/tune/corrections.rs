@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use unicorn_artifact::{ModuleSet, Program, TargetKernels};
+use unicorn_artifact::{LogitsRows, ModuleSet, Program, TargetKernels};
 
 use crate::device::choice::choose_target;
 use crate::device::facts::DeviceFacts;
@@ -18,6 +18,8 @@ pub struct Corrections {
     pub key: [u8; 32],
     /// Steps without an entry run as they would without corrections.
     pub steps: BTreeMap<StepShape, Correction>,
+    /// The artifact's target whose programs make the rows of images; `None`: its own do.
+    pub images: Option<String>,
 }
 
 /// How steps of one shape run instead.
@@ -32,7 +34,7 @@ pub enum Correction {
 /// Result of applying corrections while a model was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorrectionsReport {
-    /// Number of step shapes that were corrected.
+    /// Number of step shapes that were corrected, and one for images.
     pub corrected_steps: u32,
     /// Why they were not applied. This is never an error: they are for one device and driver, and a test finds them again.
     pub note: Option<String>,
@@ -67,10 +69,14 @@ pub fn apply_corrected(
     }
     let corrected =
         choose(target, &choices).and_then(|made| with_programs_of_others(made, targets, device, &corrections.steps));
+    let corrected = match &corrections.images {
+        None => corrected,
+        Some(name) => corrected.and_then(|made| with_images_of(made, targets, device, name)),
+    };
     match corrected {
         None => without(tuned, "it names kernels that the artifact does not hold or the device does not run"),
         Some(made) => {
-            let corrected_steps = corrections.steps.len() as u32;
+            let corrected_steps = corrections.steps.len() as u32 + u32::from(corrections.images.is_some());
             (made, report, CorrectionsReport { corrected_steps, note: None })
         }
     }
@@ -105,6 +111,22 @@ fn with_programs_of_others(
         }
     }
     Some(made)
+}
+
+/// `made`, with another target's programs for the rows of images; `None` if it has none, or requires what the device lacks.
+fn with_images_of(
+    mut made: TargetKernels,
+    targets: &[TargetKernels],
+    device: &DeviceFacts,
+    name: &str,
+) -> Option<TargetKernels> {
+    let other = choose_target(targets, device, Some(name)).ok()?;
+    let is_of_images = |program: &Program| program.logits == LogitsRows::Image;
+    let fresh = only(other, is_of_images, &Choice::default())?;
+    made.programs.retain(|program| !is_of_images(program));
+    let has_some = !fresh.programs.is_empty();
+    append(&mut made, fresh);
+    has_some.then_some(made)
 }
 
 /// Programs for all contexts, of a target that has none for long contexts alone; they are used from the same number of cached
@@ -154,7 +176,7 @@ fn append(target: &mut TargetKernels, other: TargetKernels) {
 #[cfg(test)]
 mod tests {
     use unicorn_artifact::modules::ModuleFrame;
-    use unicorn_artifact::{Alternative, Dispatch, LogitsRows, ModuleRecord, Order, Pipeline, TargetMatch};
+    use unicorn_artifact::{Alternative, Dispatch, ModuleRecord, Order, Pipeline, TargetMatch};
 
     use super::*;
     use crate::device::facts::DeviceKind;
@@ -214,7 +236,7 @@ mod tests {
         steps: &[(StepShape, Correction)],
     ) -> (TargetKernels, CorrectionsReport) {
         let device = facts(0, "a device", DeviceKind::Discrete);
-        let corrections = Corrections { key, steps: steps.iter().cloned().collect() };
+        let corrections = Corrections { key, steps: steps.iter().cloned().collect(), images: None };
         let (made, _, report) = apply_corrected(targets, 0, &device, [1; 32], None, Some(&corrections));
         (made, report)
     }
@@ -247,6 +269,23 @@ mod tests {
         let name = |program: &Program| &made.pipelines[program.dispatches[0].pipeline as usize].name;
         let names: Vec<_> = made.programs.iter().map(|program| (program.from_tokens, name(program).as_str())).collect();
         assert_eq!(names, [(0, "own kernel 0"), (1024, "generic kernel 0")]);
+    }
+
+    #[test]
+    fn another_target_makes_the_rows_of_images() {
+        let mut targets = [target("own", &[1, 8]), target("generic", &[1, 8]), target("blind", &[1, 8])];
+        targets[..2].iter_mut().for_each(|target| target.programs[1].logits = LogitsRows::Image);
+        let device = facts(0, "a device", DeviceKind::Discrete);
+        let corrected = |name: &str| {
+            let corrections = Corrections { key: [1; 32], steps: BTreeMap::new(), images: Some(name.into()) };
+            let (made, _, report) = apply_corrected(&targets, 0, &device, [1; 32], None, Some(&corrections));
+            (made, report)
+        };
+        let (made, report) = corrected("generic");
+        assert_eq!(report, CorrectionsReport { corrected_steps: 1, note: None });
+        assert_eq!((kernel_of(&made, 1).0, kernel_of(&made, 8).0), ("own kernel 0", "generic kernel 1"));
+        let (made, report) = corrected("blind");
+        assert_eq!((kernel_of(&made, 8).0, report.note.is_some()), ("own kernel 1", true));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `unicorn-run MODEL`, `run` and `chat`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::value_parser;
 
@@ -62,7 +63,46 @@ pub struct RunArgs {
     pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub load: LoadArgs,
+    /// Keep the model loaded after the answer, such as 5m, for later starts with the same options; 0 ends that [default: 0]
+    ///
+    /// A process without a terminal keeps it, which `top` shows.
+    #[arg(long, visible_alias = "keepalive", value_name = "TIME", env = "UNICORN_KEEP_ALIVE", hide_env_values = true, value_parser = duration, help_heading = MEMORY, hide_short_help = true)]
+    pub keep_alive: Option<Duration>,
     /// Start generating when the first layers are loaded, and load the rest during the first steps
     #[arg(long, conflicts_with = "load_alone", help_heading = MEMORY, hide_short_help = true)]
     pub lazy: bool,
+}
+
+/// The process that keeps a model.
+#[derive(Debug, clap::Args)]
+pub struct KeepArgs {
+    /// Where it waits for the next start
+    pub socket: PathBuf,
+}
+
+/// Seconds, or a number with a unit of s, m or h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a number of seconds, or one with a unit, such as 30s, 5m or 1h".to_owned();
+    let (number, scale) = match text.char_indices().next_back() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        _ => (text, 1),
+    };
+    let number: u32 = number.parse().map_err(|_| expected())?;
+    Ok(Duration::from_secs(u64::from(number) * scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let seconds = |text| duration(text).map(|time| time.as_secs());
+        assert_eq!(["0", "90", "30s", "5m", "2h"].map(|text| seconds(text).unwrap()), [0, 90, 30, 300, 7200]);
+        for text in ["", "m", "-1", "5 m", "1.5h", "5d", "é"] {
+            assert!(seconds(text).is_err_and(|error| error.contains("such as 30s")), "{text}");
+        }
+    }
 }

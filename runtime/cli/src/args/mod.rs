@@ -28,7 +28,7 @@ use unicorn_terminal::with_short_help;
 
 pub use bench::BenchArgs;
 pub use completions::{CompletionsArgs, ManArgs};
-pub use generate::RunArgs;
+pub use generate::{KeepArgs, RunArgs};
 pub use inspect::{InspectArgs, ReplanArgs, Section};
 pub use load::LoadArgs;
 pub use output::OutputArgs;
@@ -155,6 +155,9 @@ pub enum Command {
     /// Write man pages
     #[command(hide = true)]
     Man(ManArgs),
+    /// Keep a model loaded; `--keep-alive` starts it
+    #[command(hide = true)]
+    Keep(KeepArgs),
 }
 
 #[cfg(test)]

@@ -22,6 +22,17 @@ pub struct CorrectionsFile {
     pub driver: String,
     pub target: String,
     pub steps: Vec<CorrectedStep>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<CorrectedImages>,
+}
+
+/// Kernels of images, one of which is wrong on the device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CorrectedImages {
+    /// For the reader of the file.
+    pub kernels: Vec<String>,
+    /// The artifact's target whose programs make the rows of images instead.
+    pub target: String,
 }
 
 /// A kind of step with a kernel that is wrong on the device.
@@ -75,17 +86,16 @@ pub fn read(artifact: &Path) -> Option<(CorrectionsFile, Corrections)> {
     }
 }
 
-/// Steps that an earlier test with this key has corrected; none if there is no such file.
-pub fn earlier_steps(artifact: &Path, key: &str) -> Vec<CorrectedStep> {
-    let file = json_file::read(&path_for(artifact)).ok().filter(|file: &CorrectionsFile| file.key == key);
-    file.map_or(Vec::new(), |file| file.steps)
+/// What an earlier test with this key has found; `None` if there is no such file.
+pub fn earlier(artifact: &Path, key: &str) -> Option<CorrectionsFile> {
+    json_file::read(&path_for(artifact)).ok().filter(|file: &CorrectionsFile| file.key == key)
 }
 
 impl CorrectionsFile {
     /// Writes it into the artifact's folder, whole or not at all; without a correction, an earlier file is removed.
     pub fn write(&self, artifact: &Path) -> Result<Option<PathBuf>, CliError> {
         let path = path_for(artifact);
-        if !self.steps.is_empty() {
+        if !self.steps.is_empty() || self.images.is_some() {
             json_file::write(&path, self)?;
             return Ok(Some(path));
         }
@@ -97,20 +107,25 @@ impl CorrectionsFile {
 
     /// A line for each kind of step.
     pub fn lines(&self) -> Vec<String> {
-        let line = |step: &CorrectedStep| {
+        let line = |kind: &str, kernels: &[String], instead: &str| {
+            format!("{kind}: {} is switched off on this device, {instead}", kernels.join(" or "))
+        };
+        let of_target = |name: &str| format!("kernels of target {name} run");
+        let of_step = |step: &CorrectedStep| {
             let instead = match &step.instead {
                 Instead::Alternatives(_) => "an alternative runs".to_owned(),
-                Instead::Target(name) => format!("kernels of target {name} run"),
+                Instead::Target(name) => of_target(name),
             };
-            let switched_off = step.kernels.join(" or ");
-            format!("{}: {switched_off} is switched off on this device, {instead}", step_name(step.shape()))
+            line(&step_name(step.shape()), &step.kernels, &instead)
         };
-        self.steps.iter().map(line).collect()
+        let images = self.images.iter().map(|images| line("images", &images.kernels, &of_target(&images.target)));
+        self.steps.iter().map(of_step).chain(images).collect()
     }
 
     fn corrections(&self) -> io::Result<Corrections> {
         let steps = self.steps.iter().map(|step| (step.shape(), step.instead.correction())).collect();
-        Ok(Corrections { key: json_file::key(&self.key)?, steps })
+        let images = self.images.as_ref().map(|images| images.target.clone());
+        Ok(Corrections { key: json_file::key(&self.key)?, steps, images })
     }
 }
 
@@ -168,6 +183,7 @@ mod tests {
             driver: "driver 1".into(),
             target: "rdna3".into(),
             steps,
+            images: Some(CorrectedImages { kernels: vec!["image attention".into()], target: "generic".into() }),
         };
         let path = file.write(&artifact).unwrap().unwrap();
         assert_eq!(path, folder.path().join("model.unicorn.selftest.json"));
@@ -175,14 +191,17 @@ mod tests {
         assert_eq!((&again, corrections.key, corrections.steps.len()), (&file, [0xab; 32], 2));
         let decode = StepShape { rows: 1, batch: false, from_tokens: 0 };
         assert_eq!(corrections.steps[&decode], Correction::Alternatives(choice));
-        assert_eq!(earlier_steps(&artifact, &file.key), file.steps);
-        assert_eq!(earlier_steps(&artifact, &hex(&[0xac; 32])), []);
+        assert_eq!(corrections.images.as_deref(), Some("generic"));
+        assert_eq!(earlier(&artifact, &file.key).as_ref(), Some(&file));
+        assert_eq!(earlier(&artifact, &hex(&[0xac; 32])), None);
         let expected =
             "prefill of 64 tokens: gemm or flash is switched off on this device, kernels of target generic run";
         assert_eq!(file.lines()[1], expected);
+        let expected = "images: image attention is switched off on this device, kernels of target generic run";
+        assert_eq!(file.lines()[2], expected);
         std::fs::write(&path, "{}").unwrap();
         assert_eq!(read(&artifact), None);
-        let none = CorrectionsFile { steps: Vec::new(), ..file };
+        let none = CorrectionsFile { steps: Vec::new(), images: None, ..file };
         assert_eq!((none.write(&artifact).unwrap(), path.exists()), (None, false));
         assert_eq!(none.write(&artifact).unwrap(), None);
     }

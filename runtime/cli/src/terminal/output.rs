@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::OnceLock;
+use std::sync::{PoisonError, RwLock};
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
 use unicorn_terminal::{columns, shows_bars, wrapped};
 
+use crate::args::OutputArgs;
 use crate::error::CliError;
 use crate::report::text::printable_lines;
 
@@ -22,17 +23,28 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// Sets the verbosity of this process. The first call counts.
+impl Verbosity {
+    /// What the command line asks for.
+    pub fn of(args: &OutputArgs) -> Verbosity {
+        match (args.quiet, args.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        }
+    }
+}
+
+/// Sets the verbosity of this process.
 pub fn set_verbosity(verbosity: Verbosity) {
-    let _ = VERBOSITY.set(verbosity);
+    *VERBOSITY.write().unwrap_or_else(PoisonError::into_inner) = verbosity;
 }
 
 /// The verbosity of this process.
 pub fn verbosity() -> Verbosity {
-    VERBOSITY.get().copied().unwrap_or(Verbosity::Normal)
+    *VERBOSITY.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
+static VERBOSITY: RwLock<Verbosity> = RwLock::new(Verbosity::Normal);
 
 /// Prints text that ends its own lines.
 pub fn print(text: &str) -> Result<(), CliError> {

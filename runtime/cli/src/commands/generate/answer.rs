@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use unicorn_runtime::{DraftCounts, FeedProgress, Model, RunError, Speculation};
 use unicorn_text::{Answer, Continuation, EndReason, TextError};
 
+use super::loaded::Loaded;
 use crate::error::CliError;
 use crate::load::{longer_context, note_recoveries};
 use crate::monitor::status::{State, StatusWriter};
@@ -20,6 +21,8 @@ pub struct Runner<'m> {
     pub status: StatusWriter,
     /// How its sessions speculate.
     pub speculation: Option<Speculation>,
+    /// See [`Loaded::started`].
+    started: Instant,
     /// Bar of the prefill that is running.
     prefill_bar: Arc<Mutex<Option<ProgressBar>>>,
 }
@@ -34,7 +37,7 @@ pub struct Generated {
     pub end_reason: EndReason,
     pub prefill: Throughput,
     pub decode: Throughput,
-    /// Time from the start of the load to the first token.
+    /// Time from [`Loaded::started`] to the first token.
     pub first_token: Option<Duration>,
     /// Drafts of speculation.
     pub drafts: DraftCounts,
@@ -79,9 +82,10 @@ impl Pieces for Answer<'_> {
 }
 
 impl<'m> Runner<'m> {
-    pub fn new(model: &'m Model, speculation: Option<Speculation>) -> Runner<'m> {
-        let status = StatusWriter::new(model);
-        Runner { model, status, speculation, prefill_bar: Arc::default() }
+    pub fn new(loaded: &'m Loaded) -> Runner<'m> {
+        let Loaded { model, speculation, started, .. } = loaded;
+        let (status, speculation) = (StatusWriter::new(model), speculation.clone());
+        Runner { model, status, speculation, started: *started, prefill_bar: Arc::default() }
     }
 
     /// A callback for the session that runs, which shows the progress of its prefill.
@@ -144,7 +148,7 @@ impl<'m> Runner<'m> {
         if pieces.continuation().end_reason() != Some(EndReason::Cancelled) {
             let computed = pieces.continuation().prompt_tokens() - pieces.continuation().cached_tokens();
             prefill = Throughput { tokens: computed.into(), elapsed: started.elapsed() };
-            first_token = Some(self.model.age());
+            first_token = Some(self.started.elapsed());
             self.status.set(State::Decode, 0, self.model);
         }
 

@@ -2,6 +2,7 @@
 
 mod early_tokenizer;
 mod images;
+mod keep_alive;
 mod loaded;
 mod prompt;
 
@@ -9,12 +10,15 @@ mod answer;
 mod chat;
 mod report;
 
+use std::path::Path;
+
 use unicorn_runtime::{Image, Model, Sampling};
 use unicorn_structure::Structure;
-use unicorn_text::{Continuation, EndReason, StopConditions, TextError};
+use unicorn_text::{Continuation, EndReason, Picture, StopConditions, TextError};
 
 use self::answer::{Generated, Runner};
 use self::chat::Source;
+pub use self::keep_alive::keep;
 use self::loaded::Loaded;
 use self::prompt::Prompt;
 use self::report::{RunReport, why_empty};
@@ -35,21 +39,45 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         return Err(CliError::new("--json needs a prompt, as in: unicorn-run MODEL --json why is the sky blue"));
     }
 
-    let pictures = images::read(&args.images)?;
-    args.speculation.resolve(None)?;
-    let structure = args.structure.resolve()?;
-
+    let task = Task::new(args, prompt)?;
     let artifact = models::artifact(model, &args.load, Input::Text)?;
+    if let Some(code) = keep_alive::answer(args, &artifact, task.prompt.as_deref())? {
+        return Err(CliError::Ended(code));
+    }
     let loaded = Loaded::open(&artifact, args.ctx, args)?;
-    interrupt::catch()?;
-    match prompt {
-        None => {
-            let source = Source { model: model.to_owned(), artifact, context_tokens: args.ctx };
-            chat::run(loaded, source, structure, args, &pictures)
-        }
-        Some(text) => {
-            let images = images::encoded(&loaded.model, &pictures)?;
-            answer(&loaded, args, (text, images), structure)
+    task.carry_out(&mut Some(loaded), &artifact, args)
+}
+
+/// What to do with a model, read before it is loaded.
+struct Task {
+    /// `None`: a chat.
+    prompt: Option<String>,
+    pictures: Vec<Picture>,
+    structure: Option<Structure>,
+}
+
+impl Task {
+    fn new(args: &RunArgs, prompt: Option<String>) -> Result<Task, CliError> {
+        let pictures = images::read(&args.images)?;
+        args.speculation.resolve(None)?;
+        Ok(Task { prompt, pictures, structure: args.structure.resolve()? })
+    }
+
+    /// Answers, or chats, with the model that is loaded from `artifact`; a chat may leave another one in its place, or none after an error.
+    fn carry_out(self, loaded: &mut Option<Loaded>, artifact: &Path, args: &RunArgs) -> Result<(), CliError> {
+        interrupt::catch()?;
+        let Task { prompt, pictures, structure } = self;
+        match prompt {
+            Some(text) => {
+                let loaded = loaded::current(loaded);
+                let images = images::encoded(&loaded.model, &pictures)?;
+                answer(loaded, args, (text, images), structure)
+            }
+            None => {
+                let model = args.artifact.clone().unwrap_or_else(|| artifact.to_owned());
+                let source = Source { model, artifact: artifact.to_owned(), context_tokens: args.ctx };
+                chat::run(loaded, source, structure, args, &pictures)
+            }
         }
     }
 }
@@ -95,8 +123,8 @@ fn generate(
     sampling: &Sampling,
     structure: Option<Structure>,
 ) -> Result<Generated, CliError> {
-    let Loaded { model, tokenizer, speculation } = loaded;
-    let mut runner = Runner::new(model, speculation.clone());
+    let Loaded { model, tokenizer, .. } = loaded;
+    let mut runner = Runner::new(loaded);
     let Prompt { tokens, format } = prompt::encoded(args, text, images, model, tokenizer)?;
     let constraint = structure.map(|structure| loaded.constraint(&structure)).transpose()?;
     let mut conditions = StopConditions::default();

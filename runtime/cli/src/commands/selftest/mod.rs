@@ -30,7 +30,7 @@ use self::observe::{Observation, Sides, Who};
 use self::report::{Check, Outcome, Report, Verdict};
 use crate::args::SelftestArgs;
 use crate::error::CliError;
-use crate::files::corrections_file::{self, CorrectedStep, CorrectionsFile, Instead};
+use crate::files::corrections_file::{self, CorrectedImages, CorrectedStep, CorrectionsFile, Instead};
 use crate::files::known_drivers::{self, Tested};
 use crate::load::{load_tested, max_positions};
 use crate::report::steps::step_name;
@@ -70,13 +70,17 @@ pub fn run(args: &SelftestArgs) -> Result<(), CliError> {
         limit: Limit::of(&model, &own),
         steps: Vec::new(),
         checked: BTreeSet::new(),
+        images: None,
+        has_checked_images: false,
     };
     test.run(&mut report)?;
 
     let key = hex(&model.report().tuning.key);
-    let earlier = corrections_file::earlier_steps(&args.artifact, &key);
+    let earlier = corrections_file::earlier(&args.artifact, &key);
+    let (earlier_steps, earlier_images) = earlier.map_or((Vec::new(), None), |file| (file.steps, file.images));
     let file = CorrectionsFile {
-        steps: with_unchecked(test.steps, &test.checked, earlier),
+        steps: with_unchecked(test.steps, &test.checked, earlier_steps),
+        images: if test.has_checked_images { test.images } else { earlier_images },
         key,
         device: model.device().name.clone(),
         driver: model.device().driver.clone(),
@@ -149,6 +153,9 @@ struct SelfTest<'m> {
     steps: Vec<CorrectedStep>,
     /// Shapes of the steps that were checked.
     checked: BTreeSet<StepShape>,
+    /// The same of images.
+    images: Option<CorrectedImages>,
+    has_checked_images: bool,
 }
 
 impl SelfTest<'_> {
@@ -259,7 +266,7 @@ impl SelfTest<'_> {
         }
     }
 
-    /// Checks the rows of an image by a text that attends to them. Its kernels have no others to run in their place.
+    /// Checks the rows of an image by a text that attends to them. If they are wrong, the other target makes them from then on.
     fn image(&mut self, image: &ImageSection) -> Result<Check, CliError> {
         let name = format!("image of {} rows", image.rows);
         if let Some(why) = self.sides.why_no_image(image) {
@@ -271,12 +278,15 @@ impl SelfTest<'_> {
         self.sides.begin_at_text(0);
         let [expected, found] = [false, true].map(|is_own| self.sides.observe_image(image, is_own));
         let difference = Difference::between(&expected?, &found?, self.limit);
+        self.has_checked_images = true;
         let verdict = match difference.is_within(self.limit) {
             true => Verdict::Right,
             false if !self.steps.is_empty() => Verdict::Wrong("as steps above are".into()),
             false => {
-                let kernels: Vec<&str> = self.sides.kernels_of_images().into_iter().collect();
-                Verdict::Wrong(format!("one of {}", kernels.join(", ")))
+                let kernels: Vec<String> = self.sides.kernels_of_images().into_iter().map(str::to_owned).collect();
+                let what = format!("one of {}", kernels.join(", "));
+                self.images = Some(CorrectedImages { kernels, target: self.args.against.clone() });
+                Verdict::Wrong(what)
             }
         };
         Ok(Check::new(name, verdict, &difference))

@@ -28,7 +28,7 @@ use self::settings::{Format, Settings};
 pub use self::source::Source;
 use super::answer::Runner;
 use super::images;
-use super::loaded::Loaded;
+use super::loaded::{self, Loaded};
 use crate::args::{ListArgs, RunArgs};
 use crate::commands::store;
 use crate::error::CliError;
@@ -36,20 +36,22 @@ use crate::report::text::{printable, printable_lines};
 use crate::terminal::output::{Verbosity, note, print, print_error, verbosity};
 use crate::terminal::{editor, interrupt};
 
-/// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history.
+/// Reads lines until /bye or Ctrl-D. Ctrl-C ends an answer; its text so far stays in the history. `loaded` is the model in which the chat
+/// begins, and then the one in which it ends.
 pub fn run(
-    mut loaded: Loaded,
+    loaded: &mut Option<Loaded>,
     mut source: Source,
     structure: Option<Structure>,
     args: &RunArgs,
     pictures: &[Picture],
 ) -> Result<(), CliError> {
     let mut input = Input::new()?;
-    let mut kept = Kept { images: images::encoded(&loaded.model, pictures)?, ..Kept::new(structure, args) };
-    let name = printable(&loaded.model.meta().model.name);
+    let first = &loaded::current(loaded).model;
+    let mut kept = Kept { images: images::encoded(first, pictures)?, ..Kept::new(structure, args) };
+    let name = printable(&first.meta().model.name);
     note(format_args!("{name} · seed {} · /? lists the commands", kept.settings.sampling().seed));
     loop {
-        let mut conversation = Conversation::new(&loaded, &source, args, kept)?;
+        let mut conversation = Conversation::new(loaded::current(loaded), &source, args, kept)?;
         let Some(change) = conversation.talk(&mut input)? else { return Ok(()) };
         kept = conversation.into_kept();
         let mut next = kept.clone();
@@ -60,19 +62,19 @@ pub fn run(
         next.images.clear();
         next.history = next.history.into_iter().map(|message| Message::new(&message.role, message.text())).collect();
         // Two models may not fit the memory.
-        drop(loaded);
-        loaded = match open(&change.source, args, &next) {
-            Ok(loaded) => {
+        *loaded = None;
+        match open(&change.source, args, &next) {
+            Ok(opened) => {
+                *loaded = Some(opened);
                 (source, kept) = (change.source, next);
                 answer_command(&change.answer)?;
-                loaded
             }
             Err(error @ CliError::Failed(_)) => {
                 print_error(error);
-                Loaded::open(&source.artifact, source.context_tokens, args)?
+                *loaded = Some(Loaded::open(&source.artifact, source.context_tokens, args)?);
             }
             Err(error) => return Err(error),
-        };
+        }
     }
 }
 
@@ -140,8 +142,8 @@ impl<'m> Conversation<'m> {
         args: &'m RunArgs,
         kept: Kept,
     ) -> Result<Conversation<'m>, CliError> {
-        let Loaded { model, tokenizer, speculation } = loaded;
-        let runner = Runner::new(model, speculation.clone());
+        let Loaded { model, tokenizer, speculation, .. } = loaded;
+        let runner = Runner::new(loaded);
         let template = ChatTemplate::new(model.tokenizer_section(), model.context_tokens())?;
         let mut chat = Chat::with_parsed(model, tokenizer.clone(), template, kept.options)?;
         chat.set_history(kept.history);
