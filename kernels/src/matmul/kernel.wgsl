@@ -312,18 +312,22 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 //#end
 
-// Four weights, number `part` of those of word_TILE; where each lane loads its own, without their scale.
+// Four weights, number `part` of those of word_TILE; for sums of a block, without their scale.
 //#macro unpack_quad(part, tile)
 //#if MATRIX_F16
             let w_${part}_${tile} = f16_weights(word_${tile}.${"xyzw"[2 * part]}, word_${tile}.${"xyzw"[2 * part + 1]});
-//#else if MATRIX_INT8 && OWN_LOADS
+//#else if MATRIX_INT8 && BLOCK_SUMS
             let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]});
 //#else if MATRIX_INT8
             let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]}) * scale_${tile};
-//#else if OWN_LOADS && part % 2 == 0
+//#else if BLOCK_SUMS && part % 2 == 0
             let w_${part}_${tile} = int4_low_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile});
-//#else if OWN_LOADS
+//#else if BLOCK_SUMS
             let w_${part}_${tile} = int4_high_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile});
+//#else if OWN_LOADS && part % 2 == 0
+            let w_${part}_${tile} = int4_low_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile}) * scale_${tile};
+//#else if OWN_LOADS
+            let w_${part}_${tile} = int4_high_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile}) * scale_${tile};
 //#else if part % 2 == 0
             let w_${part}_${tile} = fma(int4_low(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
 //#else
@@ -375,13 +379,17 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
             }
         }
 //#else
-        // Four activations of every row at a time, each lane loading its own. A block's products are summed without the scale of the block.
+        // Four activations of every row at a time, each lane loading its own.
         let quad = block * ${BLOCK_COLS / 4}u;
+//#if BLOCK_SUMS
+        // For one row of the step, a block is summed before it is scaled, once; for several, further sums would take as many registers again.
 //#for tile in 0..TILES_PER_LANE
-//#for token in 0..TOKENS_PER_LANE
-        var sum_${tile}_${token} = 0.0;
+        var sum_${tile}_0 = 0.0;
 //#end
-//#end
+//#let into = "sum"
+//#else
+//#let into = "acc"
+//#endif
 //#for chunk in 0..CHUNKS_PER_BLOCK
         {
 //#for tile in 0..TILES_PER_LANE
@@ -399,22 +407,18 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 //#for tile in 0..TILES_PER_LANE
 //#for i in 0..4
-            sum_${tile}_${token} = fma(w_${part}_${tile}.${"xyzw"[i]}, x_${part}_${token}.${"xyzw"[i]}, sum_${tile}_${token});
+            ${into}_${tile}_${token} = fma(w_${part}_${tile}.${"xyzw"[i]}, x_${part}_${token}.${"xyzw"[i]}, ${into}_${tile}_${token});
 //#end
 //#end
 //#end
 //#end
         }
 //#end
+//#if BLOCK_SUMS
 //#for tile in 0..TILES_PER_LANE
-//#for token in 0..TOKENS_PER_LANE
-//#if MATRIX_F16
-        acc_${tile}_${token} += sum_${tile}_${token};
-//#else
-        acc_${tile}_${token} = fma(sum_${tile}_${token}, scale_${tile}, acc_${tile}_${token});
+        acc_${tile}_0 = fma(sum_${tile}_0, scale_${tile}, acc_${tile}_0);
+//#end
 //#endif
-//#end
-//#end
 //#endif
     }
 //#end
