@@ -412,7 +412,10 @@ impl MatMulSpec {
             .count("MATRIX_ROWS", self.layout.rows)
             .flag("MATRIX_INT4", format.has_nibbles())
             .flag("MATRIX_F16", format == WeightFormat::F16)
-            .flag("BLOCK_SUMS", tile.sharing == Sharing::Own && tile.tokens_per_lane == 1 && format != WeightFormat::F16)
+            .flag(
+                "BLOCK_SUMS",
+                tile.sharing == Sharing::Own && tile.tokens_per_lane == 1 && format != WeightFormat::F16,
+            )
             .flag("BROADCAST", tile.sharing == Sharing::Broadcast)
             .flag("ACROSS", tile.sharing == Sharing::Across)
             .flag("BIAS", self.bias)
