@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::UnboundedSender;
 use unicorn_structure::ReplySampler;
 use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
@@ -14,6 +13,7 @@ use unicorn_text::{EndReason, OutputText, Piece, TextError, TokenSampler};
 use crate::admission::QueuePlace;
 use crate::api::error::ApiError;
 use crate::choice_end::{ChoiceEnd, Times};
+use crate::events::Events;
 use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
 
@@ -36,7 +36,7 @@ pub(crate) enum Event {
 /// Receives the tokens of one sequence. The other end of `events` is dropped when the client has disconnected.
 pub(crate) struct Choice {
     index: u32,
-    events: UnboundedSender<Event>,
+    events: Events,
     output: OutputText,
     lines: LineLimits,
     metrics: Arc<Metrics>,
@@ -47,7 +47,9 @@ pub(crate) struct Choice {
     /// Number of tokens that speculation proposed, and number of those that were accepted.
     drafted: u32,
     accepted: u32,
-    /// Tokens since the last text.
+    /// Text that waits for the client to read what was sent.
+    text: String,
+    /// Tokens since the last text that was sent.
     tokens: Vec<u32>,
     /// Probabilities of those tokens, if they were requested.
     probabilities: Vec<HostSampled>,
@@ -63,7 +65,7 @@ impl Choice {
     pub(crate) fn new(
         index: u32,
         prompt_tokens: u32,
-        events: UnboundedSender<Event>,
+        events: Events,
         (output, lines): (OutputText, LineLimits),
         sampler: Option<Box<ReplySampler>>,
         metrics: Arc<Metrics>,
@@ -80,6 +82,7 @@ impl Choice {
             first_token: None,
             drafted: 0,
             accepted: 0,
+            text: String::new(),
             tokens: Vec::new(),
             probabilities: Vec::new(),
             sampler,
@@ -103,7 +106,9 @@ impl Choice {
                     end = end.filter(|_| length == text.len()).or(Some(EndReason::MaxTokens));
                     text.truncate(length);
                 }
-                if !text.is_empty() {
+                self.text += &text;
+                if !self.text.is_empty() && (end.is_some() || self.events.have_room()) {
+                    let text = std::mem::take(&mut self.text);
                     let tokens = std::mem::take(&mut self.tokens);
                     let probabilities = std::mem::take(&mut self.probabilities);
                     let times = self.times();
@@ -114,7 +119,7 @@ impl Choice {
                     self.metrics.count(self.prompt_tokens, &end);
                     self.send(Event::Ended { choice: self.index, end });
                 }
-                if end.is_some() || self.events.is_closed() {
+                if end.is_some() || self.events.are_closed() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
@@ -147,9 +152,16 @@ impl Choice {
         }
     }
 
-    /// A closed channel is no error here: it is checked after each token.
+    /// Sends the beginning, the last text or the end, for which room is reserved, or an event for which there is room.
     fn send(&self, event: Event) {
-        let _ = self.events.send(event);
+        self.events.send(event);
+    }
+
+    /// Sends an event without which a response is whole, too, if there is room.
+    fn send_progress(&self, event: Event) {
+        if self.events.have_room() {
+            self.events.send(event);
+        }
     }
 }
 
@@ -164,7 +176,7 @@ impl TokenReceiver for Choice {
     }
 
     fn fed(&mut self, n_tokens: u32) {
-        self.send(Event::Fed { choice: self.index, fed_tokens: n_tokens, times: self.times() });
+        self.send_progress(Event::Fed { choice: self.index, fed_tokens: n_tokens, times: self.times() });
     }
 
     fn token(&mut self, token: u32) -> ControlFlow<()> {
@@ -214,7 +226,7 @@ impl TokenReceiver for Choice {
     }
 
     fn is_closed(&self) -> bool {
-        self.events.is_closed()
+        self.events.are_closed()
     }
 
     fn end(&mut self, why: End<'_>) {
@@ -233,7 +245,7 @@ impl TokenReceiver for Choice {
 #[cfg(test)]
 mod tests {
     use tokio::sync::Semaphore;
-    use tokio::sync::mpsc::unbounded_channel;
+    use tokio::sync::mpsc::Receiver;
     use unicorn_text::{StopConditions, Tokenizer, TokenizerSection};
 
     use super::*;
@@ -245,14 +257,50 @@ mod tests {
         "model": {"type": "BPE", "vocab": {"a": 0, " ": 1}, "merges": []}
     }"#;
 
-    #[test]
-    fn a_decoder_that_panics_ends_its_request_alone() {
+    /// A choice and what its client receives.
+    fn choice(conditions: StopConditions) -> (Choice, Receiver<Event>) {
         let section = TokenizerSection { tokenizer_json: PANICS_AT_1.into(), ..TokenizerSection::default() };
         let tokenizer = Tokenizer::new(&section).unwrap();
         let place = QueuePlace::new(Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap());
-        let (events, mut received) = unbounded_channel();
-        let output = OutputText::new(&tokenizer, &[], StopConditions::default());
-        let mut choice = Choice::new(0, 1, events, (output, LineLimits::default()), None, Arc::default(), place);
+        let (events, received) = Events::channel(1);
+        let output = OutputText::new(&tokenizer, &[], conditions);
+        let choice = Choice::new(0, 1, events, (output, LineLimits::default()), None, Arc::default(), place);
+        (choice, received)
+    }
+
+    #[test]
+    fn what_waits_for_a_slow_client_is_bounded_and_whole() {
+        const TOKENS: u32 = 10_000;
+        let mut conditions = StopConditions::default();
+        conditions.max_tokens = Some(TOKENS);
+        let (mut choice, mut received) = choice(conditions);
+        choice.begin(0);
+        choice.fed(1);
+        for number in 1..=TOKENS {
+            assert_eq!(choice.token(0).is_continue(), number < TOKENS);
+        }
+        assert!(received.len() < 80, "{} events wait", received.len());
+        let (mut text, mut tokens, mut has_ended) = (String::new(), 0, false);
+        while let Ok(event) = received.try_recv() {
+            match event {
+                Event::Text { text: piece, tokens: of_piece, .. } => {
+                    text += &piece;
+                    tokens += of_piece.len();
+                }
+                Event::Ended { end, .. } => {
+                    tokens += end.rest.len();
+                    has_ended = true;
+                }
+                Event::Started { .. } | Event::Fed { .. } => {}
+                Event::Failed(error) => panic!("{error:?}"),
+            }
+        }
+        assert_eq!((text.len(), tokens, has_ended), (TOKENS as usize, TOKENS as usize, true));
+    }
+
+    #[test]
+    fn a_decoder_that_panics_ends_its_request_alone() {
+        let (mut choice, mut received) = choice(StopConditions::default());
         assert!(choice.token(0).is_continue());
         let Ok(Event::Text { choice: 0, text, tokens, .. }) = received.try_recv() else { panic!("expected a text") };
         assert_eq!((&*text, &tokens[..]), ("a", &[0][..]));

@@ -9,7 +9,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 use unicorn_structure::{Constraint, ReasoningBudget, ReplySampler, Start, Vocabulary};
 use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
@@ -25,6 +24,7 @@ use crate::api::prompt::Prompt;
 use crate::api::request::{Endpoint, Request};
 use crate::api::sampling::BiasedText;
 use crate::api::tools::{self, ToolChoice};
+use crate::events::Events;
 use crate::line_limits::LineLimits;
 use crate::llama::completion::Completion;
 use crate::llama::settings::generation_settings;
@@ -249,7 +249,7 @@ impl RequestHandler {
             Some(prompt) => self.reasoning_budget(&request, prompt, client)?,
             None => None,
         };
-        let (events, received) = unbounded_channel();
+        let (events, received) = Events::channel(request.prompts.len() * request.best_of as usize);
         let choices = prompts.iter().flat_map(|prompt| (0..request.best_of).map(move |number| (prompt, number)));
         let (mut replies, mut beginnings) = (Vec::new(), Vec::new());
         let mut further_sampling = request.further_sampling.clone();

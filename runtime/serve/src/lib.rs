@@ -54,6 +54,7 @@ mod routes;
 
 mod choice;
 mod choice_end;
+mod events;
 mod line_limits;
 mod metrics;
 mod reading;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio::time::{Duration, timeout};
 use unicorn_text::Delta;
 
@@ -21,7 +21,7 @@ use crate::writer::{ResponseWriter, Stream};
 /// Turns the events of a request's choices into the response. Dropping it cancels the choices, and notes what the request has used.
 pub(crate) struct PendingResponse {
     writer: Box<dyn ResponseWriter>,
-    events: UnboundedReceiver<Event>,
+    events: Receiver<Event>,
     is_stream: bool,
     replies: Vec<Reply>,
     /// Number of choices that are generated for each prompt, and of those in the response.
@@ -51,7 +51,7 @@ impl PendingResponse {
     /// `replies` are empty, one a choice; each begins with its text of `beginnings`, which is not generated.
     pub(crate) fn new(
         writer: Box<dyn ResponseWriter>,
-        events: UnboundedReceiver<Event>,
+        events: Receiver<Event>,
         replies: Vec<Reply>,
         beginnings: Vec<String>,
         request: &Request,

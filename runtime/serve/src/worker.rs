@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use tokio::sync::mpsc::UnboundedSender;
 use unicorn_structure::ReplySampler;
 use unicorn_text::OutputText;
 use unicorn_text::unicorn_runtime::scheduler::{Request, Scheduler};
@@ -13,7 +12,8 @@ use unicorn_text::unicorn_runtime::{Image, Sampling};
 
 use crate::activity::Activity;
 use crate::admission::QueuePlace;
-use crate::choice::{Choice, Event};
+use crate::choice::Choice;
+use crate::events::Events;
 use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
 use crate::reading::ReadJob;
@@ -41,7 +41,7 @@ pub(crate) struct Job {
     pub(crate) lines: LineLimits,
     /// `None`: the device samples.
     pub(crate) sampler: Option<Box<ReplySampler>>,
-    pub(crate) events: UnboundedSender<Event>,
+    pub(crate) events: Events,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) place: QueuePlace,
 }
