@@ -1,5 +1,5 @@
 //! The Jinja environment that transformers renders chat templates in, on minijinja. Known differences: a dictionary that is written
-//! in the template has its keys in alphabetical order, and lists and dictionaries print as JSON instead of Python.
+//! in the template has its keys in alphabetical order, and floats in printed lists and dictionaries have no exponent of two digits.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,6 +30,7 @@ pub(super) fn environment(now: fn() -> u64) -> Environment<'static> {
     });
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", move |format: &str| strftime(format, now()));
+    environment.add_filter("string", string);
     environment.add_filter("tojson", tojson);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_iterable);
@@ -38,6 +39,15 @@ pub(super) fn environment(now: fn() -> u64) -> Environment<'static> {
 
 pub(super) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// As Python's `str`, also of a float with an exponent.
+fn string(value: &Value) -> Value {
+    match value.kind() {
+        ValueKind::String => value.clone(),
+        ValueKind::Number => Value::from(number(value)),
+        _ => Value::from(value.to_string()),
+    }
 }
 
 /// As in Python, `none` is neither iterable nor a sequence; a text, a dictionary and an undefined value are both.
