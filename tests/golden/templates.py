@@ -56,10 +56,10 @@ def environment():
     return result
 
 
-def render(template, messages, arguments):
+def render(template, messages, conversation):
     tokens = {"bos_token": "<bos>", "eos_token": "<eos>"}
-    variables = {**tokens, **arguments}
-    return template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **variables)
+    own = {"messages": messages, "tools": conversation.get("tools"), "documents": None, "add_generation_prompt": True}
+    return template.render(**tokens, **conversation.get("arguments", {}), **own)
 
 
 def system_at_start(messages):
@@ -84,32 +84,31 @@ def arrangements(messages):
             yield [{"role": "user", "content": text}] + rest
 
 
-def dropped(template, messages, arguments):
-    """The role of the first message that the template leaves out."""
+def dropped(template, messages, conversation):
+    """The role of the first message that the template leaves out. It may leave out what is beside calls of tools."""
     marks = [f"message{index}content" for index in range(len(messages))]
     try:
-        text = render(template, [{**m, "content": mark} for m, mark in zip(messages, marks)], arguments)
+        text = render(template, [{**m, "content": mark} for m, mark in zip(messages, marks)], conversation)
     except Exception:
         return None
     for message, mark in zip(messages, marks):
-        if message["content"].strip() and mark not in text:
+        if message["content"].strip() and not message.get("tool_calls") and mark not in text:
             return message["role"]
     return None
 
 
 def outcome(template, conversation):
-    arguments = conversation.get("arguments", {})
     result = None
     for messages in arrangements(conversation["messages"]):
         try:
-            text = render(template, messages, arguments)
+            text = render(template, messages, conversation)
         except Raised as error:
             result = {"raised": str(error)}
             continue
         except Exception as error:
             result = {"failed": f"{type(error).__name__}: {error}"}
             continue
-        role = dropped(template, messages, arguments)
+        role = dropped(template, messages, conversation)
         if role is None:
             return {"text": text}
         result = {"dropped": role}

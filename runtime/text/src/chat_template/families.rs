@@ -22,13 +22,22 @@ fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_else(|| panic!("expected a text {name} in {value}")).to_owned()
 }
 
+fn message(value: &Value) -> Message {
+    let mut result = Message::new(&text(value, "role"), text(value, "content"));
+    let fields = value.as_object().expect("a message is a dictionary");
+    let others = fields.iter().filter(|(name, _)| !["role", "content"].contains(&name.as_str()));
+    result.fields = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+    result
+}
+
 /// How the outcome of a conversation differs from the expected one.
 fn difference(template: &ChatTemplate, conversation: &Value, expected: &Value) -> Option<String> {
     let messages = conversation["messages"].as_array().expect("a conversation has messages");
-    let messages: Vec<Message> =
-        messages.iter().map(|message| Message::new(&text(message, "role"), text(message, "content"))).collect();
+    let messages: Vec<Message> = messages.iter().map(message).collect();
+    let tools = conversation["tools"].as_array().cloned().unwrap_or_default();
     let arguments = conversation["arguments"].as_object().cloned().unwrap_or_default();
-    let rendered = template.render(&messages, &arguments);
+    let around = Surroundings { tools: &tools, arguments: &arguments, begins_reply: true };
+    let rendered = template.checked(&messages, &around);
     let is_expected = match &rendered {
         Ok(rendered) => expected["text"] == **rendered,
         Err(TextError::Conversation { detail }) => {
@@ -84,7 +93,7 @@ fn check(folder: &Path) -> usize {
 #[test]
 fn templates_render_as_in_transformers() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/templates");
-    assert!(check(&golden) >= 14 * 20, "templates of fourteen families, twenty conversations each");
+    assert!(check(&golden) >= 14 * 25, "14 templates, 25 conversations each");
     if let Some(folder) = std::env::var_os("UNICORN_TEMPLATES") {
         assert!(check(Path::new(&folder)) > 0);
     }
