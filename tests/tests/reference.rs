@@ -77,14 +77,29 @@ fn the_table_of_families_is_that_of_the_tests() {
 }
 
 /// Chat templates that models of an architecture come with, as in `golden/templates`.
-const TEMPLATES: [(&str, &[&str]); 15] = [
+const TEMPLATES: [(&str, &[&str]); 31] = [
+    ("deepseekv2", &["deepseek-v2"]),
     ("gemma2", &["gemma2"]),
     ("gemma3", &["gemma3"]),
     ("gemma4", &["gemma4"]),
+    ("glm", &["glm"]),
+    ("glm4", &["glm4"]),
+    ("glm4moe", &["glm45", "glm47"]),
+    ("glm4moelite", &["glm47"]),
     ("gptoss", &["gpt-oss"]),
+    ("granite", &["granite3"]),
+    ("granitemoehybrid", &["granite4"]),
+    ("lfm2", &["lfm2", "lfm25"]),
+    ("lfm2moe", &["lfm2", "lfm25"]),
     ("llama", &["llama3", "deepseek-r1"]),
+    ("ministral", &["ministral"]),
+    ("ministral3", &["ministral3"]),
     ("mistral", &["mistral", "mistral-small"]),
+    ("mistral3", &["mistral-small", "ministral3"]),
     ("mixtral", &["mistral"]),
+    ("olmo2", &["olmo2"]),
+    ("olmo3", &["olmo3"]),
+    ("olmoe", &["olmoe"]),
     ("phi3", &["phi4"]),
     ("qwen2", &["qwen25", "deepseek-r1"]),
     ("qwen2moe", &["qwen25"]),
@@ -92,6 +107,7 @@ const TEMPLATES: [(&str, &[&str]); 15] = [
     ("qwen3_5", &["qwen35"]),
     ("qwen3_5moe", &["qwen35"]),
     ("qwen3moe", &["qwen3"]),
+    ("qwen3next", &["qwen3-next"]),
     ("smollm3", &["smollm3"]),
 ];
 
@@ -124,7 +140,7 @@ fn table_of_families() -> String {
 }
 
 /// Texts around reasoning.
-const REASONING: &[&str] = &["<think>", "<|channel>thought", "<|channel|>analysis"];
+const REASONING: &[&str] = &["<think>", "[THINK]", "<|channel>thought", "<|channel|>analysis"];
 
 /// What the templates have, each checked against Jinja's own rendering.
 fn of_templates(names: &[&str]) -> String {

@@ -93,7 +93,7 @@ fn check(folder: &Path) -> usize {
 #[test]
 fn templates_render_as_in_transformers() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/templates");
-    assert!(check(&golden) >= 14 * 25, "14 templates, 25 conversations each");
+    assert!(check(&golden) >= 29 * 25, "29 templates, 25 conversations each");
     if let Some(folder) = std::env::var_os("UNICORN_TEMPLATES") {
         assert!(check(Path::new(&folder)) > 0);
     }
