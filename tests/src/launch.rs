@@ -105,7 +105,7 @@ pub fn small_matrices(fragment: FragmentShape) -> MatrixTuning {
     };
     MatrixTuning {
         fragment,
-        gemm: GemmTuning::Workgroup { many: tile, few: tile },
+        gemm: GemmTuning::Workgroup { large: None, many: tile, few: tile },
         min_rows: MinRows::of_all(9),
         flash: FlashTile { fragment, subgroups: 4 },
     }

@@ -118,7 +118,7 @@ impl Selector<'_> {
         };
         if let Some(tuning) = self.target.matrix.filter(fits) {
             return Some(match tuning.gemm {
-                GemmTuning::Workgroup { many, few } => {
+                GemmTuning::Workgroup { many, few, .. } => {
                     let tile = if rows > few.step_rows { many } else { few };
                     with(TileKernel::Gemm(tile), tile.step_rows)
                 }

@@ -4,11 +4,11 @@
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::dot_gemm::DotGemmSpec;
 use unicorn_kernels::float_gemm::FloatGemmSpec;
-use unicorn_kernels::gemm::{GemmSpec, Product};
+use unicorn_kernels::gemm::{GemmSpec, GemmTile, Product};
 use unicorn_kernels::lane_tile::LaneTile;
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Precision, Role};
-use unicorn_spirv::target::{GemmTuning, RegisterTuning, TimedTile};
+use unicorn_spirv::target::{GemmTuning, MIN_LARGE_TILES, RegisterTuning, TimedTile};
 
 use super::{Operand, Selector};
 use crate::fuse::{FusedNode, FusedOp};
@@ -33,8 +33,11 @@ impl Selector<'_> {
         let subgroup_size = self.target.subgroup_size;
         let whole = self.weights.matrix(matrix).len() == 1;
         let (spec, partials) = match tuning.gemm {
-            GemmTuning::Workgroup { many, few, .. } => {
-                let tile = if rows > few.step_rows { many } else { few };
+            GemmTuning::Workgroup { large, many, few } => {
+                let tiles =
+                    |tile: &GemmTile| product.layout.rows.div_ceil(tile.matrix_rows) * rows.div_ceil(tile.step_rows);
+                let large = large.filter(|tile| rows >= tile.step_rows && tiles(tile) >= MIN_LARGE_TILES);
+                let tile = large.unwrap_or(if rows > few.step_rows { many } else { few });
                 (KernelSpec::Gemm(GemmSpec { product, tile, subgroup_size }), 0)
             }
             GemmTuning::Registers(tuning) => {

@@ -4,8 +4,8 @@ mod presets;
 mod tuning;
 
 pub use tuning::{
-    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LaneGemmTuning, LongContextAttention, MatMulTuning,
-    MatrixTuning, MinRows, NormTuning, RegisterTuning, TimedTile,
+    DecodeAttentionTuning, FusedTailTuning, GemmTuning, LaneGemmTuning, LongContextAttention, MIN_LARGE_TILES,
+    MatMulTuning, MatrixTuning, MinRows, NormTuning, RegisterTuning, TimedTile,
 };
 
 use std::collections::BTreeSet;

@@ -74,7 +74,7 @@ const RDNA3: Target = Target {
     },
     lane_gemm: None,
     norm: NormTuning { fold: true, lanes: 128 },
-    matrix: Some(square_matrix(2, 2)),
+    matrix: Some(SQUARE_MATRIX),
     attention_workgroups: 192,
     attention_words_ahead: 4,
     counter_sync: false,
@@ -264,9 +264,7 @@ const GENERIC_MATRIX: Target = Target {
     classes: &[],
     is_default: false,
     compute_units: 32,
-    // Both measured on an H100: prefill of 8B takes 0.95 of the time.
     norm: NormTuning { fold: true, lanes: 256 },
-    matrix: Some(square_matrix(4, 2)),
     ..RDNA3
 };
 
@@ -353,25 +351,26 @@ const LANE_GEMM_OF_FEW_REGISTERS: LaneGemmTuning = LaneGemmTuning {
     min_rows: 64,
 };
 
-/// Tiles of 128 matrix rows and 64 rows of the step, of which each of so many subgroups has a part.
-const fn square_matrix(subgroups_across: usize, subgroups_down: usize) -> MatrixTuning {
-    let many = GemmTile {
-        matrix_rows: 128,
-        step_rows: 64,
-        k: 32,
-        fragment: SQUARE,
-        subgroups_across,
-        subgroups_down,
-        double_buffered: false,
-    };
-    let few = GemmTile { step_rows: 32, subgroups_across: 4, subgroups_down: 1, double_buffered: true, ..many };
-    MatrixTuning {
-        fragment: SQUARE,
-        gemm: GemmTuning::Workgroup { many, few },
-        min_rows: MinRows::of_all(9),
-        flash: FlashTile { fragment: SQUARE, subgroups: 4 },
-    }
-}
+const SQUARE_TILE: GemmTile = GemmTile {
+    matrix_rows: 128,
+    step_rows: 64,
+    k: 32,
+    fragment: SQUARE,
+    subgroups_across: 2,
+    subgroups_down: 2,
+    double_buffered: false,
+};
+
+const SQUARE_MATRIX: MatrixTuning = MatrixTuning {
+    fragment: SQUARE,
+    gemm: GemmTuning::Workgroup {
+        large: Some(GemmTile { step_rows: 128, ..SQUARE_TILE }),
+        many: SQUARE_TILE,
+        few: GemmTile { step_rows: 32, subgroups_across: 4, subgroups_down: 1, double_buffered: true, ..SQUARE_TILE },
+    },
+    min_rows: MinRows::of_all(9),
+    flash: FlashTile { fragment: SQUARE, subgroups: 4 },
+};
 
 /// Tiles of 32 matrix rows for each subgroup across, and of 64 rows of the step.
 const fn xe_matrix(fragment: FragmentShape, subgroups_across: usize, subgroups_down: usize) -> MatrixTuning {
@@ -387,7 +386,7 @@ const fn xe_matrix(fragment: FragmentShape, subgroups_across: usize, subgroups_d
     let few = GemmTile { step_rows: 32, subgroups_down: subgroups_down / 2, double_buffered: true, ..many };
     MatrixTuning {
         fragment,
-        gemm: GemmTuning::Workgroup { many, few },
+        gemm: GemmTuning::Workgroup { large: None, many, few },
         min_rows: MinRows::of_all(9),
         flash: FlashTile { fragment, subgroups: 4 },
     }
