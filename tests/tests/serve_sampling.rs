@@ -124,6 +124,48 @@ fn logarithms_of_probabilities_are_those_of_transformers() {
     assert_eq!(listed["logprobs"]["top_logprobs"][0].as_object().unwrap().len(), 2);
 }
 
+/// As lm-evaluation-harness asks for them: prompts in tokens, the answer's among them.
+#[test]
+fn probabilities_of_a_prompt_are_those_of_transformers() {
+    let golden = read_golden(models().join("gemma3-2m-draft"));
+    let (n_tokens, vocab_size) = (golden.tokens.len(), golden.logits.len() / golden.tokens.len());
+    let server = start(&[]);
+    let request = json!({
+        "prompt": [golden.tokens, golden.tokens[..3]], "max_tokens": 1, "logprobs": 2, "echo": true, "temperature": 0,
+    });
+    let choices = server.whole("/v1/completions", &request)["choices"].as_array().unwrap().clone();
+    for (choice, n_tokens) in choices.iter().zip([n_tokens, 3]) {
+        let found = |list: &str| choice["logprobs"][list].as_array().unwrap().clone();
+        let (logprobs_found, tops) = (found("token_logprobs"), found("top_logprobs"));
+        // One more is generated.
+        assert_eq!(
+            (logprobs_found.len(), tops.len(), found("tokens").len()),
+            (n_tokens + 1, n_tokens + 1, n_tokens + 1)
+        );
+        assert_eq!((&logprobs_found[0], &tops[0]), (&Value::Null, &Value::Null));
+        for position in 1..n_tokens {
+            let expected = logprobs(&golden.logits[(position - 1) * vocab_size..position * vocab_size]);
+            let (expected, found) =
+                (expected[golden.tokens[position] as usize], logprobs_found[position].as_f64().unwrap());
+            assert!((expected - found).abs() < 0.05, "token {position}: expected {expected}, found {found}");
+            let largest =
+                tops[position].as_object().unwrap().values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
+            assert!(found <= largest + 1e-6, "token {position}");
+        }
+    }
+    // A prompt whose beginning is in a cache has them, too.
+    assert_eq!(server.whole("/v1/completions", &request)["choices"].as_array().unwrap(), &choices);
+    let streamed = with_field(&request, "stream", json!(true));
+    let (_, refused) = post(&server.address, "/v1/completions", &streamed.to_string());
+    assert!(refused.contains("in a stream"), "{refused}");
+}
+
+fn with_field(request: &Value, name: &str, value: Value) -> Value {
+    let mut request = request.clone();
+    request[name] = value;
+    request
+}
+
 #[test]
 fn biases_and_penalties_reach_every_row_of_a_batch() {
     let server = start(&["--parallel", "2", "--ctx", "256"]);

@@ -16,6 +16,7 @@ use crate::choice_end::{ChoiceEnd, Times};
 use crate::events::Events;
 use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
+use crate::prompt_probabilities::PromptProbabilities;
 
 /// An event of a request's response. `choice` is the index among the request's choices.
 #[derive(Debug, PartialEq)]
@@ -53,6 +54,8 @@ pub(crate) struct Choice {
     tokens: Vec<u32>,
     /// Probabilities of those tokens, if they were requested.
     probabilities: Vec<HostSampled>,
+    /// `None`: those of the prompt were not requested.
+    prompt: Option<PromptProbabilities>,
     /// `None`: the device samples.
     sampler: Option<Box<ReplySampler>>,
     /// Why no token could be chosen.
@@ -67,7 +70,7 @@ impl Choice {
         prompt_tokens: u32,
         events: Events,
         (output, lines): (OutputText, LineLimits),
-        sampler: Option<Box<ReplySampler>>,
+        (sampler, prompt): (Option<Box<ReplySampler>>, Option<PromptProbabilities>),
         metrics: Arc<Metrics>,
         place: QueuePlace,
     ) -> Choice {
@@ -85,6 +88,7 @@ impl Choice {
             text: String::new(),
             tokens: Vec::new(),
             probabilities: Vec::new(),
+            prompt,
             sampler,
             failure: None,
             place,
@@ -139,6 +143,7 @@ impl Choice {
             tokens: self.output.n_tokens(),
             rest: std::mem::take(&mut self.tokens),
             probabilities: std::mem::take(&mut self.probabilities),
+            prompt_probabilities: self.prompt.as_mut().map(PromptProbabilities::take).unwrap_or_default(),
             drafted: self.drafted,
             accepted: self.accepted,
             times: self.times(),
@@ -170,6 +175,7 @@ const PANICKED: &str = "what may follow was not found out: a panic";
 impl TokenReceiver for Choice {
     fn begin(&mut self, cached_tokens: u32) {
         self.begun = Instant::now();
+        self.prompt.iter_mut().for_each(PromptProbabilities::begin);
         self.prompt_tokens -= cached_tokens;
         self.metrics.count_cached(cached_tokens);
         self.send(Event::Started { choice: self.index, cached_tokens, waited: self.place.taken_for() });
@@ -219,6 +225,14 @@ impl TokenReceiver for Choice {
         }
     }
 
+    fn reads_prompt_logits(&self) -> bool {
+        self.prompt.is_some()
+    }
+
+    fn prompt_logits(&mut self, position: u32, logits: &[f32]) {
+        self.prompt.iter_mut().for_each(|prompt| prompt.add(position, logits));
+    }
+
     fn drafted(&mut self, proposed: u32, accepted: u32) {
         self.drafted += proposed;
         self.accepted += accepted;
@@ -264,7 +278,7 @@ mod tests {
         let place = QueuePlace::new(Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap());
         let (events, received) = Events::channel(1);
         let output = OutputText::new(&tokenizer, &[], conditions);
-        let choice = Choice::new(0, 1, events, (output, LineLimits::default()), None, Arc::default(), place);
+        let choice = Choice::new(0, 1, events, (output, LineLimits::default()), (None, None), Arc::default(), place);
         (choice, received)
     }
 

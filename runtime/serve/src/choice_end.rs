@@ -26,6 +26,8 @@ pub(crate) struct ChoiceEnd {
     pub(crate) rest: Vec<u32>,
     /// Probabilities of those tokens, if they were requested.
     pub(crate) probabilities: Vec<HostSampled>,
+    /// Probabilities of the prompt's tokens, if they were requested.
+    pub(crate) prompt_probabilities: Vec<HostSampled>,
     /// Number of tokens that speculation proposed, and number of those that were accepted.
     pub(crate) drafted: u32,
     pub(crate) accepted: u32,

@@ -39,6 +39,7 @@ use crate::options::{LeftOut, ServeOptions, VertexPaths};
 use crate::pending::PendingResponse;
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
+use crate::prompt_probabilities::PromptProbabilities;
 use crate::reading::{Finding, Found, Output, Pooling, ReadJob, Reader};
 use crate::reply::{Reply, Usage};
 use crate::worker::{Command, Job};
@@ -273,6 +274,11 @@ impl RequestHandler {
                     self.stop_conditions(&request, &prompt.format),
                 ),
                 lines: LineLimits::of(&request),
+                prompt_probabilities: request
+                    .further_sampling
+                    .n_top
+                    .filter(|_| request.echo)
+                    .map(|n_top| PromptProbabilities::new(prompt.tokens.clone(), n_top)),
                 events: events.clone(),
                 metrics: self.metrics.clone(),
                 place,

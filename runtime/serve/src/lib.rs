@@ -68,6 +68,7 @@ mod openai;
 mod page;
 mod pending;
 mod probabilities;
+mod prompt_probabilities;
 mod reply;
 mod writer;
 

@@ -37,7 +37,7 @@ impl Probabilities {
         tokens.iter().map(one).collect()
     }
 
-    /// OpenAI's form for a completion: parallel lists. `before`: characters of the text before the first token.
+    /// OpenAI's form for a completion: parallel lists, with null where a prompt begins. `before`: characters of the text before the first token.
     pub(crate) fn of_completion(&self, tokens: &[HostSampled], before: usize) -> Value {
         let mut offset = before;
         let (mut texts, mut offsets) = (Vec::new(), Vec::new());
@@ -48,6 +48,9 @@ impl Probabilities {
             texts.push(text);
         }
         let top = |token: &HostSampled| -> Value {
+            if token.logprob.is_none() {
+                return Value::Null;
+            }
             token
                 .top
                 .iter()
@@ -55,7 +58,8 @@ impl Probabilities {
                 .collect::<Map<_, _>>()
                 .into()
         };
-        let logprobs: Vec<f32> = tokens.iter().map(|token| token.logprob.unwrap_or(NEVER).max(NEVER)).collect();
+        let logprobs: Vec<Option<f32>> =
+            tokens.iter().map(|token| token.logprob.map(|logprob| logprob.max(NEVER))).collect();
         let tops: Vec<Value> = tokens.iter().map(top).collect();
         json!({"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets})
     }

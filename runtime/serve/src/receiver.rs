@@ -65,6 +65,14 @@ impl TokenReceiver for Receiver {
         self.inner().hidden_row(row);
     }
 
+    fn reads_prompt_logits(&self) -> bool {
+        self.as_inner().reads_prompt_logits()
+    }
+
+    fn prompt_logits(&mut self, position: u32, logits: &[f32]) {
+        self.inner().prompt_logits(position, logits);
+    }
+
     fn drafted(&mut self, proposed: u32, accepted: u32) {
         self.inner().drafted(proposed, accepted);
     }

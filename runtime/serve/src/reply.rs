@@ -15,6 +15,8 @@ pub(crate) struct Reply {
     pub(crate) tokens: Vec<u32>,
     /// Probabilities, one entry a token, if they were requested.
     pub(crate) probabilities: Vec<HostSampled>,
+    /// Those of the prompt's tokens, if they were requested and the reply has ended.
+    pub(crate) prompt_probabilities: Vec<HostSampled>,
     pub(crate) prompt_tokens: u32,
     /// Tokens of the prompt that were in the cache.
     pub(crate) cached_tokens: u32,
@@ -79,6 +81,7 @@ impl Reply {
         let n_before = self.tokens.len();
         self.tokens.extend(&end.rest);
         self.probabilities.append(&mut end.probabilities);
+        self.prompt_probabilities = std::mem::take(&mut end.prompt_probabilities);
         if end.reason == EndReason::StopToken {
             self.tokens.pop();
             self.probabilities.truncate(self.tokens.len());

@@ -16,6 +16,7 @@ use crate::choice::Choice;
 use crate::events::Events;
 use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
+use crate::prompt_probabilities::PromptProbabilities;
 use crate::reading::ReadJob;
 use crate::receiver::Receiver;
 
@@ -41,6 +42,8 @@ pub(crate) struct Job {
     pub(crate) lines: LineLimits,
     /// `None`: the device samples.
     pub(crate) sampler: Option<Box<ReplySampler>>,
+    /// Where those of the prompt's tokens were requested.
+    pub(crate) prompt_probabilities: Option<PromptProbabilities>,
     pub(crate) events: Events,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) place: QueuePlace,
@@ -109,7 +112,9 @@ fn reading(job: ReadJob) -> Request<Receiver> {
 }
 
 fn request(job: Job) -> Request<Receiver> {
-    let Job { choice, prompt, images, sampling, priority, output, lines, sampler, events, metrics, place } = job;
-    let choice = Choice::new(choice, prompt.len() as u32, events, (output, lines), sampler, metrics, place);
+    let Job { choice, prompt, images, sampling, priority, output, lines, sampler, .. } = job;
+    let Job { prompt_probabilities, events, metrics, place, .. } = job;
+    let samplers = (sampler, prompt_probabilities);
+    let choice = Choice::new(choice, prompt.len() as u32, events, (output, lines), samplers, metrics, place);
     Request { prompt, sampling, priority, receiver: Receiver::Text { choice: Box::new(choice), _images: images } }
 }

@@ -202,8 +202,24 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`].
     pub fn feed_with_logits(&mut self, tokens: &[u32], sink: &mut LogitsSink<'_>) -> Result<(), RunError> {
+        self.feed_part_with_logits(tokens, tokens.len(), sink)
+    }
+
+    /// The same for the first `n_tokens` of `tokens`, the rest of which will follow.
+    ///
+    /// # Errors
+    /// As [`Session::feed_part`].
+    ///
+    /// # Panics
+    /// If there are fewer tokens than `n_tokens`.
+    pub fn feed_part_with_logits(
+        &mut self,
+        tokens: &[u32],
+        n_tokens: usize,
+        sink: &mut LogitsSink<'_>,
+    ) -> Result<(), RunError> {
         let vocab_size = self.shared.model().vocab_size;
-        self.feed_rows(tokens, tokens.len(), StepOutput::AllLogits, vocab_size, sink)
+        self.feed_rows(tokens, n_tokens, StepOutput::AllLogits, vocab_size, sink)
     }
 
     /// Appends the first `n_tokens` of `tokens`, the rest of which will follow, and calls `sink` with every row's hidden state, in order:

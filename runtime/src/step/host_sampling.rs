@@ -46,6 +46,24 @@ pub struct HostSampled {
     pub candidates: u32,
 }
 
+impl HostSampled {
+    /// A token that was given, not sampled, with its probability by the `logits` as they came and the `n_top` most likely tokens.
+    ///
+    /// # Panics
+    /// When the token is not of the vocabulary.
+    pub fn given(token: u32, logits: &[f32], n_top: usize) -> HostSampled {
+        HostSampled::among(token, logits, n_top, logits.len() as u32)
+    }
+
+    /// `values` are logits, negative infinity where a token could not be sampled.
+    fn among(token: u32, values: &[f32], n_top: usize, candidates: u32) -> HostSampled {
+        let distribution = Distribution::of(values, n_top);
+        let logprob = |token: u32| distribution.logprob(values[token as usize]);
+        let top = distribution.top.iter().map(|&token| TokenLogprob { token, logprob: logprob(token) }).collect();
+        HostSampled { token, logprob: Some(logprob(token)), top, candidates }
+    }
+}
+
 /// Samples the tokens of one sequence on the host.
 ///
 /// Order: bias, the three penalties, the mask; top-n-sigma, top-k, typical, top-p, min-p; temperature. Logarithms of probabilities
@@ -144,18 +162,16 @@ impl HostSampler {
         self.filter(&mut candidates);
         let sampled = self.choose(&candidates, number);
         let candidates_left = candidates.len() as u32;
-        let nothing = HostSampled { token: sampled, logprob: None, top: Vec::new(), candidates: candidates_left };
-        let Some(n_top) = self.further.n_top else { return Some(nothing) };
+        let Some(n_top) = self.further.n_top else {
+            return Some(HostSampled { token: sampled, logprob: None, top: Vec::new(), candidates: candidates_left });
+        };
         let values = raw.unwrap_or_else(|| {
             let heat = if self.sampling.temperature > 0.0 { self.sampling.temperature } else { 1.0 };
             let mut values = vec![f32::NEG_INFINITY; logits.len()];
             candidates.iter().for_each(|&(token, logit)| values[token as usize] = logit / heat);
             values
         });
-        let distribution = Distribution::of(&values, n_top);
-        let logprob = |token: u32| distribution.logprob(values[token as usize]);
-        let top = distribution.top.iter().map(|&token| TokenLogprob { token, logprob: logprob(token) }).collect();
-        Some(HostSampled { logprob: Some(logprob(sampled)), top, ..nothing })
+        Some(HostSampled::among(sampled, &values, n_top, candidates_left))
     }
 
     /// Samples as the device does; token 0 where no logit is a number.

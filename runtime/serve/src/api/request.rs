@@ -170,10 +170,10 @@ impl Request {
         let mut sampling = sampling(&mut fields, defaults)?;
         let mut further_sampling = further_sampling(&mut fields, endpoint == Endpoint::Completions)?;
         chosen_samplers(&mut fields, &mut sampling, &mut further_sampling)?;
-        if echo && further_sampling.n_top.is_some() {
+        if echo && stream && further_sampling.n_top.is_some() {
             return Err(ApiError::parameter(
                 "echo",
-                "expected false beside logprobs: those of prompts are not computed",
+                "expected false beside logprobs in a stream: those of prompts come with a whole response",
             ));
         }
         let stream_options: Option<Map<String, Value>> = fields.take("stream_options", "an object")?;

@@ -60,7 +60,7 @@ impl Completions {
 
     fn choice(&self, index: usize, reply: &Reply) -> Value {
         let reason = finish_reason(reply);
-        let logprobs = self.logprobs(&reply.probabilities, 0);
+        let logprobs = self.logprobs(&[&reply.prompt_probabilities[..], &reply.probabilities].concat(), 0);
         let mut choice = match self.endpoint {
             Endpoint::ChatCompletions => {
                 json!({"index": index, "message": message(reply), "logprobs": logprobs, "finish_reason": reason})

@@ -122,6 +122,16 @@ pub trait TokenReceiver {
     /// begins again with [`TokenReceiver::begin`].
     fn hidden_row(&mut self, _row: &[f32]) {}
 
+    /// Whether [`TokenReceiver::prompt_logits`] takes the logits of the prompt. Such a prompt is fed from its first token on, and
+    /// [`TokenReceiver::sample`] samples the token that follows.
+    fn reads_prompt_logits(&self) -> bool {
+        false
+    }
+
+    /// The logits of the token that follows `position` of the prompt, one for each token of the vocabulary. A request that is preempted before
+    /// its first token begins again with [`TokenReceiver::begin`].
+    fn prompt_logits(&mut self, _position: u32, _logits: &[f32]) {}
+
     /// Adds to the counts of its drafts: with the tokens of one that is about to be verified, and with each accepted token, just before
     /// that is received.
     fn drafted(&mut self, _proposed: u32, _accepted: u32) {}

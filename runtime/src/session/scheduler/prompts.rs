@@ -25,7 +25,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let Active { session, has_begun, resumes, kept_start, rest, receiver, .. } = first;
         *has_begun = true;
-        if receiver.reads_hidden_rows() {
+        if receiver.reads_hidden_rows() || (receiver.reads_prompt_logits() && resumes.is_none()) {
             session.clear();
             return receiver.begin(0);
         }
@@ -90,6 +90,16 @@ impl<R: TokenReceiver> Scheduler<R> {
         let fed = match n_tokens < rest.len() {
             _ if receiver.reads_hidden_rows() => {
                 session.feed_with_hidden_rows(rest, n_tokens, &mut |_, row| receiver.hidden_row(row)).map(|()| None)
+            }
+            is_part if receiver.reads_prompt_logits() && resumes.is_none() => {
+                let mut last = Vec::new();
+                let fed = session.feed_part_with_logits(rest, n_tokens, &mut |position, row| {
+                    receiver.prompt_logits(position, row);
+                    if !is_part && position as usize + 1 == n_cached as usize + n_tokens {
+                        last.extend_from_slice(row);
+                    }
+                });
+                fed.map(|()| (!is_part).then(|| receiver.sample(session.tokens(), &mut last)))
             }
             true => session.feed_part(rest, n_tokens).map(|()| None),
             false if receiver.samples_on_host() => session
