@@ -246,7 +246,8 @@ pub fn reply(bytes: &[u8]) {
     let [choice, text @ ..] = bytes else { return };
     let text = String::from_utf8_lossy(text);
     let mut format = ReplyFormat::default();
-    format.thinks = [None, Some(false), Some(true)][usize::from(choice % 3)];
+    let choice = usize::from(*choice);
+    format.thinks = [None, Some(false), Some(true)][choice % 3];
     let tools = [
         ToolFormat::Hermes,
         ToolFormat::Llama,
@@ -256,9 +257,10 @@ pub fn reply(bytes: &[u8]) {
         ToolFormat::Tagged,
         ToolFormat::Pythonic,
         ToolFormat::Gemma4,
+        ToolFormat::Lfm2,
     ];
-    format.tools = tools.get(usize::from(choice / 3 % 9)).copied();
-    format.harmony = choice / 27 % 2 == 1;
+    format.tools = tools.get(choice / 3 % (tools.len() + 1)).copied();
+    format.harmony = choice / 3 / (tools.len() + 1) % 2 == 1;
     let read = |pieces: &mut dyn Iterator<Item = &str>| {
         let mut parser = ReplyParser::new(&format, ["f"]);
         let mut deltas: Vec<Delta> = pieces.flat_map(|piece| parser.push(piece)).collect();

@@ -11,7 +11,7 @@ use unicorn_text::{ReplyFormat, ToolFormat};
 use crate::call_head::{Head, gemma_head, harmony_head, head, python_head, tagged_head};
 use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar, with_calls};
-use crate::schema_rules::Mark;
+use crate::schema_rules::{Mark, Notation};
 use crate::vocabulary::Vocabulary;
 use crate::{gemma_call, python_call, tagged_call};
 
@@ -60,6 +60,8 @@ enum Syntax {
     Tags,
     /// A list of Python's calls.
     Python,
+    /// The same with JSON's literals beside Python's, as LFM2's chat template writes them within objects.
+    PythonOrJson,
 }
 
 impl Syntax {
@@ -67,6 +69,7 @@ impl Syntax {
         match kind {
             ToolFormat::Hermes | ToolFormat::Tagged => Some(Syntax::Tags),
             ToolFormat::Llama | ToolFormat::Pythonic => Some(Syntax::Python),
+            ToolFormat::Lfm2 => Some(Syntax::PythonOrJson),
             _ => None,
         }
     }
@@ -76,6 +79,7 @@ impl Syntax {
         match self {
             Syntax::Tags => ToolFormat::Tagged,
             Syntax::Python => ToolFormat::Pythonic,
+            Syntax::PythonOrJson => ToolFormat::Lfm2,
         }
     }
 
@@ -83,14 +87,14 @@ impl Syntax {
     fn opener(self) -> &'static str {
         match self {
             Syntax::Tags => "<function=",
-            Syntax::Python => "[",
+            Syntax::Python | Syntax::PythonOrJson => "[",
         }
     }
 
     fn head(self, text: &str) -> Head<'_> {
         match self {
             Syntax::Tags => tagged_head(text),
-            Syntax::Python => python_head(text),
+            Syntax::Python | Syntax::PythonOrJson => python_head(text),
         }
     }
 }
@@ -205,7 +209,8 @@ impl Constraint {
             let schemas: Vec<(&str, &Value)> = schemas.iter().map(|(name, schema)| (name.as_str(), schema)).collect();
             match syntax {
                 Syntax::Tags => tagged_call::call_grammar(&schemas, mark_of("</tool_call>")),
-                Syntax::Python => python_call::calls_grammar(&schemas, is_only),
+                Syntax::Python => python_call::calls_grammar(&schemas, Notation::Python, is_only),
+                Syntax::PythonOrJson => python_call::calls_grammar(&schemas, Notation::PythonOrJson, is_only),
             }
         };
         let matcher = |syntax: Syntax| {
@@ -504,6 +509,8 @@ fn forget(seen: &mut Vec<u8>) {
     seen.drain(..seen.len().saturating_sub(MAX_SEEN_BYTES));
 }
 
+#[cfg(test)]
+mod template_calls;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

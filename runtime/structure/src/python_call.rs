@@ -7,8 +7,8 @@ use crate::rules::{literal, properties};
 use crate::schema_rules::{Notation, SchemaRules};
 
 /// A list of calls of `tools`, each a name and the schema of its arguments. `is_only`: of one call.
-pub(crate) fn calls_grammar(tools: &[(&str, &Value)], is_only: bool) -> TopLevelGrammar {
-    let mut values = SchemaRules::new(Notation::Python);
+pub(crate) fn calls_grammar(tools: &[(&str, &Value)], notation: Notation, is_only: bool) -> TopLevelGrammar {
+    let mut values = SchemaRules::new(notation);
     let mut calls = Vec::new();
     for (name, schema) in tools {
         let arguments = match properties(schema) {
@@ -21,12 +21,12 @@ pub(crate) fn calls_grammar(tools: &[(&str, &Value)], is_only: bool) -> TopLevel
         calls.push(values.rules.rule(&format!("{} {arguments} \")\"", literal(&format!("{name}(")))));
     }
     let call = values.rules.rule(&calls.join(" | "));
-    let comma = Notation::Python.separator();
+    let comma = notation.separator();
     let further = if is_only { String::new() } else { format!("({comma} {call})*") };
     let list = values.rules.rule(&format!("\"[\" {call} {further} \"]\""));
     let common = format!(
         "{}any_arguments: (argument ({comma} argument)*)?\nargument: /[A-Za-z_][A-Za-z0-9_]*=/ value\n",
-        Notation::Python.common()
+        notation.common()
     );
     values.rules.grammar(&[list], &common)
 }

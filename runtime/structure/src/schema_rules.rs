@@ -35,6 +35,8 @@ pub(crate) enum Notation {
     Gemma(Mark),
     /// `{"key": "text", "n": [1, True, None]}`, with keys in the schema's order.
     Python,
+    /// The same, where JSON's `true`, `false` and `null` may take the place of Python's words.
+    PythonOrJson,
 }
 
 impl Mark {
@@ -59,7 +61,7 @@ impl Notation {
         let [yes, no, none] = [Value::Bool(true), Value::Bool(false), Value::Null].map(|value| self.word(&value));
         let (text, key) = match self {
             Notation::Gemma(mark) => (mark.text_rule(), "KEY: /[^\\s:,<>\\[\\]{}\"]+/\npair: KEY \":\" value\n"),
-            Notation::Python => (python_text((0, None)), "pair: text /: ?/ value\n"),
+            Notation::Python | Notation::PythonOrJson => (python_text((0, None)), "pair: text /: ?/ value\n"),
         };
         let comma = self.separator();
         format!(
@@ -73,17 +75,23 @@ impl Notation {
     pub(crate) fn separator(self) -> &'static str {
         match self {
             Notation::Gemma(_) => "\",\"",
-            Notation::Python => "/, ?/",
+            Notation::Python | Notation::PythonOrJson => "/, ?/",
         }
     }
 
     /// What is neither text, list nor object.
     fn word(self, value: &Value) -> String {
-        match (self, value) {
-            (Notation::Python, Value::Bool(true)) => literal("True"),
-            (Notation::Python, Value::Bool(false)) => literal("False"),
-            (Notation::Python, Value::Null) => literal("None"),
-            _ => literal(&value.to_string()),
+        let json = literal(&value.to_string());
+        let python = match value {
+            Value::Bool(true) => literal("True"),
+            Value::Bool(false) => literal("False"),
+            Value::Null => literal("None"),
+            _ => return json,
+        };
+        match self {
+            Notation::Gemma(_) => json,
+            Notation::Python => python,
+            Notation::PythonOrJson => format!("({python} | {json})"),
         }
     }
 
@@ -93,7 +101,11 @@ impl Notation {
             (_, Value::Array(_) | Value::Object(_)) => None,
             (Notation::Gemma(mark), Value::String(text)) => Some(format!("{0} {1} {0}", mark.written(), literal(text))),
             // Every escape of JSON is one of Python.
-            (Notation::Python, Value::String(text)) => Some(literal(&json!(text).to_string())),
+            (_, Value::String(text)) => {
+                let double = json!(text).to_string();
+                let single = double[1..double.len() - 1].replace("\\\"", "\"").replace('\'', "\\'");
+                Some(format!("{} | {}", literal(&double), literal(&format!("'{single}'"))))
+            }
             (_, plain) => Some(self.word(plain)),
         }
     }
@@ -102,7 +114,7 @@ impl Notation {
     fn key(self, name: &str) -> String {
         match self {
             Notation::Gemma(_) => literal(&format!("{name}:")),
-            Notation::Python => format!("{} /: ?/", literal(&json!(name).to_string())),
+            Notation::Python | Notation::PythonOrJson => format!("{} /: ?/", literal(&json!(name).to_string())),
         }
     }
 }
@@ -161,7 +173,7 @@ impl SchemaRules {
     fn of_type(&mut self, kind: &str, schema: &Value, root: &Value, depth: usize) -> String {
         match kind {
             "string" => match (self.notation, counts(schema, "minLength", "maxLength")) {
-                (Notation::Python, Some(count)) => self.rules.rule(&python_text(count)),
+                (Notation::Python | Notation::PythonOrJson, Some(count)) => self.rules.rule(&python_text(count)),
                 _ => "text".into(),
             },
             "integer" | "number" => self.number(kind, schema),

@@ -9,7 +9,7 @@ use super::tests::{accepts, vocabulary};
 
 const FORMATS: [ToolFormat; 2] = [ToolFormat::Tagged, ToolFormat::Pythonic];
 
-fn tool(name: &str, parameters: &Value) -> Value {
+pub(super) fn tool(name: &str, parameters: &Value) -> Value {
     json!({"type": "function", "function": {"name": name, "parameters": parameters}})
 }
 
@@ -32,8 +32,8 @@ fn is_accepted(tools: &[Value], kind: ToolFormat, begun: Option<Option<&str>>, i
 }
 
 /// Names and arguments of the calls in a reply, and its content.
-fn calls(tools: &[Value], kind: ToolFormat, text: &str) -> (Vec<(String, Value)>, String) {
-    let (mut parser, mut content) = (ReplyParser::of_tools(&format_of(kind), tools), String::new());
+pub(super) fn calls(tools: &[Value], format: &ReplyFormat, text: &str) -> (Vec<(String, Value)>, String) {
+    let (mut parser, mut content) = (ReplyParser::of_tools(format, tools), String::new());
     let mut deltas = parser.push(text);
     deltas.extend(parser.finish());
     let mut found: Vec<(String, String)> = Vec::new();
@@ -194,7 +194,7 @@ proptest! {
                 prop_assert!(!is_accepted(&tools, kind, begun, true, &both), "one call only: {begun:?} {both}");
             }
             let expected = vec![("f".to_owned(), schemas[0].1.clone()), ("get-it_2".to_owned(), schemas[1].1.clone())];
-            prop_assert_eq!(calls(&tools, kind, &both), (expected, String::new()), "{}", both);
+            prop_assert_eq!(calls(&tools, &format_of(kind), &both), (expected, String::new()), "{}", both);
         }
     }
 
@@ -273,7 +273,7 @@ fn tags_hold_texts_as_they_are_and_other_values_as_json() {
         "<parameter=unit>\nnull\n</parameter>\n<parameter=days>\n[1]\n</parameter>\n<parameter=note>\n5\n</parameter>\n",
     );
     let expected = json!({"city": "Rome", "unit": null, "days": [1], "note": "5"});
-    assert_eq!(calls(&tools, ToolFormat::Tagged, &text).0, [("f".to_owned(), expected)]);
+    assert_eq!(calls(&tools, &format_of(ToolFormat::Tagged), &text).0, [("f".to_owned(), expected)]);
     // A template for JSON's calls, whose model writes tags, and the other way round.
     let json = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     for kind in [ToolFormat::Hermes, ToolFormat::Tagged] {
@@ -331,7 +331,11 @@ fn tools_without_schemas_and_with_odd_ones_leave_any_arguments() {
             for begun in [None, Some(None), Some(Some("f"))] {
                 assert!(is_accepted(&tools, kind, begun, true, text), "{begun:?} {parameters} {text}");
             }
-            assert_eq!(calls(&tools, kind, text).0, [("f".to_owned(), json!({"a": {"x": [1]}}))], "{parameters}");
+            assert_eq!(
+                calls(&tools, &format_of(kind), text).0,
+                [("f".to_owned(), json!({"a": {"x": [1]}}))],
+                "{parameters}"
+            );
         }
     }
 }

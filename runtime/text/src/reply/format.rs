@@ -55,6 +55,8 @@ pub enum ToolFormat {
     Llama,
     /// Llama 4 and others whose template asks for it: `[name(key=value)]`, a list of Python's calls. JSON is read too.
     Pythonic,
+    /// LFM2: `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`, a list of Python's calls. JSON in the list is read too.
+    Lfm2,
     /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
     Mistral,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
@@ -78,6 +80,7 @@ impl ReplyFormat {
             () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
             () if has("<tool_call>") && has("<function=") => ToolFormat::Tagged,
             () if has("<tool_call>") => ToolFormat::Hermes,
+            () if has("<|tool_call_start|>") || has("<|tool_list_start|>") => ToolFormat::Lfm2,
             () if has("<start_function_call>") => ToolFormat::Gemma,
             () if has("<|tool_call>") => ToolFormat::Gemma4,
             // Templates for such calls say so in these words.
@@ -125,7 +128,11 @@ impl ReplyFormat {
                 let behind = name.map(|name| format!("{name}>\n")).unwrap_or_default();
                 format!("<tool_call>\n<function={behind}")
             }
-            (_, ToolFormat::Pythonic) => name.map_or("[".to_owned(), |name| format!("[{name}(")),
+            (_, format @ (ToolFormat::Pythonic | ToolFormat::Lfm2)) => {
+                let opener = if format == ToolFormat::Lfm2 { format.openers()[0] } else { "" };
+                let behind = name.map(|name| format!("{name}(")).unwrap_or_default();
+                format!("{opener}[{behind}")
+            }
             (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
             (_, ToolFormat::Mistral) => format!("[TOOL_CALLS][{{\"name\": \"{}", arguments("arguments")),
             (_, format @ (ToolFormat::Gemma | ToolFormat::Gemma4)) => {
@@ -149,6 +156,7 @@ impl ToolFormat {
         match self {
             ToolFormat::Hermes | ToolFormat::Tagged => &["<tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_tag|>", "<|python_start|>"],
+            ToolFormat::Lfm2 => &["<|tool_call_start|>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
             ToolFormat::Gemma => &["<start_function_call>"],
             ToolFormat::Gemma4 => &["<|tool_call>"],
@@ -161,6 +169,7 @@ impl ToolFormat {
         match self {
             ToolFormat::Hermes | ToolFormat::Tagged => &["</tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_end|>", "<|eom_id|>"],
+            ToolFormat::Lfm2 => &["<|tool_call_end|>"],
             ToolFormat::Gemma => &["<end_function_call>"],
             ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
             ToolFormat::Mistral | ToolFormat::Json => &[],

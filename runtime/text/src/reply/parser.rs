@@ -234,8 +234,10 @@ impl ReplyParser {
         let closers = format.closers();
         self.state = match (format, first) {
             (_, '{') => State::Json(JsonCall::default()),
-            (ToolFormat::Llama | ToolFormat::Pythonic, '[') if behind.is_empty() && !at_end => return false,
-            (ToolFormat::Llama | ToolFormat::Pythonic, '[') if is_name(behind) => {
+            (ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2, '[') if behind.is_empty() && !at_end => {
+                return false;
+            }
+            (ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2, '[') if is_name(behind) => {
                 match self.begins_list(behind, at_end) {
                     None => return false,
                     Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
@@ -246,7 +248,7 @@ impl ReplyParser {
                 }
             }
             (
-                ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Mistral | ToolFormat::Json,
+                ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2 | ToolFormat::Mistral | ToolFormat::Json,
                 '[' | ',' | ';' | ']',
             ) => {
                 let bracket = self.pending.take(1);

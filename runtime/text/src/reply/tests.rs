@@ -130,6 +130,23 @@ fn python_s_texts_have_python_s_escapes() {
 }
 
 #[test]
+fn lfm2_calls_are_python_s_between_two_tokens() {
+    let format = tools(ToolFormat::Lfm2);
+    let list =
+        "<|tool_call_start|>[get_weather(city='Paris ]', days=[1, None]), add(at={\"near\": null})]<|tool_call_end|>";
+    let calls = [("get_weather", r#"{"city":"Paris ]","days":[1,null]}"#), ("add", r#"{"at":{"near":null}}"#)];
+    assert_eq!(whole(&format, list), reply("", "", &calls));
+    assert_eq!(whole(&format, &format!("I look. {list}\n{list} Done.")).calls.len(), 4);
+    assert_eq!(whole(&format, &format!("I look.\n{list}Done.")), reply("", "I look.Done.", &calls));
+    let json = r#"<|tool_call_start|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]<|tool_call_end|>"#;
+    assert_eq!(whole(&format, json), reply("", "", &[WEATHER]));
+    assert_eq!(whole(&format, "<|tool_call_start|>[add()"), reply("", "<|tool_call_start|>[add()", &[]));
+    // Without its token, a list is text.
+    assert_eq!(whole(&format, "[add(a=1)]"), reply("", "[add(a=1)]", &[]));
+    assert_eq!(format.call_beginning(Some("add")).as_deref(), Some("<|tool_call_start|>[add("));
+}
+
+#[test]
 fn mistral_calls_follow_their_marker() {
     let format = tools(ToolFormat::Mistral);
     let list =
@@ -202,6 +219,7 @@ fn what_only_looks_like_a_call_is_content() {
         (ToolFormat::Llama, "[unknown(a=1)]"),
         (ToolFormat::Pythonic, r#"[add(a="\xZZ")]"#),
         (ToolFormat::Pythonic, "[add(a=1), unknown(b=2)]"),
+        (ToolFormat::Lfm2, "<|tool_call_start|>[unknown(a=1)]"),
         (ToolFormat::Tagged, "<tool_call>\n<function=unknown>\n</function>"),
         (ToolFormat::Hermes, "a < b, <tool_cal and <tool> are text"),
         (ToolFormat::Hermes, "<tool_call>\nnothing"),
@@ -270,6 +288,8 @@ fn part() -> impl Strategy<Value = &'static str> {
         "analysis",
         " to=functions.add",
         "<|python_tag|>",
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
         " ",
         "\n",
         "é",
@@ -288,7 +308,7 @@ proptest! {
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
-            Some(ToolFormat::Pythonic), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+            Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
         marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel]),
         harmony in any::<bool>(),
     ) {
