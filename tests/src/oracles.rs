@@ -258,6 +258,7 @@ pub fn reply(bytes: &[u8]) {
         ToolFormat::Pythonic,
         ToolFormat::Gemma4,
         ToolFormat::Lfm2,
+        ToolFormat::Glm,
     ];
     format.tools = tools.get(choice / 3 % (tools.len() + 1)).copied();
     format.harmony = choice / 3 / (tools.len() + 1) % 2 == 1;

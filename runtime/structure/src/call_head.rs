@@ -51,6 +51,16 @@ pub(super) fn tagged_head(text: &str) -> Head<'_> {
     }
 }
 
+/// The same for a call of GLM, which begins with its name: its grammar also has the head.
+pub(super) fn keyed_head(text: &str) -> Head<'_> {
+    let call = text.trim_start();
+    match call.chars().next() {
+        None => Head::Partial,
+        Some(letter) if letter.is_alphabetic() || letter == '_' => Head::Whole("", text.len() - call.len()),
+        Some(_) => Head::Not,
+    }
+}
+
 /// The same for a list of Python's calls, `[NAME(`, whose grammar also has the head.
 pub(super) fn python_head(text: &str) -> Head<'_> {
     let list = text.trim_start();
@@ -140,6 +150,8 @@ mod tests {
         assert_eq!(tagged_head("\n<func"), Head::Whole("", 1));
         assert_eq!([tagged_head("\n"), tagged_head("<")], [Head::Partial, Head::Partial]);
         assert_eq!([tagged_head("</f"), tagged_head("{")], [Head::Not, Head::Not]);
+        assert_eq!([keyed_head("\nf"), keyed_head("\n")], [Head::Whole("", 1), Head::Partial]);
+        assert_eq!([keyed_head("{"), keyed_head("</f")], [Head::Not, Head::Not]);
         let text = " [get-it(";
         assert_eq!(python_head(text), Head::Whole("get-it", 1));
         for end in 0..text.len() {

@@ -8,10 +8,11 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use crate::call_head::{Head, gemma_head, harmony_head, head, python_head, tagged_head};
+use crate::call_head::{Head, gemma_head, harmony_head, head, keyed_head, python_head, tagged_head};
 use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar, with_calls};
 use crate::schema_rules::{Mark, Notation};
+use crate::tagged_call::Tags;
 use crate::vocabulary::Vocabulary;
 use crate::{gemma_call, python_call, tagged_call};
 
@@ -53,11 +54,20 @@ struct Calls {
     in_head: bool,
 }
 
+impl Calls {
+    /// Whether a call may follow another one without what opens calls.
+    fn may_be_listed(&self) -> bool {
+        !self.is_harmony && self.written.as_ref().is_none_or(|(syntax, _)| syntax.is_listed())
+    }
+}
+
 /// How calls are written that are neither JSON nor Gemma's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Syntax {
     /// Qwen's tags.
     Tags,
+    /// GLM's name and tags.
+    Keyed,
     /// A list of Python's calls.
     Python,
     /// The same with JSON's literals beside Python's, as LFM2's chat template writes them within objects.
@@ -68,6 +78,7 @@ impl Syntax {
     fn of(kind: ToolFormat) -> Option<Syntax> {
         match kind {
             ToolFormat::Hermes | ToolFormat::Tagged => Some(Syntax::Tags),
+            ToolFormat::Glm => Some(Syntax::Keyed),
             ToolFormat::Llama | ToolFormat::Pythonic => Some(Syntax::Python),
             ToolFormat::Lfm2 => Some(Syntax::PythonOrJson),
             _ => None,
@@ -78,22 +89,30 @@ impl Syntax {
     fn format(self) -> ToolFormat {
         match self {
             Syntax::Tags => ToolFormat::Tagged,
+            Syntax::Keyed => ToolFormat::Glm,
             Syntax::Python => ToolFormat::Pythonic,
             Syntax::PythonOrJson => ToolFormat::Lfm2,
         }
     }
 
-    /// The text that the grammar of calls begins with.
-    fn opener(self) -> &'static str {
+    /// Where the grammar of calls begins in the beginning of one.
+    fn begins(self, beginning: &str) -> Option<usize> {
         match self {
-            Syntax::Tags => "<function=",
-            Syntax::Python | Syntax::PythonOrJson => "[",
+            Syntax::Tags => beginning.find("<function="),
+            Syntax::Keyed => end_of(beginning.as_bytes(), "<tool_call>"),
+            Syntax::Python | Syntax::PythonOrJson => beginning.find('['),
         }
+    }
+
+    /// Whether a call may follow another one at once.
+    fn is_listed(self) -> bool {
+        self != Syntax::Keyed
     }
 
     fn head(self, text: &str) -> Head<'_> {
         match self {
             Syntax::Tags => tagged_head(text),
+            Syntax::Keyed => keyed_head(text),
             Syntax::Python | Syntax::PythonOrJson => python_head(text),
         }
     }
@@ -208,7 +227,8 @@ impl Constraint {
         let grammar = |syntax: Syntax, schemas: &[(String, Value)]| {
             let schemas: Vec<(&str, &Value)> = schemas.iter().map(|(name, schema)| (name.as_str(), schema)).collect();
             match syntax {
-                Syntax::Tags => tagged_call::call_grammar(&schemas, mark_of("</tool_call>")),
+                Syntax::Tags => tagged_call::call_grammar(&schemas, &Tags::qwen(mark_of("</tool_call>"))),
+                Syntax::Keyed => tagged_call::call_grammar(&schemas, &Tags::glm(mark_of)),
                 Syntax::Python => python_call::calls_grammar(&schemas, Notation::Python, is_only),
                 Syntax::PythonOrJson => python_call::calls_grammar(&schemas, Notation::PythonOrJson, is_only),
             }
@@ -288,7 +308,7 @@ impl Constraint {
                     self.matcher = None;
                     self.seen.clear();
                     // A list of calls may continue.
-                    self.calls.iter_mut().for_each(|calls| calls.in_head = !calls.is_harmony);
+                    self.calls.iter_mut().for_each(|calls| calls.in_head = calls.may_be_listed());
                 }
                 Ok(())
             }
@@ -375,7 +395,7 @@ impl Constraint {
         }
         if let Some((syntax, matcher)) = &calls.written
             && kind == syntax.format()
-            && let Some(at) = beginning.find(syntax.opener())
+            && let Some(at) = syntax.begins(beginning)
         {
             let mut matcher = matcher.clone();
             let tokens = matcher.tok_env().map(|environment| environment.tokenize_bytes(&beginning.as_bytes()[at..]));

@@ -5,39 +5,58 @@ use unicorn_text::{Tokenizer, TokenizerSection};
 
 use super::*;
 
-/// A token for each character from the space to the tilde, a line break, a stop token and Gemma 4's mark.
+/// The vocabulary with Gemma 4's mark.
 pub(super) fn vocabulary() -> Arc<Vocabulary> {
+    vocabulary_with(&[MARK])
+}
+
+/// A token for each character from the space to the tilde, a line break, a stop token and `marks`.
+pub(super) fn vocabulary_with(marks: &[&str]) -> Arc<Vocabulary> {
     let mut tokens: Vec<String> = (b' '..=b'~').map(|byte| char::from(byte).to_string()).collect();
     tokens.push("\n".to_owned());
     let vocab: serde_json::Map<String, Value> =
         tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
-    let added = [(96, "<end>"), (97, MARK)].map(|(id, content)| {
+    let special = (96..).zip(["<end>"].iter().chain(marks));
+    let added = special.map(|(id, content)| {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": true})
     });
     let json = json!({
-        "version": "1.0", "added_tokens": added, "normalizer": null, "post_processor": null, "pre_tokenizer": null,
+        "version": "1.0", "added_tokens": added.collect::<Vec<_>>(), "normalizer": null, "post_processor": null, "pre_tokenizer": null,
         "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
     });
     let section = TokenizerSection { tokenizer_json: json.to_string(), ..TokenizerSection::default() };
-    Arc::new(Vocabulary::new(&Tokenizer::new(&section).unwrap(), 98, &[96]))
+    Arc::new(Vocabulary::new(&Tokenizer::new(&section).unwrap(), 97 + marks.len() as u32, &[96]))
 }
 
 const MARK: &str = "<|\"|>";
 
-fn tokens(text: &str) -> Vec<u32> {
-    let of_character = |character| if character == '\n' { 95 } else { character as u32 - 32 };
-    let parts: Vec<Vec<u32>> = text.split(MARK).map(|part| part.chars().map(of_character).collect()).collect();
-    parts.join(&97)
+fn tokens(mut text: &str, marks: &[&str]) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while let Some(character) = text.chars().next() {
+        let mark = marks.iter().position(|mark| text.starts_with(mark));
+        text = &text[mark.map_or(character.len_utf8(), |mark| marks[mark].len())..];
+        tokens.push(match (mark, character) {
+            (Some(mark), _) => 97 + mark as u32,
+            (None, '\n') => 95,
+            (None, character) => character as u32 - 32,
+        });
+    }
+    tokens
 }
 
 /// Whether a text can be written; the stop token ends it where `ends`.
-pub(super) fn accepts(mut constraint: Constraint, text: &str, ends: bool) -> bool {
+pub(super) fn accepts(constraint: Constraint, text: &str, ends: bool) -> bool {
+    accepts_with(&[MARK], constraint, text, ends)
+}
+
+/// The same of a constraint whose vocabulary has `marks`.
+pub(super) fn accepts_with(marks: &[&str], mut constraint: Constraint, text: &str, ends: bool) -> bool {
     let mut takes = |token: u32| {
         let allowed = constraint.allowed().unwrap().is_none_or(|mask| mask.is_allowed(token));
         allowed && constraint.observe(token).is_ok()
     };
-    tokens(text).into_iter().all(&mut takes) && (!ends || takes(96))
+    tokens(text, marks).into_iter().all(&mut takes) && (!ends || takes(96))
 }
 
 fn whole(structure: Structure) -> Constraint {

@@ -1,13 +1,13 @@
-//! Calls in Qwen's tags and as Python writes them: what matches the schemas of the tools is accepted and read back, and nothing else is.
+//! Calls in Qwen's tags, in GLM's and as Python writes them: what matches the schemas of the tools is accepted and read back, and nothing else is.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat, admits_text};
 
 use super::Constraint;
-use super::tests::{accepts, vocabulary};
+use super::tests::{accepts, accepts_with, vocabulary, vocabulary_with};
 
-const FORMATS: [ToolFormat; 2] = [ToolFormat::Tagged, ToolFormat::Pythonic];
+const FORMATS: [ToolFormat; 3] = [ToolFormat::Tagged, ToolFormat::Glm, ToolFormat::Pythonic];
 
 pub(super) fn tool(name: &str, parameters: &Value) -> Value {
     json!({"type": "function", "function": {"name": name, "parameters": parameters}})
@@ -80,10 +80,17 @@ fn arguments(kind: ToolFormat, schema: &Value, arguments: &Map<String, Value>) -
             format!("{name}={}", python(value, '\''))
         }
         (ToolFormat::Pythonic, _) => format!("{name}={}", python(value, '"')),
+        (ToolFormat::Glm, Value::String(text)) => keyed(name, text),
+        (ToolFormat::Glm, _) => keyed(name, &value.to_string()),
         (_, Value::String(text)) => format!("<parameter={name}>\n{text}\n</parameter>\n"),
         _ => format!("<parameter={name}>\n{value}\n</parameter>\n"),
     };
     arguments.iter().map(written).collect()
+}
+
+/// An argument as GLM-4.5 writes it.
+fn keyed(name: &str, value: &str) -> String {
+    format!("<arg_key>{name}</arg_key>\n<arg_value>{value}</arg_value>\n")
 }
 
 fn is_constant(schema: &Value, name: &str) -> bool {
@@ -97,6 +104,12 @@ fn reply(kind: ToolFormat, calls: &[(&str, Vec<String>)]) -> String {
             let calls: Vec<String> =
                 calls.iter().map(|(name, arguments)| format!("{name}({})", arguments.join(", "))).collect();
             format!("[{}]", calls.join(", "))
+        }
+        ToolFormat::Glm => {
+            let call = |(name, arguments): &(&str, Vec<String>)| {
+                format!("<tool_call>{name}\n{}</tool_call>", arguments.concat())
+            };
+            calls.iter().map(call).collect::<Vec<_>>().join("\n")
         }
         _ => {
             let call = |(name, arguments): &(&str, Vec<String>)| {
@@ -124,6 +137,7 @@ fn text() -> impl Strategy<Value = String> {
         "<parameter=a>",
         "</function>",
         "</tool_call>",
+        "<arg_key>",
     ];
     prop::collection::vec(prop::sample::select(parts.to_vec()), 0..5).prop_map(|parts| parts.concat())
 }
@@ -226,8 +240,8 @@ proptest! {
                 for begun in [Some(None), Some(Some("f"))] {
                     prop_assert!(!is_accepted(&tools, kind, begun, false, &text), "{begun:?} {text}");
                 }
-                // A list of a tool that does not exist is content.
-                let is_content = kind == ToolFormat::Pythonic && text.starts_with("[g(");
+                // A list of a tool that does not exist is content, and so is GLM's call of one.
+                let is_content = text.starts_with("[g(") || text.starts_with("<tool_call>g\n");
                 prop_assert_eq!(is_accepted(&tools, kind, None, false, &text), is_content, "{}", text);
             }
         }
@@ -286,6 +300,46 @@ fn tags_hold_texts_as_they_are_and_other_values_as_json() {
 }
 
 #[test]
+fn glm_s_tags_may_be_tokens_and_stand_without_line_breaks() {
+    const MARKS: [&str; 6] = ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
+    let tools = [weather()];
+    for marks in [&MARKS[..], &[]] {
+        let accepted = |text: &str| {
+            let tools: Vec<&Value> = tools.iter().collect();
+            let constraint =
+                Constraint::of_calls(vocabulary_with(marks), &tools, &format_of(ToolFormat::Glm), "", true);
+            accepts_with(marks, constraint.unwrap(), text, true)
+        };
+        let call = |values: &[(&str, &str)]| {
+            let values: String = values.iter().map(|(name, value)| keyed(name, value)).collect();
+            format!("Sure.\n<tool_call>f\n{values}</tool_call>")
+        };
+        let rome = ("city", "Rome <\n>\n");
+        for (values, is_right) in [
+            (&[rome][..], true),
+            (&[("city", "")], true),
+            (&[rome, ("unit", "C"), ("days", "[1, 7]"), ("note", "null")], true),
+            (&[rome, ("not a name", "x")], true),
+            (&[], false),
+            (&[rome, rome], false),
+            (&[rome, ("unit", "K")], false),
+            (&[rome, ("days", "[8]")], false),
+            (&[rome, ("days", "[1] ")], false),
+            (&[rome, ("town", "Rome")], false),
+        ] {
+            let lines = call(values);
+            let joined = lines.replace("</arg_key>\n", "</arg_key>").replace("</arg_value>\n", "</arg_value>");
+            let joined = joined.replace("<tool_call>f\n", "<tool_call>f");
+            assert_eq!((accepted(&lines), accepted(&joined)), (is_right, is_right), "{marks:?} {lines} {joined}");
+        }
+        assert!(!accepted(&(call(&[rome]) + "\n" + &call(&[rome]))), "one call only");
+        assert!(accepted("<tool_call>g</tool_call> is none, <tool_call> neither"));
+        assert!(accepted("<tool_call>{\"name\": \"f\", \"arguments\": {\"city\": \"Rome\"}}</tool_call>"));
+        assert!(!accepted("<tool_call>{\"name\": \"f\", \"arguments\": {\"town\": \"Rome\"}}</tool_call>"));
+    }
+}
+
+#[test]
 fn lists_of_python_s_calls_hold_python_s_literals() {
     let tools = [weather()];
     for kind in [ToolFormat::Pythonic, ToolFormat::Llama] {
@@ -326,6 +380,7 @@ fn tools_without_schemas_and_with_odd_ones_leave_any_arguments() {
                 ToolFormat::Tagged,
                 "<tool_call>\n<function=f>\n<parameter=a>\n{\"x\": [1]}\n</parameter>\n</function>\n</tool_call>",
             ),
+            (ToolFormat::Glm, "<tool_call>f<arg_key>a</arg_key><arg_value>{\"x\": [1]}</arg_value></tool_call>"),
             (ToolFormat::Pythonic, "[f(a={\"x\": [1]})]"),
         ] {
             for begun in [None, Some(None), Some(Some("f"))] {

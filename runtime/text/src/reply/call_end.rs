@@ -1,6 +1,5 @@
 //! Where a call that is read when it is whole ends.
 
-use super::tagged::{PARAMETER, PARAMETER_END};
 use super::value_scan::ValueScan;
 
 /// What ends a call, and what was found of it so far.
@@ -8,8 +7,8 @@ use super::value_scan::ValueScan;
 pub(super) enum CallEnd {
     /// The first of these texts.
     First(&'static [&'static str]),
-    /// The first of these texts that is not in the value of a parameter in Qwen's tags.
-    BehindTags { closers: &'static [&'static str], in_value: bool },
+    /// The first of these texts that is not in the value of a parameter, which stands between the two tags.
+    BehindTags { closers: &'static [&'static str], value: [&'static str; 2], in_value: bool },
     /// The bracket of the list.
     Bracket(ValueScan),
 }
@@ -24,8 +23,8 @@ impl CallEnd {
                 *scanned = text.len();
                 found.map(|end| (end, end))
             }
-            CallEnd::BehindTags { closers, in_value } => loop {
-                let tag = if *in_value { PARAMETER_END } else { PARAMETER };
+            CallEnd::BehindTags { closers, value, in_value } => loop {
+                let tag = value[usize::from(*in_value)];
                 let ends: Vec<&str> = match in_value {
                     true => vec![tag],
                     false => closers.iter().copied().chain([tag]).collect(),

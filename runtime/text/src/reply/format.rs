@@ -51,6 +51,9 @@ pub enum ToolFormat {
     Hermes,
     /// Qwen 3.5 and the coders: `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`. JSON is read too.
     Tagged,
+    /// GLM-4.5, 4.6, 4.7: `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>value</arg_value></tool_call>`, before GLM-4.7 with line breaks
+    /// between the tags. JSON is read too.
+    Glm,
     /// Llama 3, 4: `{"name": …, "parameters": {…}}` as the whole reply, or behind `<|python_tag|>`. A list of Python's calls is read too.
     Llama,
     /// Llama 4 and others whose template asks for it: `[name(key=value)]`, a list of Python's calls. JSON is read too.
@@ -78,6 +81,7 @@ impl ReplyFormat {
         let format = match () {
             () if !reads_tools => ToolFormat::Json,
             () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
+            () if has("<arg_key>") => ToolFormat::Glm,
             () if has("<tool_call>") && has("<function=") => ToolFormat::Tagged,
             () if has("<tool_call>") => ToolFormat::Hermes,
             () if has("<|tool_call_start|>") || has("<|tool_list_start|>") => ToolFormat::Lfm2,
@@ -133,6 +137,8 @@ impl ReplyFormat {
                 let behind = name.map(|name| format!("{name}(")).unwrap_or_default();
                 format!("{opener}[{behind}")
             }
+            // Whether a line break follows the name depends on the model.
+            (_, ToolFormat::Glm) => format!("<tool_call>{}", name.unwrap_or_default()),
             (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
             (_, ToolFormat::Mistral) => format!("[TOOL_CALLS][{{\"name\": \"{}", arguments("arguments")),
             (_, format @ (ToolFormat::Gemma | ToolFormat::Gemma4)) => {
@@ -154,7 +160,7 @@ impl ToolFormat {
     /// Texts that a call begins with, anywhere in the reply.
     pub fn openers(self) -> &'static [&'static str] {
         match self {
-            ToolFormat::Hermes | ToolFormat::Tagged => &["<tool_call>"],
+            ToolFormat::Hermes | ToolFormat::Tagged | ToolFormat::Glm => &["<tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_tag|>", "<|python_start|>"],
             ToolFormat::Lfm2 => &["<|tool_call_start|>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
@@ -167,7 +173,7 @@ impl ToolFormat {
     /// Texts after a call that have no other meaning.
     pub(crate) fn closers(self) -> &'static [&'static str] {
         match self {
-            ToolFormat::Hermes | ToolFormat::Tagged => &["</tool_call>"],
+            ToolFormat::Hermes | ToolFormat::Tagged | ToolFormat::Glm => &["</tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_end|>", "<|eom_id|>"],
             ToolFormat::Lfm2 => &["<|tool_call_end|>"],
             ToolFormat::Gemma => &["<end_function_call>"],

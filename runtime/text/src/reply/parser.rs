@@ -69,6 +69,8 @@ enum Whole {
     Pythonic,
     /// Qwen's tags.
     Function,
+    /// GLM's name and its tags.
+    Keyed,
     Gemma,
     /// Mistral's name before `[ARGS]` or the arguments.
     Name,
@@ -238,13 +240,10 @@ impl ReplyParser {
                 return false;
             }
             (ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2, '[') if is_name(behind) => {
-                match self.begins_list(behind, at_end) {
+                match self.begins_call(behind, &['('], at_end) {
                     None => return false,
                     Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
-                    Some(false) => {
-                        self.no_call(String::new(), deltas);
-                        State::Content
-                    }
+                    Some(false) => self.not_a_call(deltas),
                 }
             }
             (
@@ -256,22 +255,28 @@ impl ReplyParser {
                 return true;
             }
             (ToolFormat::Hermes | ToolFormat::Tagged, '<') => {
-                whole(Whole::Function, CallEnd::BehindTags { closers, in_value: false })
+                let value = tagged::QWEN_VALUE;
+                whole(Whole::Function, CallEnd::BehindTags { closers, value, in_value: false })
             }
+            (ToolFormat::Glm, _) if is_name(text) => match self.begins_call(text, &['\n', '<'], at_end) {
+                None => return false,
+                Some(true) => {
+                    let value = tagged::GLM_VALUE;
+                    whole(Whole::Keyed, CallEnd::BehindTags { closers, value, in_value: false })
+                }
+                Some(false) => self.not_a_call(deltas),
+            },
             (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma, CallEnd::First(closers)),
             (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name, CallEnd::First(&["[ARGS]", "{"])),
-            _ => {
-                self.no_call(String::new(), deltas);
-                State::Content
-            }
+            _ => self.not_a_call(deltas),
         };
         true
     }
 
-    /// Whether `text`, behind a bracket, begins with the name of a tool and a parenthesis; `None`: more text decides that.
-    fn begins_list(&self, text: &str, at_end: bool) -> Option<bool> {
+    /// Whether `text` begins with the name of a tool and one of `ends`; `None`: more text decides that.
+    fn begins_call(&self, text: &str, ends: &[char], at_end: bool) -> Option<bool> {
         let mut names = self.schemas.iter().map(|(name, _)| name.as_str());
-        match text.split_once('(') {
+        match text.split_once(ends) {
             Some((called, _)) => Some(names.any(|name| name == called.trim_end())),
             None if at_end => Some(false),
             None if names.any(|name| name.starts_with(text.trim_end())) => None,
@@ -290,6 +295,12 @@ impl ReplyParser {
     fn no_call(&mut self, text: String, deltas: &mut Vec<Delta>) {
         let skipped = std::mem::take(&mut self.skipped);
         self.content(skipped + &text, deltas);
+    }
+
+    /// What was read as a call is content, which continues.
+    fn not_a_call(&mut self, deltas: &mut Vec<Delta>) -> State {
+        self.no_call(String::new(), deltas);
+        State::Content
     }
 
     /// A call that is read when it is whole.
@@ -330,6 +341,7 @@ impl ReplyParser {
         let calls = match kind {
             Whole::Pythonic => pythonic::calls(text),
             Whole::Function => tagged::function(text, |name| self.schema(name)).map(|call| vec![call]),
+            Whole::Keyed => tagged::keyed(text, |name| self.schema(name)).map(|call| vec![call]),
             Whole::Gemma => {
                 let mark = self.tools.and_then(ToolFormat::text_mark);
                 mark.and_then(|mark| gemma::call(text, mark)).map(|call| vec![call])

@@ -114,6 +114,37 @@ fn values_between_tags_have_the_types_of_their_schema() {
 }
 
 #[test]
+fn glm_s_calls_have_a_tag_for_each_key_and_value() {
+    let format = tools(ToolFormat::Glm);
+    let keyed = |name: &str, values: &[(&str, &str)], line: &str| {
+        let values: Vec<String> = values
+            .iter()
+            .map(|(key, value)| format!("<arg_key>{key}</arg_key>{line}<arg_value>{value}</arg_value>{line}"))
+            .collect();
+        format!("<tool_call>{name}{line}{}</tool_call>", values.concat())
+    };
+    for line in ["\n", ""] {
+        let weather = keyed("get_weather", &[("city", "Paris"), ("days", "[1, null]"), ("exact", "true")], line);
+        let odd = keyed("add", &[("a", " </tool_call>\n<arg_key>x"), ("b", "")], line);
+        let none = keyed("add", &[], line);
+        let calls = [
+            ("get_weather", r#"{"city":"Paris","days":[1,null],"exact":true}"#),
+            ("add", r#"{"a":" </tool_call>\n<arg_key>x","b":""}"#),
+            ("add", "{}"),
+        ];
+        let text = format!("I look.\n{weather}\n{odd}{none}");
+        assert_eq!(whole(&format, &text), reply("", "I look.", &calls));
+    }
+    let json = format!("<tool_call>{{\"name\": \"get_weather\", \"arguments\": {}}}</tool_call>", WEATHER.1);
+    assert_eq!(whole(&format, &json), reply("", "", &[WEATHER]));
+    let cut = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1<arg_key>b</arg_key>\n<arg_value>2</tool_call>";
+    assert_eq!(whole(&format, cut), reply("", "", &[("add", r#"{"a":1,"b":2}"#)]));
+    // A name that is none is not held back.
+    let mut parser = ReplyParser::new(&format, TOOLS);
+    assert_eq!(parser.push("<tool_call> ask"), ["<tool_call>", " ask"].map(|text| Delta::Content(text.into())));
+}
+
+#[test]
 fn python_s_texts_have_python_s_escapes() {
     for format in [ToolFormat::Pythonic, ToolFormat::Llama].map(tools) {
         let call =
@@ -219,6 +250,8 @@ fn what_only_looks_like_a_call_is_content() {
         (ToolFormat::Llama, "[unknown(a=1)]"),
         (ToolFormat::Pythonic, r#"[add(a="\xZZ")]"#),
         (ToolFormat::Pythonic, "[add(a=1), unknown(b=2)]"),
+        (ToolFormat::Glm, "<tool_call>unknown\n</tool_call>"),
+        (ToolFormat::Glm, "<tool_call>add\n<arg_key>a</tool_call>"),
         (ToolFormat::Lfm2, "<|tool_call_start|>[unknown(a=1)]"),
         (ToolFormat::Tagged, "<tool_call>\n<function=unknown>\n</function>"),
         (ToolFormat::Hermes, "a < b, <tool_cal and <tool> are text"),
@@ -288,6 +321,10 @@ fn part() -> impl Strategy<Value = &'static str> {
         "analysis",
         " to=functions.add",
         "<|python_tag|>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
         "<|tool_call_start|>",
         "<|tool_call_end|>",
         " ",
@@ -308,7 +345,7 @@ proptest! {
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
-            Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+            Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
         marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel]),
         harmony in any::<bool>(),
     ) {
@@ -327,6 +364,7 @@ fn a_long_reply_takes_time_in_proportion() {
         (tools(ToolFormat::Llama), format!("[add(a=\"{}", letters(")"))),
         (tools(ToolFormat::Tagged), format!("<tool_call><function=add>{}", letters("<parameter=a></parameter"))),
         (tools(ToolFormat::Tagged), format!("<tool_call><function=add>{}", letters("<parameter=a></parameter>"))),
+        (tools(ToolFormat::Glm), format!("<tool_call>add\n{}", letters("<arg_value></arg_value>"))),
         (ReplyFormat { thinks: Some(true), ..ReplyFormat::default() }, letters("</thin")),
         (tools(ToolFormat::Gemma4), format!("<|tool_call>call:add{{a:{}", letters("["))),
     ] {
