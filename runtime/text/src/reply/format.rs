@@ -23,6 +23,8 @@ pub enum ReasoningMarks {
     Think,
     /// Gemma 4: `<|channel>thought`, with a line break, and `<channel|>`.
     ThoughtChannel,
+    /// Ministral 3 and Magistral: `[THINK]` and `[/THINK]`.
+    Brackets,
 }
 
 impl ReasoningMarks {
@@ -31,6 +33,7 @@ impl ReasoningMarks {
         match self {
             ReasoningMarks::Think => "<think>",
             ReasoningMarks::ThoughtChannel => "<|channel>thought\n",
+            ReasoningMarks::Brackets => "[THINK]",
         }
     }
 
@@ -39,6 +42,7 @@ impl ReasoningMarks {
         match self {
             ReasoningMarks::Think => "</think>",
             ReasoningMarks::ThoughtChannel => "<channel|>",
+            ReasoningMarks::Brackets => "[/THINK]",
         }
     }
 }
@@ -92,8 +96,8 @@ impl ReplyFormat {
             () if has("<|python_tag|>") || has("ipython") || has("<|python_start|>") => ToolFormat::Llama,
             () => ToolFormat::Json,
         };
-        let found =
-            [ReasoningMarks::Think, ReasoningMarks::ThoughtChannel].into_iter().find(|marks| has(marks.closer()));
+        let all = [ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets];
+        let found = all.into_iter().find(|marks| has(marks.closer()));
         ReplyFormat {
             thinks: found.map(|_| false),
             marks: found.unwrap_or_default(),

@@ -240,6 +240,20 @@ fn reasoning_stands_between_tags_or_ends_with_one() {
 }
 
 #[test]
+fn ministral_thinks_between_brackets() {
+    let format = ReplyFormat { thinks: Some(false), marks: ReasoningMarks::Brackets, ..tools(ToolFormat::Mistral) };
+    let call = r#"[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}"#;
+    for between in ["", "\n\n"] {
+        let text = format!("[THINK]Hm. [x] [/THIN{between}[/THINK]{between}");
+        let thought = format!("Hm. [x] [/THIN{between}");
+        assert_eq!(whole(&format, &format!("{text}{call}")), reply(&thought, "", &[WEATHER]));
+        assert_eq!(whole(&format, &format!("{text}Yes. [THINK]")), reply(&thought, "Yes. [THINK]", &[]));
+    }
+    assert_eq!(whole(&format, "[THIN"), reply("", "[THIN", &[]));
+    assert_eq!(format.clone().behind("[/INST][THINK]").thinks, Some(true));
+}
+
+#[test]
 fn what_only_looks_like_a_call_is_content() {
     for (format, text) in [
         (ToolFormat::Json, r#"{"name": "unknown", "arguments": {}}"#),
@@ -315,6 +329,8 @@ fn part() -> impl Strategy<Value = &'static str> {
         "<|\"|>",
         "<|channel>thought\n",
         "<channel|>",
+        "[THINK]",
+        "[/THINK]",
         "<|channel|>",
         "<|message|>",
         "<|end|>",
@@ -346,7 +362,7 @@ proptest! {
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
             Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
-        marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel]),
+        marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets]),
         harmony in any::<bool>(),
     ) {
         let format = ReplyFormat { thinks, marks, tools, harmony };
