@@ -259,6 +259,7 @@ pub fn reply(bytes: &[u8]) {
         ToolFormat::Gemma4,
         ToolFormat::Lfm2,
         ToolFormat::Glm,
+        ToolFormat::Granite,
     ];
     format.tools = tools.get(choice / 3 % (tools.len() + 1)).copied();
     format.harmony = choice / 3 / (tools.len() + 1) % 2 == 1;

@@ -122,10 +122,15 @@ fn the_arguments_of_a_call_match_its_schema_and_other_text_is_free() {
     let llama = || calls(ToolFormat::Llama, "");
     assert!(accepts(llama(), "{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\"}}", true));
     assert!(!accepts(llama(), "{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\", ", false));
-    let mistral =
-        "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"f\", \"arguments\": {";
-    assert!(accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"city\": \"\"}}}}]"), true));
-    assert!(!accepts(calls(ToolFormat::Mistral, ""), &format!("{mistral}\"a"), false));
+    let list = "[{\"name\": \"f\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"f\", \"arguments\": {";
+    for (kind, opener) in [
+        (ToolFormat::Mistral, "[TOOL_CALLS]"),
+        (ToolFormat::Granite, "<|tool_call|>"),
+        (ToolFormat::Granite, "Sure. <tool_call> "),
+    ] {
+        assert!(accepts(calls(kind, ""), &format!("{opener}{list}\"city\": \"\"}}}}]"), true));
+        assert!(!accepts(calls(kind, ""), &format!("{opener}{list}\"a"), false));
+    }
 }
 
 #[test]

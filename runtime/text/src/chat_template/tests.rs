@@ -344,6 +344,8 @@ fn the_format_of_replies_follows_from_the_template() {
         (gemma.tools, gemma.thinks, gemma.marks),
         (Some(ToolFormat::Gemma4), Some(false), ReasoningMarks::ThoughtChannel)
     );
+    let granite = format("{{ tools }}<|tool_call|><tool_call><think></think><response>", true);
+    assert_eq!((granite.tools, granite.marks), (Some(ToolFormat::Granite), ReasoningMarks::ThinkAndResponse));
     let ministral = format("{{ tools }}[TOOL_CALLS][THINK]first[/THINK]", true);
     assert_eq!((ministral.thinks, ministral.marks), (Some(false), ReasoningMarks::Brackets));
     assert!(format("<|channel|>", false).harmony);

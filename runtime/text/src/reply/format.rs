@@ -25,13 +25,15 @@ pub enum ReasoningMarks {
     ThoughtChannel,
     /// Ministral 3 and Magistral: `[THINK]` and `[/THINK]`.
     Brackets,
+    /// Granite 3.3: `<think>` and `</think>`, with the answer behind them between `<response>` and `</response>`.
+    ThinkAndResponse,
 }
 
 impl ReasoningMarks {
     /// The text that reasoning begins with.
     pub fn opener(self) -> &'static str {
         match self {
-            ReasoningMarks::Think => "<think>",
+            ReasoningMarks::Think | ReasoningMarks::ThinkAndResponse => "<think>",
             ReasoningMarks::ThoughtChannel => "<|channel>thought\n",
             ReasoningMarks::Brackets => "[THINK]",
         }
@@ -40,10 +42,15 @@ impl ReasoningMarks {
     /// The text that it ends with.
     pub fn closer(self) -> &'static str {
         match self {
-            ReasoningMarks::Think => "</think>",
+            ReasoningMarks::Think | ReasoningMarks::ThinkAndResponse => "</think>",
             ReasoningMarks::ThoughtChannel => "<channel|>",
             ReasoningMarks::Brackets => "[/THINK]",
         }
+    }
+
+    /// The texts before and behind an answer, if it has marks as well.
+    pub(crate) fn of_answer(self) -> Option<(&'static str, &'static str)> {
+        (self == ReasoningMarks::ThinkAndResponse).then_some(("<response>", "</response>"))
     }
 }
 
@@ -66,6 +73,8 @@ pub enum ToolFormat {
     Lfm2,
     /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
     Mistral,
+    /// Granite 3: `<|tool_call|>[{"name": …, "arguments": {…}}]`. Before Granite 3.2, the text `<tool_call>` may take the token's place.
+    Granite,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`.
     Gemma,
     /// Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>`.
@@ -87,6 +96,7 @@ impl ReplyFormat {
             () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
             () if has("<arg_key>") => ToolFormat::Glm,
             () if has("<tool_call>") && has("<function=") => ToolFormat::Tagged,
+            () if has("<|tool_call|>") => ToolFormat::Granite,
             () if has("<tool_call>") => ToolFormat::Hermes,
             () if has("<|tool_call_start|>") || has("<|tool_list_start|>") => ToolFormat::Lfm2,
             () if has("<start_function_call>") => ToolFormat::Gemma,
@@ -96,7 +106,8 @@ impl ReplyFormat {
             () if has("<|python_tag|>") || has("ipython") || has("<|python_start|>") => ToolFormat::Llama,
             () => ToolFormat::Json,
         };
-        let all = [ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets];
+        let think = if has("<response>") { ReasoningMarks::ThinkAndResponse } else { ReasoningMarks::Think };
+        let all = [think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets];
         let found = all.into_iter().find(|marks| has(marks.closer()));
         ReplyFormat {
             thinks: found.map(|_| false),
@@ -122,7 +133,7 @@ impl ReplyFormat {
     pub fn call_beginning(&self, name: Option<&str>) -> Option<String> {
         let arguments = |key: &str| name.map(|name| format!("{name}\", \"{key}\": {{")).unwrap_or_default();
         let thought = match (self.thinks, self.marks) {
-            (Some(true), ReasoningMarks::Think) => "</think>\n\n",
+            (Some(true), ReasoningMarks::Think | ReasoningMarks::ThinkAndResponse) => "</think>\n\n",
             (Some(true), marks) => marks.closer(),
             _ => "",
         };
@@ -144,7 +155,9 @@ impl ReplyFormat {
             // Whether a line break follows the name depends on the model.
             (_, ToolFormat::Glm) => format!("<tool_call>{}", name.unwrap_or_default()),
             (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
-            (_, ToolFormat::Mistral) => format!("[TOOL_CALLS][{{\"name\": \"{}", arguments("arguments")),
+            (_, format @ (ToolFormat::Mistral | ToolFormat::Granite)) => {
+                format!("{}[{{\"name\": \"{}", format.openers()[0], arguments("arguments"))
+            }
             (_, format @ (ToolFormat::Gemma | ToolFormat::Gemma4)) => {
                 let behind = name.map(|name| format!("{name}{{")).unwrap_or_default();
                 format!("{}call:{behind}", format.openers()[0])
@@ -168,6 +181,7 @@ impl ToolFormat {
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_tag|>", "<|python_start|>"],
             ToolFormat::Lfm2 => &["<|tool_call_start|>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
+            ToolFormat::Granite => &["<|tool_call|>", "<tool_call>"],
             ToolFormat::Gemma => &["<start_function_call>"],
             ToolFormat::Gemma4 => &["<|tool_call>"],
             ToolFormat::Json => &[],
@@ -182,7 +196,7 @@ impl ToolFormat {
             ToolFormat::Lfm2 => &["<|tool_call_end|>"],
             ToolFormat::Gemma => &["<end_function_call>"],
             ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
-            ToolFormat::Mistral | ToolFormat::Json => &[],
+            ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Json => &[],
         }
     }
 
@@ -193,6 +207,16 @@ impl ToolFormat {
             ToolFormat::Gemma4 => Some("<|\"|>"),
             _ => None,
         }
+    }
+
+    /// Whether calls may be a list of Python's.
+    pub(super) fn reads_python(self) -> bool {
+        matches!(self, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2)
+    }
+
+    /// Whether calls in JSON may be in a list.
+    pub(super) fn reads_lists(self) -> bool {
+        self.reads_python() || matches!(self, ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Json)
     }
 
     /// Whether a reply that begins as JSON, or as a list of calls, may be one.

@@ -28,6 +28,10 @@ pub struct ReplyParser {
     state: State,
     thinks: bool,
     marks: ReasoningMarks,
+    /// The marks around the answer.
+    answer: Option<(&'static str, &'static str)>,
+    /// The answer has begun with its mark.
+    in_answer: bool,
     tools: Option<ToolFormat>,
     /// Names of the tools, and the schemas of their arguments, which are null where they are not known.
     schemas: Vec<(String, Value)>,
@@ -89,6 +93,8 @@ impl ReplyParser {
             state,
             thinks: format.thinks.is_some(),
             marks: format.marks,
+            answer: format.thinks.and(format.marks.of_answer()),
+            in_answer: false,
             tools: format.tools,
             schemas: tools.into_iter().map(|name| (name.into(), Value::Null)).collect(),
             n_calls: 0,
@@ -162,13 +168,19 @@ impl ReplyParser {
             }
             State::Content => {
                 let openers = self.tools.map_or(&[][..], ToolFormat::openers);
-                let (text, opener) = self.pending.take_until(openers);
+                let closer = self.answer.filter(|_| self.in_answer).map(|(_, closer)| closer);
+                let markers: Vec<&str> = openers.iter().copied().chain(closer).collect();
+                let (text, found) = self.pending.take_until(&markers);
                 self.content(text, deltas);
-                if let Some(opener) = opener {
-                    openers[opener].clone_into(&mut self.skipped);
-                    self.state = State::Call;
+                match found.map(|found| openers.get(found)) {
+                    Some(Some(opener)) => {
+                        (*opener).clone_into(&mut self.skipped);
+                        self.state = State::Call;
+                    }
+                    Some(None) => self.in_answer = false,
+                    None => {}
                 }
-                opener.is_some()
+                found.is_some()
             }
             State::Call => self.call(at_end, deltas),
             State::Json(call) => {
@@ -206,6 +218,17 @@ impl ReplyParser {
             }
             return false;
         }
+        if let Some((opener, _)) = self.answer.filter(|_| !self.in_answer) {
+            if text.starts_with(opener) {
+                self.pending.take_space();
+                self.pending.take(opener.len());
+                (self.in_answer, self.trims) = (true, true);
+                return true;
+            }
+            if may_begin(opener) {
+                return false;
+            }
+        }
         let bare = self.tools.is_some_and(ToolFormat::is_bare) && (text.starts_with('{') || text.starts_with('['));
         if bare || self.trims {
             self.pending.take_space();
@@ -236,20 +259,13 @@ impl ReplyParser {
         let closers = format.closers();
         self.state = match (format, first) {
             (_, '{') => State::Json(JsonCall::default()),
-            (ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2, '[') if behind.is_empty() && !at_end => {
-                return false;
-            }
-            (ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2, '[') if is_name(behind) => {
-                match self.begins_call(behind, &['('], at_end) {
-                    None => return false,
-                    Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
-                    Some(false) => self.not_a_call(deltas),
-                }
-            }
-            (
-                ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Lfm2 | ToolFormat::Mistral | ToolFormat::Json,
-                '[' | ',' | ';' | ']',
-            ) => {
+            (_, '[') if format.reads_python() && behind.is_empty() && !at_end => return false,
+            (_, '[') if format.reads_python() && is_name(behind) => match self.begins_call(behind, &['('], at_end) {
+                None => return false,
+                Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
+                Some(false) => self.not_a_call(deltas),
+            },
+            (_, '[' | ',' | ';' | ']') if format.reads_lists() => {
                 let bracket = self.pending.take(1);
                 self.skip(bracket, first == '[');
                 return true;

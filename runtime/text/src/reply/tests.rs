@@ -254,6 +254,27 @@ fn ministral_thinks_between_brackets() {
 }
 
 #[test]
+fn granite_marks_its_calls_and_its_answer() {
+    let format =
+        ReplyFormat { thinks: Some(false), marks: ReasoningMarks::ThinkAndResponse, ..tools(ToolFormat::Granite) };
+    let list = r#"[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"arguments": {}, "name": "add"}]"#;
+    let calls = [WEATHER, ("add", "{}")];
+    for mark in ["<|tool_call|>", "<|tool_call|> ", "<tool_call>", "<tool_call>\n"] {
+        assert_eq!(whole(&format, &format!("{mark}{list}")), reply("", "", &calls));
+        assert_eq!(whole(&format, &format!("I look.\n{mark}{list}")), reply("", "I look.", &calls));
+    }
+    let no_call = r#"<|tool_call|>[{"name": "unknown", "arguments": {}}]"#;
+    assert_eq!(whole(&format, no_call), reply("", no_call, &[]));
+    for format in [ReplyFormat { tools: None, ..format.clone() }, format] {
+        let thought = "<think>Hm.</think>";
+        assert_eq!(whole(&format, &format!("{thought}\n<response>Yes. < no </response>")).content.trim(), "Yes. < no");
+        assert_eq!(whole(&format, &format!("{thought}<response>\nYes.</respon")), reply("Hm.", "Yes.</respon", &[]));
+        assert_eq!(whole(&format, &format!("{thought}Yes. </response>")), reply("Hm.", "Yes. </response>", &[]));
+        assert_eq!(whole(&format, "<response>Yes.</response>"), reply("", "Yes.", &[]));
+    }
+}
+
+#[test]
 fn what_only_looks_like_a_call_is_content() {
     for (format, text) in [
         (ToolFormat::Json, r#"{"name": "unknown", "arguments": {}}"#),
@@ -331,6 +352,9 @@ fn part() -> impl Strategy<Value = &'static str> {
         "<channel|>",
         "[THINK]",
         "[/THINK]",
+        "<response>",
+        "</response>",
+        "<|tool_call|>",
         "<|channel|>",
         "<|message|>",
         "<|end|>",
@@ -361,8 +385,9 @@ proptest! {
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
-            Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
-        marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets]),
+            Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+        marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets,
+            ReasoningMarks::ThinkAndResponse]),
         harmony in any::<bool>(),
     ) {
         let format = ReplyFormat { thinks, marks, tools, harmony };
