@@ -64,14 +64,24 @@ pub(super) fn keyed_head(text: &str) -> Head<'_> {
 /// The same for a list of Python's calls, `[NAME(`, whose grammar also has the head.
 pub(super) fn python_head(text: &str) -> Head<'_> {
     let list = text.trim_start();
-    let Some(behind) = list.strip_prefix('[') else {
-        return if list.is_empty() { Head::Partial } else { Head::Not };
-    };
+    match list.strip_prefix('[') {
+        Some(call) => python_name(call, text.len() - list.len()),
+        None if list.is_empty() => Head::Partial,
+        None => Head::Not,
+    }
+}
+
+/// The same for one of Python's calls, `NAME(`.
+pub(super) fn python_call_head(text: &str) -> Head<'_> {
+    let call = text.trim_start();
+    python_name(call, text.len() - call.len())
+}
+
+/// The head of Python's `call`, in a text whose grammar begins at byte `at`.
+fn python_name(call: &str, at: usize) -> Head<'_> {
     let is_part = |letter: char| letter.is_alphanumeric() || "_.-".contains(letter);
-    match behind.split_once(|letter| !is_part(letter)) {
-        Some((name, _)) if behind[name.len()..].starts_with('(') && !name.is_empty() => {
-            Head::Whole(name, text.len() - list.len())
-        }
+    match call.split_once(|letter| !is_part(letter)) {
+        Some((name, _)) if call[name.len()..].starts_with('(') && !name.is_empty() => Head::Whole(name, at),
         Some(_) => Head::Not,
         None => Head::Partial,
     }
@@ -160,6 +170,8 @@ mod tests {
         for other in ["[{", "[a b", "[a]", "[(", "a(", "[ a"] {
             assert_eq!(python_head(other), Head::Not, "{other}");
         }
+        assert_eq!([python_call_head("\nf("), python_call_head("\nf")], [Head::Whole("f", 1), Head::Partial]);
+        assert_eq!(python_call_head("</"), Head::Not);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use crate::call_head::{Head, gemma_head, harmony_head, head, keyed_head, python_head, tagged_head};
+use crate::call_head::{Head, gemma_head, harmony_head, head, keyed_head, python_call_head, python_head, tagged_head};
 use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar, with_calls};
 use crate::schema_rules::{Mark, Notation};
@@ -72,6 +72,8 @@ enum Syntax {
     Python,
     /// The same with JSON's literals beside Python's, as LFM2's chat template writes them within objects.
     PythonOrJson,
+    /// Such calls one by one, without a list around them.
+    Lines,
 }
 
 impl Syntax {
@@ -81,6 +83,7 @@ impl Syntax {
             ToolFormat::Glm => Some(Syntax::Keyed),
             ToolFormat::Llama | ToolFormat::Pythonic => Some(Syntax::Python),
             ToolFormat::Lfm2 => Some(Syntax::PythonOrJson),
+            ToolFormat::Olmo3 => Some(Syntax::Lines),
             _ => None,
         }
     }
@@ -92,6 +95,7 @@ impl Syntax {
             Syntax::Keyed => ToolFormat::Glm,
             Syntax::Python => ToolFormat::Pythonic,
             Syntax::PythonOrJson => ToolFormat::Lfm2,
+            Syntax::Lines => ToolFormat::Olmo3,
         }
     }
 
@@ -101,6 +105,7 @@ impl Syntax {
             Syntax::Tags => beginning.find("<function="),
             Syntax::Keyed => end_of(beginning.as_bytes(), "<tool_call>"),
             Syntax::Python | Syntax::PythonOrJson => beginning.find('['),
+            Syntax::Lines => end_of(beginning.as_bytes(), "<function_calls>"),
         }
     }
 
@@ -114,6 +119,7 @@ impl Syntax {
             Syntax::Tags => tagged_head(text),
             Syntax::Keyed => keyed_head(text),
             Syntax::Python | Syntax::PythonOrJson => python_head(text),
+            Syntax::Lines => python_call_head(text),
         }
     }
 }
@@ -231,6 +237,7 @@ impl Constraint {
                 Syntax::Keyed => tagged_call::call_grammar(&schemas, &Tags::glm(mark_of)),
                 Syntax::Python => python_call::calls_grammar(&schemas, Notation::Python, is_only),
                 Syntax::PythonOrJson => python_call::calls_grammar(&schemas, Notation::PythonOrJson, is_only),
+                Syntax::Lines => python_call::call_grammar(&schemas, Notation::PythonOrJson),
             }
         };
         let matcher = |syntax: Syntax| {

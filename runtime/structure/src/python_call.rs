@@ -8,6 +8,19 @@ use crate::schema_rules::{Notation, SchemaRules};
 
 /// A list of calls of `tools`, each a name and the schema of its arguments. `is_only`: of one call.
 pub(crate) fn calls_grammar(tools: &[(&str, &Value)], notation: Notation, is_only: bool) -> TopLevelGrammar {
+    grammar(tools, notation, &|call| {
+        let further = if is_only { String::new() } else { format!("({} {call})*", notation.separator()) };
+        format!("\"[\" {call} {further} \"]\"")
+    })
+}
+
+/// One of these calls.
+pub(crate) fn call_grammar(tools: &[(&str, &Value)], notation: Notation) -> TopLevelGrammar {
+    grammar(tools, notation, &str::to_owned)
+}
+
+/// What `listed` makes of the rule of a call.
+fn grammar(tools: &[(&str, &Value)], notation: Notation, listed: &dyn Fn(&str) -> String) -> TopLevelGrammar {
     let mut values = SchemaRules::new(notation);
     let mut calls = Vec::new();
     for (name, schema) in tools {
@@ -21,9 +34,8 @@ pub(crate) fn calls_grammar(tools: &[(&str, &Value)], notation: Notation, is_onl
         calls.push(values.rules.rule(&format!("{} {arguments} \")\"", literal(&format!("{name}(")))));
     }
     let call = values.rules.rule(&calls.join(" | "));
+    let list = values.rules.rule(&listed(&call));
     let comma = notation.separator();
-    let further = if is_only { String::new() } else { format!("({comma} {call})*") };
-    let list = values.rules.rule(&format!("\"[\" {call} {further} \"]\""));
     let common = format!(
         "{}any_arguments: (argument ({comma} argument)*)?\nargument: /[A-Za-z_][A-Za-z0-9_]*=/ value\n",
         notation.common()

@@ -16,6 +16,7 @@ const FAMILIES: &[(&str, ToolFormat, &str)] = &[
     ("glm47", ToolFormat::Glm, ""),
     ("granite4", ToolFormat::Hermes, "<|end_of_text|>\n"),
     ("lfm25", ToolFormat::Lfm2, "<|im_end|>\n"),
+    ("olmo3", ToolFormat::Olmo3, "<eos>"),
 ];
 
 fn template(name: &str) -> ChatTemplate {

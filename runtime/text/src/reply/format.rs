@@ -71,6 +71,8 @@ pub enum ToolFormat {
     Pythonic,
     /// LFM2: `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`, a list of Python's calls. JSON in the list is read too.
     Lfm2,
+    /// OLMo 3: `<function_calls>name(key=value)</function_calls>`, Python's calls on lines of their own, with JSON's literals as well.
+    Olmo3,
     /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
     Mistral,
     /// Granite 3: `<|tool_call|>[{"name": …, "arguments": {…}}]`. Before Granite 3.2, the text `<tool_call>` may take the token's place.
@@ -99,6 +101,7 @@ impl ReplyFormat {
             () if has("<|tool_call|>") => ToolFormat::Granite,
             () if has("<tool_call>") => ToolFormat::Hermes,
             () if has("<|tool_call_start|>") || has("<|tool_list_start|>") => ToolFormat::Lfm2,
+            () if has("<function_calls>") => ToolFormat::Olmo3,
             () if has("<start_function_call>") => ToolFormat::Gemma,
             () if has("<|tool_call>") => ToolFormat::Gemma4,
             // Templates for such calls say so in these words.
@@ -147,10 +150,13 @@ impl ReplyFormat {
                 let behind = name.map(|name| format!("{name}>\n")).unwrap_or_default();
                 format!("<tool_call>\n<function={behind}")
             }
-            (_, format @ (ToolFormat::Pythonic | ToolFormat::Lfm2)) => {
-                let opener = if format == ToolFormat::Lfm2 { format.openers()[0] } else { "" };
-                let behind = name.map(|name| format!("{name}(")).unwrap_or_default();
-                format!("{opener}[{behind}")
+            (_, format @ (ToolFormat::Pythonic | ToolFormat::Lfm2 | ToolFormat::Olmo3)) => {
+                let opener = match format {
+                    ToolFormat::Lfm2 => "<|tool_call_start|>[",
+                    ToolFormat::Olmo3 => "<function_calls>",
+                    _ => "[",
+                };
+                opener.to_owned() + &name.map(|name| format!("{name}(")).unwrap_or_default()
             }
             // Whether a line break follows the name depends on the model.
             (_, ToolFormat::Glm) => format!("<tool_call>{}", name.unwrap_or_default()),
@@ -180,6 +186,7 @@ impl ToolFormat {
             ToolFormat::Hermes | ToolFormat::Tagged | ToolFormat::Glm => &["<tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_tag|>", "<|python_start|>"],
             ToolFormat::Lfm2 => &["<|tool_call_start|>"],
+            ToolFormat::Olmo3 => &["<function_calls>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
             ToolFormat::Granite => &["<|tool_call|>", "<tool_call>"],
             ToolFormat::Gemma => &["<start_function_call>"],
@@ -194,6 +201,7 @@ impl ToolFormat {
             ToolFormat::Hermes | ToolFormat::Tagged | ToolFormat::Glm => &["</tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_end|>", "<|eom_id|>"],
             ToolFormat::Lfm2 => &["<|tool_call_end|>"],
+            ToolFormat::Olmo3 => &["</function_calls>"],
             ToolFormat::Gemma => &["<end_function_call>"],
             ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
             ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Json => &[],

@@ -69,7 +69,7 @@ enum State {
 /// A call that is read when it is whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Whole {
-    /// A list of calls, `[name(…)]`.
+    /// A list of calls, `[name(…)]`, or one of them.
     Pythonic,
     /// Qwen's tags.
     Function,
@@ -274,6 +274,11 @@ impl ReplyParser {
                 let value = tagged::QWEN_VALUE;
                 whole(Whole::Function, CallEnd::BehindTags { closers, value, in_value: false })
             }
+            (ToolFormat::Olmo3, _) if is_name(text) => match self.begins_call(text, &['('], at_end) {
+                None => return false,
+                Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
+                Some(false) => self.not_a_call(deltas),
+            },
             (ToolFormat::Glm, _) if is_name(text) => match self.begins_call(text, &['\n', '<'], at_end) {
                 None => return false,
                 Some(true) => {

@@ -178,6 +178,18 @@ fn lfm2_calls_are_python_s_between_two_tokens() {
 }
 
 #[test]
+fn olmo_3_calls_are_python_s_on_lines() {
+    let format = tools(ToolFormat::Olmo3);
+    let text = "I look. <function_calls>get_weather(city=\"Paris )\\n</function_calls>\", days=[1, null, -1e-07])\nadd()\n</function_calls>";
+    let calls = [("get_weather", r#"{"city":"Paris )\n</function_calls>","days":[1,null,-1e-7]}"#), ("add", "{}")];
+    assert_eq!(whole(&format, text), reply("", "I look.", &calls));
+    let python = "<function_calls>\nadd(a={'x': True}, b=None)</function_calls>\n<function_calls>add(a=1)</function_calls> Done.";
+    let calls = [("add", r#"{"a":{"x":true},"b":null}"#), ("add", r#"{"a":1}"#)];
+    assert_eq!(whole(&format, python), reply("", "Done.", &calls));
+    assert_eq!(whole(&format, "<function_calls>add(a=1"), reply("", "<function_calls>add(a=1", &[]));
+}
+
+#[test]
 fn mistral_calls_follow_their_marker() {
     let format = tools(ToolFormat::Mistral);
     let list =
@@ -287,6 +299,7 @@ fn what_only_looks_like_a_call_is_content() {
         (ToolFormat::Pythonic, "[add(a=1), unknown(b=2)]"),
         (ToolFormat::Glm, "<tool_call>unknown\n</tool_call>"),
         (ToolFormat::Glm, "<tool_call>add\n<arg_key>a</tool_call>"),
+        (ToolFormat::Olmo3, "<function_calls>unknown(a=1)</function_calls>"),
         (ToolFormat::Lfm2, "<|tool_call_start|>[unknown(a=1)]"),
         (ToolFormat::Tagged, "<tool_call>\n<function=unknown>\n</function>"),
         (ToolFormat::Hermes, "a < b, <tool_cal and <tool> are text"),
@@ -367,6 +380,8 @@ fn part() -> impl Strategy<Value = &'static str> {
         "</arg_value>",
         "<|tool_call_start|>",
         "<|tool_call_end|>",
+        "<function_calls>",
+        "</function_calls>",
         " ",
         "\n",
         "é",
@@ -385,7 +400,7 @@ proptest! {
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
-            Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+            Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Olmo3), Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
         marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets,
             ReasoningMarks::ThinkAndResponse]),
         harmony in any::<bool>(),

@@ -1,6 +1,6 @@
 //! Where a value of JSON, or a list of Python's, ends, without reading it again for every piece.
 
-/// Scans an object, a list or a text, whose first byte is the first that is fed.
+/// Scans an object, a list or a text, whose first byte is the first that is fed; of Python, a call begins with its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ValueScan {
     depth: usize,
