@@ -260,6 +260,7 @@ pub fn reply(bytes: &[u8]) {
         ToolFormat::Lfm2,
         ToolFormat::Glm,
         ToolFormat::Granite,
+        ToolFormat::Glm4,
         ToolFormat::Olmo3,
     ];
     format.tools = tools.get(choice / 3 % (tools.len() + 1)).copied();

@@ -77,6 +77,21 @@ pub(super) fn python_call_head(text: &str) -> Head<'_> {
     python_name(call, text.len() - call.len())
 }
 
+/// The same for a name before its arguments: Mistral's `NAME[ARGS]{`, and GLM-4's name on the line before `{`.
+pub(super) fn named_head(text: &str) -> Head<'_> {
+    let call = text.trim_start();
+    let is_part = |letter: char| letter.is_alphanumeric() || "_.-".contains(letter);
+    let name = &call[..call.find(|letter| !is_part(letter)).unwrap_or(call.len())];
+    let behind = call[name.len()..].trim_start();
+    let arguments = behind.strip_prefix("[ARGS]").map_or(behind, str::trim_start);
+    match () {
+        () if name.is_empty() && !call.is_empty() => Head::Not,
+        () if arguments.starts_with('{') => Head::Whole(name, text.len() - arguments.len()),
+        () if "[ARGS]".starts_with(arguments) => Head::Partial,
+        () => Head::Not,
+    }
+}
+
 /// The head of Python's `call`, in a text whose grammar begins at byte `at`.
 fn python_name(call: &str, at: usize) -> Head<'_> {
     let is_part = |letter: char| letter.is_alphanumeric() || "_.-".contains(letter);
@@ -172,6 +187,12 @@ mod tests {
         }
         assert_eq!([python_call_head("\nf("), python_call_head("\nf")], [Head::Whole("f", 1), Head::Partial]);
         assert_eq!(python_call_head("</"), Head::Not);
+        let text = "\nget-it [ARGS] {";
+        assert_eq!([named_head(text), named_head("f\n{")], [Head::Whole("get-it", 15), Head::Whole("f", 2)]);
+        for end in 0..text.len() - 1 {
+            assert_eq!(named_head(&text[..end]), Head::Partial, "{end}");
+        }
+        assert_eq!([named_head("f is"), named_head("[{"), named_head("{")], [Head::Not, Head::Not, Head::Not]);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use crate::call_head::{Head, gemma_head, harmony_head, head, keyed_head, python_call_head, python_head, tagged_head};
+use crate::call_head::{
+    Head, gemma_head, harmony_head, head, keyed_head, named_head, python_call_head, python_head, tagged_head,
+};
 use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar, with_calls};
 use crate::schema_rules::{Mark, Notation};
@@ -48,6 +50,8 @@ struct Calls {
     mark: Option<Mark>,
     /// Calls of all tools in the format's own syntax, which is not JSON.
     written: Option<(Syntax, Matcher)>,
+    /// A call may have its name before JSON's arguments.
+    is_named: bool,
     /// A call is the only one.
     is_only: bool,
     /// What was seen may be the head of a call.
@@ -248,7 +252,17 @@ impl Constraint {
             made.ok().map(|matcher| (syntax, matcher))
         };
         let written = Syntax::of(kind).filter(|_| !format.harmony && !schemas.is_empty()).and_then(matcher);
-        let calls = Calls { tools, openers, is_harmony: format.harmony, mark, written, is_only, in_head: begins_bare };
+        let is_named = kind.has_names_before_json() && !format.harmony;
+        let calls = Calls {
+            tools,
+            openers,
+            is_harmony: format.harmony,
+            mark,
+            written,
+            is_named,
+            is_only,
+            in_head: begins_bare,
+        };
         let mut constraint = Constraint {
             vocabulary,
             matcher: None,
@@ -360,7 +374,10 @@ impl Constraint {
             calls.in_head = true;
         }
         let text = String::from_utf8_lossy(&self.seen);
+        let named = if calls.is_named { named_head(&text) } else { Head::Not };
+        let is_named = named != Head::Not;
         let found = match calls.mark {
+            _ if is_named => named,
             _ if calls.is_harmony => harmony_head(&text),
             Some(_) => gemma_head(&text),
             None => head(&text),
@@ -374,7 +391,7 @@ impl Constraint {
                 (written.map(|(_, matcher)| (matcher, at)), true)
             }
             (Head::Partial, _) | (_, Head::Partial) if text.len() < MAX_HEAD_BYTES => return,
-            (_, Head::Whole(name, at)) => (tool(name).map(|matcher| (matcher, at)), calls.mark.is_some()),
+            (_, Head::Whole(name, at)) => (tool(name).map(|matcher| (matcher, at)), calls.mark.is_some() || is_named),
             _ => (None, false),
         };
         let matcher = begun.and_then(|(matcher, at)| {
@@ -408,6 +425,17 @@ impl Constraint {
             let tokens = matcher.tok_env().map(|environment| environment.tokenize_bytes(&beginning.as_bytes()[at..]));
             let begun = tokens.and_then(|tokens| matcher.consume_tokens(&tokens));
             self.matcher = begun.is_ok().then(|| Box::new(matcher));
+            return;
+        }
+        if kind == ToolFormat::Glm4
+            && let Some(name) = beginning.strip_suffix("\n{").and_then(|head| head.lines().next_back())
+        {
+            let mut matcher = calls.tools.iter().find(|tool| tool.0 == name).map(|tool| Box::new(tool.1.clone()));
+            let begun = |matcher: &mut Box<Matcher>| {
+                let tokens = matcher.tok_env().map(|environment| environment.tokenize_bytes(b"{"));
+                tokens.and_then(|tokens| matcher.consume_tokens(&tokens)).is_ok()
+            };
+            self.matcher = matcher.take_if(begun);
             return;
         }
         let Some(at) = beginning.find(if calls.mark.is_some() { "call:" } else { "{" }) else { return };

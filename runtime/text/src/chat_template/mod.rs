@@ -12,6 +12,7 @@ mod environment;
 mod json;
 mod message;
 mod named;
+mod observations;
 mod plain_tools;
 mod strftime;
 
@@ -26,10 +27,11 @@ use self::dialect::for_minijinja;
 use self::dictionary::{dictionary, from_json};
 use self::environment::{environment, seconds_since_1970};
 pub use self::message::Message;
+use self::observations::with_observations;
 use self::plain_tools::without_tools;
 use self::strftime::strftime;
 use crate::error::TextError;
-use crate::reply::ReplyFormat;
+use crate::reply::{ReplyFormat, ToolFormat};
 
 /// Further variables of a template, by name: what llama-server and vLLM call `chat_template_kwargs`. Templates of models that
 /// reason read `enable_thinking` (a boolean) or `reasoning_effort` (a text).
@@ -136,12 +138,16 @@ impl ChatTemplate {
         ReplyFormat::of_template(&self.source, self.reads_tools, has_tools)
     }
 
-    /// Tools become text where the template has no place for them.
+    /// Tools become text where the template has no place for them, and results observations where it has that role for them.
     fn render_arranged(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let uses_tools = !around.tools.is_empty() || messages.iter().any(|message| message.uses_tools());
-        match uses_tools && !self.reads_tools {
-            true => self.checked(&without_tools(messages, around.tools), &Surroundings { tools: &[], ..*around }),
-            false => self.checked(messages, around),
+        let has_observations = || self.reply_format(true).tools == Some(ToolFormat::Glm4);
+        match uses_tools {
+            true if !self.reads_tools => {
+                self.checked(&without_tools(messages, around.tools), &Surroundings { tools: &[], ..*around })
+            }
+            true if has_observations() => self.checked(&with_observations(messages), around),
+            _ => self.checked(messages, around),
         }
     }
 

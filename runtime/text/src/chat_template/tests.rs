@@ -328,6 +328,17 @@ fn a_template_without_tools_gets_them_as_text() {
 }
 
 #[test]
+fn results_are_observations_where_the_template_has_that_role() {
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/templates/glm4.jinja");
+    let template = template(&std::fs::read_to_string(golden).unwrap()).unwrap();
+    let (messages, tools) = conversation_with_tools();
+    let rendered = template.render_with_tools(&messages, &tools, &TemplateArguments::new()).unwrap();
+    let conversation = "<|user|>\n2 + 1?<|assistant|>add \n{\"b\": 1, \"a\": 2}<|observation|>\n3<|assistant|>";
+    assert!(rendered.contains("## add") && rendered.ends_with(conversation), "{rendered}");
+    assert_eq!(template.reply_format(true).tools, Some(ToolFormat::Glm4));
+}
+
+#[test]
 fn the_format_of_replies_follows_from_the_template() {
     let format = |source: &str, has_tools: bool| template(source).unwrap().reply_format(has_tools);
     assert_eq!(format(CHATML, false), ReplyFormat::default());

@@ -65,6 +65,9 @@ pub enum ToolFormat {
     /// GLM-4.5, 4.6, 4.7: `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>value</arg_value></tool_call>`, before GLM-4.7 with line breaks
     /// between the tags. JSON is read too.
     Glm,
+    /// GLM-4-0414: the tool's name and, on the next line, `{…}`, as the whole reply or behind `<|assistant|>`. JSON as of the last format is
+    /// read too.
+    Glm4,
     /// Llama 3, 4: `{"name": …, "parameters": {…}}` as the whole reply, or behind `<|python_tag|>`. A list of Python's calls is read too.
     Llama,
     /// Llama 4 and others whose template asks for it: `[name(key=value)]`, a list of Python's calls. JSON is read too.
@@ -89,6 +92,7 @@ impl ReplyFormat {
     /// The format that `template`, a chat template, was made for. `has_tools`: the request offers tools.
     pub(crate) fn of_template(template: &str, reads_tools: bool, has_tools: bool) -> ReplyFormat {
         let has = |text: &str| template.contains(text);
+        let has_role = |role: &str| has(&format!("'{role}'")) || has(&format!("\"{role}\""));
         if has("<|channel|>") {
             let tools = has_tools.then_some(ToolFormat::Json);
             return ReplyFormat { tools, harmony: true, ..ReplyFormat::default() };
@@ -106,6 +110,7 @@ impl ReplyFormat {
             () if has("<|tool_call>") => ToolFormat::Gemma4,
             // Templates for such calls say so in these words.
             () if has("[func_name1(") => ToolFormat::Pythonic,
+            () if has_role("observation") && !has_role("tool") => ToolFormat::Glm4,
             () if has("<|python_tag|>") || has("ipython") || has("<|python_start|>") => ToolFormat::Llama,
             () => ToolFormat::Json,
         };
@@ -160,6 +165,7 @@ impl ReplyFormat {
             }
             // Whether a line break follows the name depends on the model.
             (_, ToolFormat::Glm) => format!("<tool_call>{}", name.unwrap_or_default()),
+            (_, ToolFormat::Glm4) => name.map_or("{\"name\": \"".to_owned(), |name| format!("{name}\n{{")),
             (_, ToolFormat::Llama) => format!("{{\"name\": \"{}", arguments("parameters")),
             (_, format @ (ToolFormat::Mistral | ToolFormat::Granite)) => {
                 format!("{}[{{\"name\": \"{}", format.openers()[0], arguments("arguments"))
@@ -189,6 +195,7 @@ impl ToolFormat {
             ToolFormat::Olmo3 => &["<function_calls>"],
             ToolFormat::Mistral => &["[TOOL_CALLS]"],
             ToolFormat::Granite => &["<|tool_call|>", "<tool_call>"],
+            ToolFormat::Glm4 => &["<|assistant|>"],
             ToolFormat::Gemma => &["<start_function_call>"],
             ToolFormat::Gemma4 => &["<|tool_call>"],
             ToolFormat::Json => &[],
@@ -204,7 +211,7 @@ impl ToolFormat {
             ToolFormat::Olmo3 => &["</function_calls>"],
             ToolFormat::Gemma => &["<end_function_call>"],
             ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
-            ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Json => &[],
+            ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Glm4 | ToolFormat::Json => &[],
         }
     }
 
@@ -229,6 +236,11 @@ impl ToolFormat {
 
     /// Whether a reply that begins as JSON, or as a list of calls, may be one.
     pub fn is_bare(self) -> bool {
-        matches!(self, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Json)
+        matches!(self, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Glm4 | ToolFormat::Json)
+    }
+
+    /// Whether the name of a tool may stand before its arguments, which are JSON.
+    pub fn has_names_before_json(self) -> bool {
+        matches!(self, ToolFormat::Mistral | ToolFormat::Glm4)
     }
 }

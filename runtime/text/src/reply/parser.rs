@@ -76,7 +76,7 @@ enum Whole {
     /// GLM's name and its tags.
     Keyed,
     Gemma,
-    /// Mistral's name before `[ARGS]` or the arguments.
+    /// A name before the arguments: Mistral's, with `[ARGS]` between both or not, and GLM-4's on a line of its own.
     Name,
 }
 
@@ -229,7 +229,12 @@ impl ReplyParser {
                 return false;
             }
         }
-        let bare = self.tools.is_some_and(ToolFormat::is_bare) && (text.starts_with('{') || text.starts_with('['));
+        let named = match self.tools {
+            Some(ToolFormat::Glm4) => self.begins_named(text, at_end),
+            _ => Some(false),
+        };
+        let Some(named) = named else { return false };
+        let bare = self.tools.is_some_and(ToolFormat::is_bare) && (named || text.starts_with(['{', '[']));
         if bare || self.trims {
             self.pending.take_space();
         }
@@ -288,6 +293,11 @@ impl ReplyParser {
                 Some(false) => self.not_a_call(deltas),
             },
             (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma, CallEnd::First(closers)),
+            (ToolFormat::Glm4, _) if is_name(text) => match self.begins_named(text, at_end) {
+                None => return false,
+                Some(true) => whole(Whole::Name, CallEnd::First(&["{"])),
+                Some(false) => self.not_a_call(deltas),
+            },
             (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name, CallEnd::First(&["[ARGS]", "{"])),
             _ => self.not_a_call(deltas),
         };
@@ -303,6 +313,15 @@ impl ReplyParser {
             None if names.any(|name| name.starts_with(text.trim_end())) => None,
             None => Some(false),
         }
+    }
+
+    /// Whether `text` begins with a line of a tool's name, and an object behind it; `None`: more text decides that.
+    fn begins_named(&self, text: &str, at_end: bool) -> Option<bool> {
+        if !self.begins_call(text, &['\n'], at_end)? {
+            return Some(false);
+        }
+        let arguments = text.split_once('\n').map_or("", |(_, behind)| behind.trim_start());
+        (at_end || !arguments.is_empty()).then(|| arguments.starts_with('{'))
     }
 
     /// Leaves out text before a call, until it is one. Between two calls, only the text that opens the next one is kept.

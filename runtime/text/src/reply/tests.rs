@@ -190,6 +190,25 @@ fn olmo_3_calls_are_python_s_on_lines() {
 }
 
 #[test]
+fn glm_4_calls_are_a_name_and_json_on_the_next_line() {
+    let format = tools(ToolFormat::Glm4);
+    for name in ["get_weather", "\nget_weather", "get_weather "] {
+        let call = format!("{name}\n{}", WEATHER.1);
+        assert_eq!(whole(&format, &call), reply("", "", &[WEATHER]));
+        let both = format!("{call}<|assistant|>add\n{{}}");
+        assert_eq!(whole(&format, &both), reply("", "", &[WEATHER, ("add", "{}")]));
+        let behind = format!("I look.\n<|assistant|>{call}");
+        assert_eq!(whole(&format, &behind), reply("", "I look.", &[WEATHER]));
+    }
+    let json = r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#;
+    assert_eq!(whole(&format, json), reply("", "", &[WEATHER]));
+    for text in ["add", "add\n", "add up\n{}", "adding\n{}", "add\nup {}", "get_weather {}"] {
+        assert_eq!(whole(&format, text).content.trim_end(), text.trim_end());
+    }
+    assert_eq!(format.call_beginning(Some("add")).as_deref(), Some("add\n{"));
+}
+
+#[test]
 fn mistral_calls_follow_their_marker() {
     let format = tools(ToolFormat::Mistral);
     let list =
@@ -374,6 +393,7 @@ fn part() -> impl Strategy<Value = &'static str> {
         "analysis",
         " to=functions.add",
         "<|python_tag|>",
+        "<|assistant|>",
         "<arg_key>",
         "</arg_key>",
         "<arg_value>",
@@ -400,7 +420,7 @@ proptest! {
         parts in prop::collection::vec(part(), 0..24),
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
-            Some(ToolFormat::Glm), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Olmo3), Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+            Some(ToolFormat::Glm), Some(ToolFormat::Glm4), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Olmo3), Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
         marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets,
             ReasoningMarks::ThinkAndResponse]),
         harmony in any::<bool>(),
