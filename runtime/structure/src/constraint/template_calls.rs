@@ -45,7 +45,7 @@ fn written(template: &ChatTemplate, end: &str, content: &str, calls: &[(String, 
     let call = |(name, arguments): &(String, Value)| json!({"type": "function", "function": {"name": name, "arguments": arguments}});
     answer.fields.insert("tool_calls".into(), calls.iter().map(call).collect());
     let arguments = TemplateArguments::from_iter([("enable_thinking".to_owned(), json!(false))]);
-    let prompt = template.render_with_tools(&[question.clone()], &tools(), &arguments).unwrap();
+    let prompt = template.render_with_tools(std::slice::from_ref(&question), &tools(), &arguments).unwrap();
     let whole = template.render_history(&[question, answer], &tools(), &arguments).unwrap();
     let reply = whole.strip_prefix(&prompt).and_then(|reply| reply.strip_suffix(end));
     reply.unwrap_or_else(|| panic!("{prompt:?} and {end:?} around the answer in {whole:?}")).to_owned()
