@@ -52,7 +52,21 @@ impl Key {
     }
 }
 
+/// Whether a variable may change what a start does. How long a model is kept is not a matter of which it is.
 fn matters(name: &[u8]) -> bool {
     let is_prefix = |prefix: &&str| name.starts_with(prefix.as_bytes());
-    PREFIXES.iter().any(is_prefix) || NAMES.iter().any(|whole| whole.as_bytes() == name)
+    let is_listed = PREFIXES.iter().any(is_prefix) || NAMES.iter().any(|whole| whole.as_bytes() == name);
+    is_listed && name != b"UNICORN_KEEP_ALIVE"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shells_own_variables_change_nothing() {
+        let names = ["UNICORN_DEVICE", "VK_DRIVER_FILES", "HOME", "PWD", "HOMEBREW", "SHLVL", "UNICORN_KEEP_ALIVE"];
+        let found: Vec<&str> = names.into_iter().filter(|name| matters(name.as_bytes())).collect();
+        assert_eq!(found, ["UNICORN_DEVICE", "VK_DRIVER_FILES", "HOME"]);
+    }
 }
