@@ -252,6 +252,7 @@ mod tests {
             tokens: 5,
             rest: Vec::new(),
             probabilities: Vec::new(),
+            prompt_probabilities: Vec::new(),
             drafted: 0,
             accepted: 0,
             times: Times { prompt: Duration::from_millis(500), decode: Duration::from_secs(2) },
