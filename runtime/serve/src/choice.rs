@@ -13,26 +13,10 @@ use unicorn_text::{EndReason, OutputText, Piece, TextError, TokenSampler};
 use crate::admission::QueuePlace;
 use crate::api::error::ApiError;
 use crate::choice_end::{ChoiceEnd, Times};
-use crate::events::Events;
+use crate::events::{Event, Events};
 use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
 use crate::prompt_probabilities::PromptProbabilities;
-
-/// An event of a request's response. `choice` is the index among the request's choices.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Event {
-    /// It left the queue after the time `waited`. The first `cached_tokens` of the prompt were in the cache.
-    Started { choice: u32, cached_tokens: u32, waited: Duration },
-    /// The cache has the first `fed_tokens` of the prompt.
-    Fed { choice: u32, fed_tokens: u32, times: Times },
-    /// Text that became whole, and the tokens since the last, with their probabilities if those were requested. The text is never
-    /// empty.
-    Text { choice: u32, text: String, tokens: Vec<u32>, probabilities: Vec<HostSampled>, times: Times },
-    /// Last event of a choice.
-    Ended { choice: u32, end: ChoiceEnd },
-    /// Last event of all choices.
-    Failed(ApiError),
-}
 
 /// Receives the tokens of one sequence. The other end of `events` is dropped when the client has disconnected.
 pub(crate) struct Choice {

@@ -2,9 +2,29 @@
 //! client reads more slowly than text is generated, its text waits in the choice and goes on in larger pieces, so that nothing is lost and
 //! no other request is held up.
 
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use crate::choice::Event;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use unicorn_text::unicorn_runtime::HostSampled;
+
+use crate::api::error::ApiError;
+use crate::choice_end::{ChoiceEnd, Times};
+
+/// An event of a request's response. `choice` is the index among the request's choices.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Event {
+    /// It left the queue after the time `waited`. The first `cached_tokens` of the prompt were in the cache.
+    Started { choice: u32, cached_tokens: u32, waited: Duration },
+    /// The cache has the first `fed_tokens` of the prompt.
+    Fed { choice: u32, fed_tokens: u32, times: Times },
+    /// Text that became whole, and the tokens since the last, with their probabilities if those were requested. The text is never
+    /// empty.
+    Text { choice: u32, text: String, tokens: Vec<u32>, probabilities: Vec<HostSampled>, times: Times },
+    /// Last event of a choice.
+    Ended { choice: u32, end: ChoiceEnd },
+    /// Last event of all choices.
+    Failed(ApiError),
+}
 
 /// Events with text that wait for a client.
 const WAITING: usize = 64;

@@ -13,7 +13,7 @@ use unicorn_text::Delta;
 
 use crate::api::error::{ApiError, json_response};
 use crate::api::request::Request;
-use crate::choice::Event;
+use crate::events::Event;
 use crate::observer::{Observation, RequestFailure};
 use crate::reply::{Reply, Usage};
 use crate::writer::{ResponseWriter, Stream};

@@ -16,10 +16,10 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Signal, getpid, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
 
-use super::super::loaded::Loaded;
-use super::super::task::Task;
 use super::request::{ACCEPTED, INTERRUPT, RESIZE, Request};
 use crate::args::{Args, Command, KeepArgs, RunArgs};
+use crate::commands::generate::loaded::Loaded;
+use crate::commands::generate::task::Task;
 use crate::error::CliError;
 use crate::exit_code;
 use crate::monitor::status::StatusWriter;
