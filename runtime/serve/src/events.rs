@@ -56,7 +56,7 @@ impl Events {
         let _ = self.sender.try_send(event);
     }
 
-    /// Whether nobody waits for them any more.
+    /// Whether the receiver is gone.
     pub(crate) fn are_closed(&self) -> bool {
         self.sender.is_closed()
     }

@@ -177,7 +177,7 @@ pub enum GemmTuning {
     Registers(RegisterTuning),
 }
 
-/// Five workgroups for each compute unit of the largest GPU of a target, RX 7900 XTX with 96. On an H200 with 132, the product of 512 rows with
+/// Fewest tiles for which [`GemmTuning::Workgroup`] takes `large`: five for each compute unit of the largest GPU of a target, RX 7900 XTX with 96. On an H200 with 132, the product of 512 rows with
 /// gate and up of 8B, 896 tiles of 128 x 128, takes 0.84 of the time that it takes in tiles of 128 x 64; that with q, k and v, 192 tiles, does not.
 pub const MIN_LARGE_TILES: usize = 480;
 
