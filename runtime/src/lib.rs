@@ -105,8 +105,8 @@ pub use unicorn_artifact::{
 };
 #[cfg(feature = "fault-injection")]
 pub use vk::faults::{
-    Fault, FaultKind, failed_calls, inject, inject_into, injected, layered_calls, limit_reads, made_calls,
-    simulate_noncoherent_memory,
+    Fault, FaultKind, failed_calls, inject, inject_into, injected, layered_calls, layered_fields, limit_reads,
+    made_calls, simulate_noncoherent_memory,
 };
 pub use vk::instance::{validation_errors, validation_messages};
 

@@ -18,6 +18,8 @@ use unicorn_runtime::{
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 
+#[path = "faults/every_call.rs"]
+mod every_call;
 #[path = "faults/noncoherent.rs"]
 mod noncoherent;
 #[expect(dead_code, reason = "other tests use the rest")]

@@ -5,15 +5,14 @@ use std::sync::RwLock;
 
 use ash::vk;
 
-use super::{Outcome, outcome};
+use super::outcome::{Outcome, outcome};
 
 /// Names of all calls that the layer counts.
 pub fn layered_calls() -> Vec<&'static str> {
     [instance_calls::CALLS, device_calls::CALLS].concat()
 }
 
-/// Fields of ash's tables that the layer replaces.
-#[cfg(test)]
+/// Fields of ash's tables that the layer replaces, in the order of [`layered_calls`].
 pub fn layered_fields() -> Vec<&'static str> {
     [instance_calls::FIELDS, device_calls::FIELDS].concat()
 }
@@ -37,7 +36,6 @@ macro_rules! layer {
 
             /// Vulkan's names of the calls, and those of the table's fields.
             pub const CALLS: &[&str] = &[$($call),*];
-            #[cfg(test)]
             pub const FIELDS: &[&str] = &[$(stringify!($field)),*];
 
             pub fn replace(table: &mut $table) {

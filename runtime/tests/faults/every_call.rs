@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::layer::{layered_calls, layered_fields};
+use unicorn_runtime::{layered_calls, layered_fields};
 
 /// Functions without a result.
 const CANNOT_FAIL: [&str; 34] = [
@@ -55,7 +55,7 @@ const ELSEWHERE: [&str; 5] = [
 /// Methods of ash's and of our own that call nothing.
 const NO_CALLS: [&str; 5] = ["clone", "device", "fp", "handle", "lock"];
 
-/// Every call of Vulkan in this folder's sources, whichever device it runs on.
+/// Every call of Vulkan in the sources of `vk`, whichever device it runs on.
 #[test]
 fn every_call_of_the_sources_can_be_failed_or_cannot_fail() {
     let sources = sources();
@@ -69,7 +69,7 @@ fn every_call_of_the_sources_can_be_failed_or_cannot_fail() {
             || [&CANNOT_FAIL[..], &ELSEWHERE, &NO_CALLS].concat().iter().any(|known| is_same(call, known));
         assert!(
             known,
-            "{call} is not in the layer of faults/layer.rs, nor behind faults::before, nor listed in faults/tests.rs"
+            "{call} is not in the layer of vk/faults/layer.rs, nor behind faults::before, nor listed in tests/faults/every_call.rs"
         );
     }
     for listed in layered.iter().copied().chain([&CANNOT_FAIL[..], &ELSEWHERE, &NO_CALLS].concat()) {
@@ -117,7 +117,7 @@ fn parts<'s>(text: &'s str, begin: &'s str) -> impl Iterator<Item = &'s str> {
     text.split(begin).skip(1)
 }
 
-/// The folder's files without comments and white space.
+/// The files of `vk` without comments and white space.
 fn sources() -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vk");
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
