@@ -73,6 +73,7 @@ fn every_package_is_looked_at() {
 fn uses_are_read_from_the_sources() {
     let text = "use std::fmt;\nuse crate::a::{self, b::{C, D}, e};\npub use crate::f::G as H;\nuse super::{i, j::K};\nuse self::l::M;\n\
                 #[cfg(test)]\nmod tests {\n    use crate::z::Y;\n}\n";
+    let text = &format!("mod a;\n#[cfg(test)]\nmod tests;\n{text}");
     let paths: Vec<String> = imported(text, Path::new("n/o.rs")).iter().map(|path| path.join("::")).collect();
     assert_eq!(paths, ["a::self", "a::b::C", "a::b::D", "a::e", "f::G", "n::i", "n::j::K", "n::o::l::M"]);
     assert_eq!(imported("use super::p;", Path::new("n/mod.rs")), [["p"]]);
@@ -112,14 +113,21 @@ fn imported(text: &str, file: &Path) -> Vec<Vec<String>> {
         module.pop();
     }
     let above = module[..module.len() - 1].to_vec();
-    let tests = ["mod ", "pub mod ", "pub("].map(|begins| format!("#[cfg(test)]\n{begins}"));
-    let end = tests.iter().filter_map(|begins| text.find(begins.as_str())).min();
-    let code = &text[..end.unwrap_or(text.len())];
+    // A module in a file of its own does not end this one.
+    let is_inline = |line: &str| {
+        let begins = ["mod ", "pub mod ", "pub("].iter().any(|begins| line.starts_with(begins));
+        begins && line.trim_end().ends_with('{')
+    };
+    let mut tests = text.match_indices("#[cfg(test)]\n");
+    let end = tests.find(|(at, mark)| text[at + mark.len()..].lines().next().is_some_and(is_inline));
+    let code = &text[..end.map_or(text.len(), |(at, _)| at)];
     let mut paths = Vec::new();
     for (begins, below) in [("use crate::", Vec::new()), ("use super::", above), ("use self::", module)] {
         for (at, _) in code.match_indices(begins) {
             let before = code[..at].rsplit('\n').next().unwrap_or_default();
-            if before.contains("//") {
+            // In a module within the file, this is the file itself.
+            let is_own = begins == "use super::" && before.starts_with(' ');
+            if before.contains("//") || is_own {
                 continue;
             }
             let statement = code[at + begins.len()..].split(';').next().unwrap_or_default();

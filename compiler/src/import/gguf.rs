@@ -9,18 +9,16 @@
 //! Everything is checked by [`parse`], which gets bytes only; [`open`] adds the memory map. blocks.rs is used later,
 //! when a tensor is read.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use unicorn_artifact::{LicenseSection, MappedFile, TokenizerSection};
+use unicorn_artifact::{LicenseSection, MappedFile};
 
 use self::keys::Architecture;
-use self::tensors::TensorPlace;
-use super::config::{KeptCodes, ModelConfig};
+use super::config::KeptCodes;
 use super::source_bytes::{SourceBytes, SourcePart};
 use super::tokenizer_trial::tried;
-use super::{Checkpoint, Skipped, SourceDType, Tensor, config_json};
+use super::{Checkpoint, SourceDType, config_json};
 use crate::error::{CompileError, Result};
 
 mod split;
@@ -36,6 +34,7 @@ mod gemma4;
 mod keys;
 mod rope;
 
+mod parsed;
 mod projector;
 mod tensors;
 
@@ -48,6 +47,7 @@ mod hostile;
 #[cfg(test)]
 mod test_file;
 
+pub use self::parsed::ParsedGguf;
 pub(crate) use self::projector::add_projector;
 pub use self::projector::parse_projector;
 pub(crate) use self::split::part_of;
@@ -66,7 +66,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint {
         source_bytes: parsed.source_bytes(),
         config: parsed.config,
-        tensors: parsed.tensors.into_iter().map(|(name, place)| (name, tensor_of(place, &maps))).collect(),
+        tensors: parsed.tensors.into_iter().map(|(name, place)| (name, place.tensor(&maps))).collect(),
         tokenizer: parsed.tokenizer,
         license: parsed.license,
         skipped: parsed.skipped,
@@ -76,24 +76,6 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
     })
 }
 
-/// The tensor at `place` in the mapped parts of its model.
-fn tensor_of(place: TensorPlace, maps: &[Arc<MappedFile>]) -> Tensor {
-    Tensor {
-        source_name: place.source_name,
-        source_shape: place.source.shape,
-        first_row: place.first_row,
-        rows: place.rows,
-        cols: place.cols,
-        dtype: place.source.dtype,
-        row_order: place.row_order,
-        stored_as: place.stored_as,
-        packed: None,
-        added: Vec::new(),
-        map: Arc::clone(&maps[place.source.part]),
-        offset_bytes: place.source.offset_bytes,
-    }
-}
-
 /// One file, or the parts of a split model by name.
 fn source(maps: &[Arc<MappedFile>]) -> SourceBytes {
     if let [only] = maps {
@@ -101,26 +83,6 @@ fn source(maps: &[Arc<MappedFile>]) -> SourceBytes {
     }
     let name = |map: &MappedFile| map.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     SourceBytes::Named(maps.iter().map(|map| (name(map), SourcePart::Mapped(Arc::clone(map)))).collect())
-}
-
-/// The parsed content of a GGUF file, without its bytes.
-pub struct ParsedGguf {
-    /// What the model computes, and its sizes.
-    pub config: ModelConfig,
-    pub(crate) config_json: serde_json::Value,
-    pub(crate) tokenizer: TokenizerSection,
-    pub(crate) license: Option<LicenseSection>,
-    pub(crate) skipped: Skipped,
-    tensors: BTreeMap<String, TensorPlace>,
-}
-
-impl ParsedGguf {
-    /// Bytes of the tensors that the model uses; a source that holds several projections counts once.
-    fn source_bytes(&self) -> u64 {
-        let sources: BTreeMap<&str, u64> =
-            self.tensors.values().map(|place| (place.source_name.as_str(), place.source.len_bytes as u64)).collect();
-        sources.values().sum()
-    }
 }
 
 /// Checks every part of a GGUF file's `bytes`. A pure function: `path` only names the file in errors.
@@ -167,6 +129,7 @@ mod tests {
 
     use super::test_file::{TestFile, TestValue};
     use super::*;
+    use crate::import::{Skipped, Tensor};
 
     fn opened(file: &TestFile) -> Checkpoint {
         let mut on_disk = tempfile::NamedTempFile::new().unwrap();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use unicorn_artifact::MappedFile;
 
+use super::parsed::ParsedGguf;
 use super::reader::Gguf;
 use super::tensors::TensorPlace;
 use super::value::Value;
-use super::{ParsedGguf, tensor_of};
 use crate::error::{CompileError, Result};
 use crate::import::source_bytes::SourcePart;
 use crate::import::source_layout::{RowOrder, StoredAs};
@@ -41,7 +41,7 @@ pub(crate) fn add_projector(checkpoint: &mut Checkpoint, path: &Path) -> Result<
     let places = places_of(path, map.bytes(), &mut checkpoint.config, tokens)?;
     checkpoint.source_bytes += places.values().map(|place| place.source.len_bytes as u64).sum::<u64>();
     let of_file = [Arc::clone(&map)];
-    checkpoint.tensors.extend(places.into_iter().map(|(name, place)| (name, tensor_of(place, &of_file))));
+    checkpoint.tensors.extend(places.into_iter().map(|(name, place)| (name, place.tensor(&of_file))));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     checkpoint.added_files.push((format!("projector {name}"), SourcePart::Mapped(map)));
     Ok(())

@@ -1,15 +1,18 @@
 //! Where each weight of the model is stored in the GGUF file, by canonical name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use unicorn_artifact::MappedFile;
 
 use super::keys::Architecture;
 use super::reader::{Gguf, TensorInfo};
 use super::rope::DIVISOR_TENSORS;
 use crate::error::{CompileError, Result};
 use crate::import::source_layout::StoredAs;
-use crate::import::{DeltaConfig, LatentConfig, ModelConfig, RowOrder, Skipped};
+use crate::import::{DeltaConfig, LatentConfig, ModelConfig, RowOrder, Skipped, Tensor};
 
-/// A row range of a source tensor: a [`crate::import::Tensor`] before it has a memory map.
+/// A row range of a source tensor: a [`Tensor`] before it has a memory map.
 #[derive(Clone, Debug)]
 pub struct TensorPlace {
     pub source_name: String,
@@ -19,6 +22,26 @@ pub struct TensorPlace {
     pub cols: usize,
     pub row_order: RowOrder,
     pub stored_as: StoredAs,
+}
+
+impl TensorPlace {
+    /// The tensor in the mapped parts of its model.
+    pub fn tensor(self, maps: &[Arc<MappedFile>]) -> Tensor {
+        Tensor {
+            source_name: self.source_name,
+            source_shape: self.source.shape,
+            first_row: self.first_row,
+            rows: self.rows,
+            cols: self.cols,
+            dtype: self.source.dtype,
+            row_order: self.row_order,
+            stored_as: self.stored_as,
+            packed: None,
+            added: Vec::new(),
+            map: Arc::clone(&maps[self.source.part]),
+            offset_bytes: self.source.offset_bytes,
+        }
+    }
 }
 
 /// Finds every tensor that `config` requires. Returns them by canonical name, with the tensors of a vision tower and of layers that
