@@ -70,6 +70,12 @@ fn a_template_replaces_the_model_s() {
     assert!(off.ends_with("|<user>Hi<assistant><think>\n</think>"), "{off}");
     let history = prompt_of("on", json!({"messages": question, "add_generation_prompt": false}));
     assert!(history.ends_with("|<user>Hi"), "{history}");
+    // Granite's and DeepSeek's name of the switch.
+    std::fs::write(&file, template.replace("enable_thinking", "thinking")).unwrap();
+    let granite = prompt_of("auto", json!({"messages": question}));
+    assert!(granite.ends_with("|<user>Hi<assistant>on <think>\n"), "{granite}");
+    let granite = prompt_of("auto", json!({"messages": question, "enable_thinking": false}));
+    assert!(granite.ends_with("|<user>Hi<assistant><think>\n</think>"), "{granite}");
     // Two forms of the same day.
     let parts: Vec<&str> = on.split('|').collect();
     let [mut date, mut datetime] = [parts[0], parts[1]].map(|date| date.split(' ').collect::<Vec<_>>());

@@ -406,6 +406,11 @@ impl RequestHandler {
         for (name, value) in defaults {
             arguments.entry(name).or_insert(value);
         }
+        // Clients have one name for it.
+        if let Some(switch) = self.encoder.template.as_ref().and_then(ChatTemplate::reasoning_switch) {
+            let reasons = arguments["enable_thinking"].clone();
+            arguments.entry(switch).or_insert(reasons);
+        }
         arguments
     }
 

@@ -182,6 +182,12 @@ impl ChatTemplate {
         self.template().undeclared_variables(false).contains(name)
     }
 
+    /// The variable by which the model reasons or does not: `thinking` in templates of Granite and DeepSeek. `None`: there is none.
+    pub fn reasoning_switch(&self) -> Option<&'static str> {
+        let variables = self.template().undeclared_variables(false);
+        ["enable_thinking", "thinking"].into_iter().find(|name| variables.contains(*name))
+    }
+
     /// An error if a message is not part of the text.
     fn render_whole(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let text = self.render_once(messages, around)?;

@@ -230,8 +230,11 @@ fn arguments_are_variables_of_the_template() {
         render_all(source, &[], json!({"messages": []})).unwrap_err(),
         "chat template argument \"messages\" is set by each request: expected another name"
     );
-    let template = template(source).unwrap();
-    assert!(template.reads("enable_thinking") && !template.reads("thinking"));
+    let qwen = template(source).unwrap();
+    assert!(qwen.reads("enable_thinking") && !qwen.reads("thinking"));
+    let granite = template("{{ thinking }}").unwrap();
+    assert_eq!([&qwen, &granite].map(ChatTemplate::reasoning_switch), [Some("enable_thinking"), Some("thinking")]);
+    assert_eq!(template(CHATML).unwrap().reasoning_switch(), None);
 }
 
 #[test]
@@ -346,6 +349,11 @@ fn the_format_of_replies_follows_from_the_template() {
     assert_eq!(format(LLAMA3, true).tools, Some(ToolFormat::Llama));
     assert_eq!(format("{{ tools }}<tool_call></think>", true).tools, Some(ToolFormat::Hermes));
     assert_eq!(format("{{ tools }}</think>", false).thinks, Some(false));
+    let always = format("<|im_start|>assistant\n<think>", false);
+    assert_eq!(
+        (always.thinks, always.clone().behind("<|im_start|>assistant\n<think>").thinks),
+        (Some(false), Some(true))
+    );
     assert_eq!(format("{{ tools }}<tool_call>\n<function=f>", true).tools, Some(ToolFormat::Tagged));
     let pythonic = format("{{ tools }} ipython: use exact format: [func_name1(param1=value1)]", true);
     assert_eq!(pythonic.tools, Some(ToolFormat::Pythonic));

@@ -116,7 +116,8 @@ impl ReplyFormat {
         };
         let think = if has("<response>") { ReasoningMarks::ThinkAndResponse } else { ReasoningMarks::Think };
         let all = [think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets];
-        let found = all.into_iter().find(|marks| has(marks.closer()));
+        // Of a model that always reasons, the template may have nothing but the beginning: it ends the prompt.
+        let found = all.into_iter().find(|marks| has(marks.closer()) || has(marks.opener().trim_end()));
         ReplyFormat {
             thinks: found.map(|_| false),
             marks: found.unwrap_or_default(),

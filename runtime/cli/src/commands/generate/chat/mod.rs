@@ -246,7 +246,9 @@ impl<'m> Conversation<'m> {
             Line::Set(setting) => self.set(setting, input)?,
             Line::Think(mode) => {
                 let mut options = self.chat.options().clone();
-                let changed = settings::think(&mut options, mode, |name| self.chat.template().reads(name));
+                let template = self.chat.template();
+                let (switch, reads_effort) = (template.reasoning_switch(), template.reads(settings::EFFORT));
+                let changed = settings::think(&mut options, mode, switch, reads_effort);
                 answer_command(&changed.map_err(CliError::new)?)?;
                 *self.chat.options_mut() = options;
             }

@@ -121,14 +121,18 @@ pub fn context(value: &str, model: &Model) -> Result<u32, String> {
     }
 }
 
-/// Lets the model reason or not, by the variable that its template reads: `reads` reports which those are. Without a mode, returns the
-/// current one.
+/// Lets the model reason or not, by the variable that its template reads: `switch`, and whether it reads [`EFFORT`]. Without a mode,
+/// returns the current one.
 ///
 /// # Errors
 /// What the template has instead.
-pub fn think(options: &mut ChatOptions, mode: Option<&str>, reads: impl Fn(&str) -> bool) -> Result<String, String> {
-    let switch = ["enable_thinking", "thinking"].into_iter().find(|name| reads(name));
-    let effort = reads(EFFORT).then_some(EFFORT);
+pub fn think(
+    options: &mut ChatOptions,
+    mode: Option<&str>,
+    switch: Option<&str>,
+    reads_effort: bool,
+) -> Result<String, String> {
+    let effort = reads_effort.then_some(EFFORT);
     if switch.is_none() && effort.is_none() {
         return Err("chat template of this model has no switch for reasoning".to_owned());
     }
@@ -156,7 +160,8 @@ pub fn think(options: &mut ChatOptions, mode: Option<&str>, reads: impl Fn(&str)
     Ok(switch.into_iter().chain(effort).map(value).collect::<Vec<_>>().join(", "))
 }
 
-const EFFORT: &str = "reasoning_effort";
+/// The variable that says how much the model reasons.
+pub const EFFORT: &str = "reasoning_effort";
 
 #[cfg(test)]
 mod tests {
@@ -198,17 +203,17 @@ mod tests {
     #[test]
     fn reasoning_is_switched_by_what_the_template_reads() {
         let mut options = ChatOptions::default();
-        let qwen = |name: &str| name == "enable_thinking";
-        assert_eq!(think(&mut options, None, qwen).unwrap(), "enable_thinking is left to the template");
-        assert_eq!(think(&mut options, Some("off"), qwen).unwrap(), "enable_thinking is false");
+        let mut qwen = |mode| think(&mut options, mode, Some("enable_thinking"), false);
+        assert_eq!(qwen(None).unwrap(), "enable_thinking is left to the template");
+        assert_eq!(qwen(Some("off")).unwrap(), "enable_thinking is false");
+        assert_eq!(qwen(Some("low")).unwrap_err(), "expected /think on or /think off");
         assert_eq!(options.template_arguments["enable_thinking"], false);
-        assert_eq!(think(&mut options, Some("low"), qwen).unwrap_err(), "expected /think on or /think off");
 
         let mut options = ChatOptions::default();
-        let gpt_oss = |name: &str| name == "reasoning_effort";
-        assert_eq!(think(&mut options, Some("high"), gpt_oss).unwrap(), "reasoning_effort is high");
-        assert!(think(&mut options, Some("off"), gpt_oss).unwrap_err().contains("always reasons"));
-        assert_eq!(think(&mut options, Some("on"), gpt_oss).unwrap(), "reasoning_effort is left to the template");
-        assert!(think(&mut options, Some("on"), |_| false).unwrap_err().contains("no switch"));
+        let mut gpt_oss = |mode| think(&mut options, mode, None, true);
+        assert_eq!(gpt_oss(Some("high")).unwrap(), "reasoning_effort is high");
+        assert!(gpt_oss(Some("off")).unwrap_err().contains("always reasons"));
+        assert_eq!(gpt_oss(Some("on")).unwrap(), "reasoning_effort is left to the template");
+        assert!(think(&mut options, Some("on"), None, false).unwrap_err().contains("no switch"));
     }
 }
