@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::binaries::Binaries;
 use crate::run::{cargo, run};
+use crate::suites;
 use crate::test::{self, on_software_device};
 
 #[derive(clap::Args)]
@@ -45,7 +46,7 @@ pub fn run_all(args: &AbuseArgs) -> Result<()> {
     let prepare = |command: &mut Command| {
         on_software_device(command);
     };
-    test::faults(prepare, &mut Vec::new())?;
+    suites::run_each(&suites::build(&test::FAULTS)?, prepare, &mut Vec::new())?;
     run(cargo().args(["build", "--release", "--package", "tests", "--bin", "abuse"]))?;
     let artifact = binaries.folder("abuse")?.join("model.unicorn");
     let model = args.model.clone().unwrap_or("tests/models/gemma3-2m-draft".into());

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::run::{cargo, run};
+use crate::suites::{self, Built};
 
 /// The folder that cargo builds into, and the programs in it.
 pub struct Binaries {
@@ -57,13 +58,25 @@ impl Binaries {
     }
 }
 
+/// A simulated NPU, which `unicorn-run` uses only where `UNICORN_NPU` asks for it.
+const SIMULATED_NPU: [&str; 2] = ["--features", "unicorn-run/npu-simulator"];
+
 /// Builds all programs and tests, without optimising them much. Always all, because cargo builds shared crates again for each
 /// selection of packages that needs other features of them.
 ///
 /// # Errors
 /// When they do not build.
 pub fn build_with_tests() -> Result<()> {
-    run(cargo().args(["build", "--workspace", "--bins", "--tests", "--examples"]))
+    run(cargo().args(["build", "--workspace", "--bins", "--tests", "--examples"]).args(SIMULATED_NPU))
+}
+
+/// The test programs among those of [`build_with_tests`].
+///
+/// # Errors
+/// When they do not build.
+pub fn tests() -> Result<Vec<Built>> {
+    let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"];
+    suites::build(&[&all[..], &SIMULATED_NPU].concat())
 }
 
 /// The folder that cargo builds into, wherever it is on this machine.

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::binaries::target_folder;
+use crate::binaries::{self, target_folder};
 use crate::debian::{self, Tree};
 use crate::run::run;
 use crate::skipped::Skipped;
-use crate::suites::{self, Built};
+use crate::suites::Built;
 
 /// The suite that has them, and the packages whose dependencies hold the rest.
 const SUITE: &str = "sid";
@@ -53,7 +53,7 @@ pub fn run_tests(prepare: impl Fn(&mut Command), times: &mut Vec<(String, Durati
     let programs = programs.parent().context("a program lies in a folder")?;
     let path = std::env::var("PATH").unwrap_or_default();
     let runner = [loader.display().to_string(), "--library-path".into(), libraries.display().to_string()];
-    let built = suites::build(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"])?;
+    let built = binaries::tests()?;
     for (test, parts) in TESTS {
         let is_wanted = |one: &&Built| one.kind == "test" && one.name == test;
         let suite = built.iter().find(is_wanted).with_context(|| format!("cargo builds no test {test}"))?;

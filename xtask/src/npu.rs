@@ -1,7 +1,6 @@
 //! NPU programs with MLIR, which other builds leave out because they need the system's LLVM and MLIR 19.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -9,19 +8,16 @@ use crate::binaries::target_folder;
 use crate::debian::{self, Tree};
 use crate::run::{cargo, run, succeeds};
 use crate::skipped::Skipped;
-use crate::{suites, system};
+use crate::system;
 
 /// Where Debian's packages put LLVM 19.
 const PREFIX: &str = "/usr/lib/llvm-19";
 /// Where the crates that bind LLVM 19 look for it.
 const PREFIX_VARIABLES: [&str; 2] = ["MLIR_SYS_190_PREFIX", "TABLEGEN_190_PREFIX"];
 /// The tests that need MLIR; all others run without. They bring a `unicorn-compile` with NPU programs, which the next build replaces.
-const TESTS: [&str; 10] = [
-    "test",
-    "--no-run",
-    // For all packages, so that shared crates are not built again with other features.
-    "--workspace",
-    "--features=unicorn-npu/mlir,unicorn-compiler/npu",
+const MLIR_TESTS: [&str; 8] = [
+    "--features",
+    "unicorn-npu/mlir,unicorn-compiler/npu",
     "--test",
     "bodies",
     "--test",
@@ -50,19 +46,6 @@ pub fn run_report(args: &NpuReportArgs) -> Result<()> {
     run(&mut test)?;
     println!("the report is tests/golden/npu-report.txt");
     Ok(())
-}
-
-/// Runs whole models by a `unicorn-run` with the simulated NPU, which the next build replaces.
-///
-/// # Errors
-/// When it does not build, or a test fails.
-pub fn run_simulated(prepare: &dyn Fn(&mut Command)) -> Result<()> {
-    let features = ["--workspace", "--features", "unicorn-run/npu-simulator"];
-    run(cargo().arg("build").args(features).arg("--bins"))?;
-    let mut test = cargo();
-    test.arg("test").args(features).args(["--test", "npu_model"]);
-    prepare(&mut test);
-    run(&mut test)
 }
 
 /// Where AMD's tools for instruction streams and containers are packaged for Debian, and in what. They run on every Linux with the libraries of
@@ -116,24 +99,25 @@ pub fn compare_headers_where_possible(skipped: &Skipped) -> Result<()> {
     run(&mut test)
 }
 
-/// Builds with the feature `npu` and runs the tests that need it: skipped where no package has LLVM 19, as on other systems than Debian.
+/// Selects the tests that need MLIR, for a cargo that [`find_mlir`] prepares: none where no package has LLVM 19, as on other systems than Debian.
 ///
 /// # Errors
-/// When it does not build, or a test fails.
-pub fn run_where_possible(skipped: &Skipped, times: &mut Vec<(String, Duration)>) -> Result<()> {
-    if let Err(error) = system::install(&system::MLIR) {
-        return skipped.skip("MLIR", &format!("{error:#}"));
-    }
-    if !succeeds(Command::new(format!("{PREFIX}/bin/llvm-config")).arg("--version")) {
-        return skipped.skip("MLIR", &format!("there is no LLVM 19 in {PREFIX}"));
-    }
-    let programs = suites::build_with(&TESTS, |command| {
-        for variable in PREFIX_VARIABLES {
-            command.env(variable, PREFIX);
+/// When nothing may be skipped.
+pub fn mlir_where_possible(skipped: &Skipped) -> Result<&'static [&'static str]> {
+    let reason = match system::install(&system::MLIR) {
+        Err(error) => format!("{error:#}"),
+        Ok(()) if !succeeds(Command::new(format!("{PREFIX}/bin/llvm-config")).arg("--version")) => {
+            format!("there is no LLVM 19 in {PREFIX}")
         }
-    })?;
-    let prepare = |command: &mut Command| {
-        skipped.reported_by(command);
+        Ok(()) => return Ok(&MLIR_TESTS),
     };
-    suites::run_each(&programs, prepare, times)
+    skipped.skip("MLIR", &reason)?;
+    Ok(&[])
+}
+
+/// Tells `cargo` where MLIR is.
+pub fn find_mlir(cargo: &mut Command) {
+    for variable in PREFIX_VARIABLES {
+        cargo.env(variable, PREFIX);
+    }
 }

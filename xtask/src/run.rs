@@ -41,7 +41,15 @@ pub fn succeeds(command: &mut Command) -> bool {
 
 /// The cargo that runs this program, or the one on the path.
 pub fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What cargo says of this package to its programs. Build scripts run again when it changes (ring's), and with them a third of
+    // the workspace, so that cargo here and cargo in a shell would build in turn.
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|of_package| name.to_string_lossy().starts_with(of_package)) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }
 
 /// The command as one would type it.

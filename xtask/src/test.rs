@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::binaries::{build_with_tests, target_folder};
+use crate::binaries::{self, build_with_tests, target_folder};
 use crate::run::{cargo, run};
 use crate::skipped::Skipped;
 use crate::{deny, matrices, npu, radv_report, suites, system};
@@ -45,15 +45,14 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
     }
     steps.time("dependencies", |_| deny::run_where_possible(skipped))?;
     // The engine must build without what other packages bring to its dependencies.
-    steps.cargo("engine alone", &["build", "--package", "unicorn-runtime", "--lib"])?;
+    steps.cargo("engine alone", &["check", "--package", "unicorn-runtime", "--lib"])?;
     steps.time("programs and tests", |_| build_with_tests())?;
     let prepare = |command: &mut Command| {
         on_software_device(skipped.reported_by(command));
     };
     steps.time("tests", |times| {
         // Examples are programs that one of the tests starts.
-        let programs = suites::build(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"])?;
-        suites::run_each(&programs, prepare, times)
+        suites::run_each(&binaries::tests()?, prepare, times)
     })?;
     steps.time("documentation", |_| {
         let mut doc = cargo();
@@ -66,23 +65,17 @@ fn check(args: &TestArgs, skipped: &Skipped, steps: &mut Steps) -> Result<()> {
         run(&mut doc)
     })?;
     steps.time("matrices", |times| matrices::run_where_possible(skipped, times))?;
-    steps.time("faults", |times| faults(prepare, times))?;
-    steps.time("simulated NPU", |_| npu::run_simulated(&prepare))?;
     steps.time("NPU streams and containers", |_| npu::compare_with_tools_where_possible(skipped))?;
     steps.time("NPU driver's structs", |_| npu::compare_headers_where_possible(skipped))?;
-    steps.time("NPU programs with MLIR", |times| npu::run_where_possible(skipped, times))?;
-    steps.time("RADV reports", |_| radv_report::run_where_possible(skipped))
+    steps.time("RADV reports", |_| radv_report::run_where_possible(skipped))?;
+    steps.time("faults, and NPU programs with MLIR", |times| {
+        let selection = [&FAULTS[..], npu::mlir_where_possible(skipped)?].concat();
+        suites::run_each(&suites::build_with(&selection, npu::find_mlir)?, prepare, times)
+    })
 }
 
-/// Vulkan calls that fail: a feature of its own, so that no other binary can fail on purpose. Unit tests of all run again, in a second.
-///
-/// # Errors
-/// When a test fails, or one cannot be built.
-pub fn faults(prepare: impl Fn(&mut Command), times: &mut Vec<(String, Duration)>) -> Result<()> {
-    let features = ["--features", "fault-injection", "--lib", "--test", "faults"];
-    let programs = suites::build(&[&["test", "--workspace", "--no-run"][..], &features].concat())?;
-    suites::run_each(&programs, prepare, times)
-}
+/// Tests in which Vulkan calls fail: a feature of its own, so that no other binary can fail on purpose.
+pub const FAULTS: [&str; 7] = ["test", "--workspace", "--no-run", "--features", "fault-injection", "--test", "faults"];
 
 /// Tests run on Mesa's software device, unless the environment names another.
 pub fn on_software_device(command: &mut Command) -> &mut Command {
