@@ -1,7 +1,7 @@
-//! A chat on standard input and output, a line a message:
+//! A chat on standard input and output, a line a message, with the most tokens of an answer:
 //!
 //! ```text
-//! UNICORN_DEVICE=llvmpipe cargo run --release -p unicorn-runtime --example chat -- model.unicorn
+//! UNICORN_DEVICE=llvmpipe cargo run --release -p unicorn-runtime --example chat -- model.unicorn 100
 //! ```
 
 use std::error::Error;
@@ -12,13 +12,17 @@ use unicorn_text::unicorn_runtime::{LoadOptions, Model};
 use unicorn_text::{Chat, ChatOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let artifact = std::env::args().nth(1).ok_or("usage: chat ARTIFACT")?;
+    let mut arguments = std::env::args().skip(1);
+    let artifact = arguments.next().ok_or("usage: chat ARTIFACT [MOST TOKENS]")?;
+    let max_tokens = arguments.next().map(|number| number.parse()).transpose()?;
     // A number or a part of a name; without it, the best GPU.
     let device = std::env::var("UNICORN_DEVICE").unwrap_or_default().parse()?;
     let options = LoadOptions::default().with(|options| options.device = device);
     let model = Model::load(Path::new(&artifact), &options)?;
 
-    let mut chat = Chat::new(&model, ChatOptions::default())?;
+    let mut options = ChatOptions::default();
+    options.max_tokens = max_tokens;
+    let mut chat = Chat::new(&model, options)?;
     let mut stdout = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let mut answer = chat.ask(&line?)?;

@@ -69,7 +69,7 @@ fn a_chat_answers_each_line() {
     let lines = folder.path().join("lines");
     std::fs::write(&lines, "Who lives on the island?\n").unwrap();
     let stdin = std::fs::File::open(&lines).unwrap();
-    let ran = example("chat").arg(MODEL.artifact_path()).stdin(stdin).output().unwrap();
+    let ran = example("chat").arg(MODEL.artifact_path()).arg("20").stdin(stdin).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let text = String::from_utf8(ran.stdout).unwrap();
     assert!(text.trim_end().ends_with(')') && text.len() > 10, "{text}");

@@ -98,7 +98,8 @@ fn a_start_meanwhile_loads_the_model_itself() {
 fn nothing_is_kept_for_longer_than_asked() {
     let runtime = runtime();
     let runtime = runtime.path();
-    answer(&mut start(runtime, &["-n", "2", "-p", "Hello", "--keep-alive", "1s"]));
+    answer(&mut start(runtime, &["-n", "2", "-p", "Hello", "--keep-alive", "3s"]));
+    expect_keepers(runtime, 1);
     expect_keepers(runtime, 0);
     let begun = Instant::now();
     assert!(answer(&mut start(runtime, &["-n", "2", "-p", "Hello"])).1);
