@@ -35,7 +35,7 @@ pub fn one_of(every: usize) -> impl Iterator<Item = PathBuf> {
     tiny_models().into_iter().filter(move |folder| (number(folder) + 1).is_multiple_of(every))
 }
 
-/// Whether `UNICORN_EVERY_MODEL` is set: each test runs on each model and with each format, which takes hours on two cores.
+/// Whether `UNICORN_EVERY_CASE` is set: each test takes each model, format and kernel that it has, which takes hours on two cores.
 pub fn everything() -> bool {
-    std::env::var_os("UNICORN_EVERY_MODEL").is_some()
+    std::env::var_os("UNICORN_EVERY_CASE").is_some()
 }

@@ -12,7 +12,7 @@ use unicorn_compiler::WeightsOption;
 use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError};
 use unicorn_spirv::target::by_name;
 
-/// f16 weights and KV cache over a few layers, as in `e2e.rs`.
+/// f16 weights and KV cache over a few layers, as in `e2e`.
 const F16_TOLERANCE: f64 = 5e-3;
 
 fn compiled(folder: &Path) -> Compiled {

@@ -23,7 +23,7 @@ use unicorn_runtime::{DeviceChoice, Image, LoadOptions, Model, Sampling, Session
 use unicorn_spirv::target::by_name;
 use unicorn_text::Picture;
 
-/// f16 weights and KV cache over a few layers, as in `e2e.rs`.
+/// f16 weights and KV cache over a few layers, as in `e2e`.
 const F16_TOLERANCE: f64 = 5e-3;
 /// INT8 weights and activations.
 const INT8_TOLERANCE: f64 = 3e-2;

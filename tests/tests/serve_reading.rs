@@ -14,7 +14,7 @@ use tests::server::Server;
 use unicorn_compiler::WeightsOption;
 use unicorn_spirv::target::by_name;
 
-/// f16 weights and KV cache, as in `e2e.rs`.
+/// f16 weights and KV cache, as in `e2e`.
 const F16_TOLERANCE: f64 = 5e-3;
 /// The difference of two logits, with f16 weights and KV cache.
 const ODDS_TOLERANCE: f64 = 0.05;

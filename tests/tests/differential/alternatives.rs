@@ -1,9 +1,11 @@
-//! Every alternative of the kernels that a model is compiled to, against its twin: other lanes, tiles and splits, one result.
+//! Alternatives of the kernels that a model is compiled to, against its twin: other lanes, tiles and splits, one result. One of three of
+//! each kernel, or all.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tests::compiled::{Silent, options, with};
 use tests::launch::{CONTEXT, device, device_matrices, without_what_the_device_lacks};
+use tests::models::everything;
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_compiler::alternatives::alternatives;
 use unicorn_compiler::{Source, plan};
@@ -39,19 +41,22 @@ fn check_all(name: &str) {
     without_what_the_device_lacks(&mut target);
     target.matrix = target.matrix.and_then(|own| matrices(own, own_lanes));
     let specs = specs(&target);
-    let mut checked: Vec<(&str, KernelSpec)> = Vec::new();
+    let mut found: Vec<(&str, KernelSpec)> = Vec::new();
     let mut rng = StdRng::seed_from_u64(20);
+    let every = if everything() { 1 } else { 3 };
     for spec in &specs {
         for other in alternatives(spec, &target) {
-            if checked.iter().all(|(_, one)| *one != other) {
-                check(&target, &specs, &other, &mut rng);
-                checked.push((spec.name(), other));
+            if found.iter().all(|(_, one)| *one != other) {
+                if found.iter().filter(|(name, _)| *name == spec.name()).count() % every == 0 {
+                    check(&target, &specs, &other, &mut rng);
+                }
+                found.push((spec.name(), other));
             }
         }
     }
     let gemm = target.matrix.map(|_| "gemm");
     for family in ["norm", "matmul", "attention"].into_iter().chain(gemm) {
-        assert!(checked.iter().any(|(name, _)| *name == family), "{name}: no alternative of a {family}");
+        assert!(found.iter().any(|(name, _)| *name == family), "{name}: no alternative of a {family}");
     }
 }
 
