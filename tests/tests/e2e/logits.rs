@@ -160,8 +160,8 @@ fn an_int8_cache_stays_close_to_transformers() {
     }
 }
 
-/// Widths that are multiples of no tile, one head or many, windows shorter than the text, tied or not. A family in one format, which three
-/// take in turn: f16, INT4, and none, since golden models are of every family.
+/// Widths that are multiples of no tile, one head or many, windows shorter than the text, tied or not. Of three families, one is
+/// checked in f16, one in INT4, and one by its golden model alone.
 #[test]
 fn random_shapes_of_every_family_agree_with_the_reference() {
     let mut rng = StdRng::seed_from_u64(11);
