@@ -33,6 +33,7 @@ impl Kernels {
             };
             apart.hidden.push(take(&mut target.programs, |program| program.logits == LogitsRows::Hidden));
             apart.image.push(take(&mut target.programs, Program::is_of_images));
+            apart.mixed.push(take(&mut target.programs, |program| program.logits == LogitsRows::Samplers));
         }
         (rest, apart)
     }
@@ -49,6 +50,9 @@ impl Kernels {
         for (target, programs) in self.targets.iter_mut().zip(apart.image) {
             target.programs.extend(programs.into_iter().map(of_images));
         }
+        for (target, programs) in self.targets.iter_mut().zip(apart.mixed) {
+            target.programs.extend(programs);
+        }
     }
 }
 
@@ -59,13 +63,19 @@ pub(crate) struct ApartPrograms {
     pub(crate) hidden: Vec<Vec<Program>>,
     /// Those that make rows of images, and those whose rows may be of images.
     pub(crate) image: Vec<Vec<Program>>,
+    /// Those whose rows are newest tokens of several sequences and a part of a prompt.
+    pub(crate) mixed: Vec<Vec<Program>>,
 }
 
 #[cfg(feature = "write")]
 impl ApartPrograms {
     /// The sections of those that there are.
     pub(crate) fn sections(&self) -> impl Iterator<Item = (SectionKind, Vec<u8>)> {
-        let lists = [(SectionKind::HiddenPrograms, &self.hidden), (SectionKind::ImagePrograms, &self.image)];
+        let lists = [
+            (SectionKind::HiddenPrograms, &self.hidden),
+            (SectionKind::ImagePrograms, &self.image),
+            (SectionKind::MixedPrograms, &self.mixed),
+        ];
         let present = lists.into_iter().filter(|(_, lists)| lists.iter().any(|programs| !programs.is_empty()));
         present.map(|(kind, lists)| (kind, codec::encode(lists)))
     }
@@ -236,6 +246,9 @@ pub enum LogitsRows {
     /// No row: the program makes rows of an image's patches, and the buffer gets these, in the same form. Such programs have a section of
     /// their own.
     Image,
+    /// The first rows, at most [`crate::step::MAX_SAMPLERS`]: a token is sampled for each sampler of the step. Rows from
+    /// `StepHeader::apart_rows` on are of a prompt. Such programs have a section of their own.
+    Samplers,
 }
 
 /// One launch of a kernel.

@@ -76,10 +76,11 @@ gpu_words! {
         table_slots: u32,
         /// Tokens to sample: sampler `i` takes row `i` of the logits.
         n_samplers: u32,
+        /// Rows from the first on whose attention is computed one by one, whatever their sequences; those behind them belong to one sequence
+        /// and have consecutive positions. Only programs with [`crate::LogitsRows::Samplers`] read it.
+        apart_rows: u32,
         /// 0.
-        reserved_0: u32,
-        /// 0.
-        reserved_1: u32,
+        reserved: u32,
     }
 }
 

@@ -78,6 +78,8 @@ pub(crate) fn validate(
         .try_for_each(|program| validate_hidden(hidden_size, program))?;
     let programs = kernels.targets.iter().flat_map(|target| &target.programs);
     programs.filter(|program| program.is_of_images()).try_for_each(|program| validate_of_images(image, program))?;
+    let mut programs = kernels.targets.iter().flat_map(|target| &target.programs);
+    programs.try_for_each(validate_mixed)?;
     let steps = npu.iter().flat_map(|section| &section.steps);
     steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target, 0))
 }
@@ -243,6 +245,15 @@ fn validate_hidden(hidden_size: u64, program: &Program) -> Result<(), ParseError
     in_range("hidden size", hidden_size, 1, 1 << 24)?;
     let what = format!("elements of each hidden row of a program of {} rows", program.rows);
     in_range(&what, u64::from(program.hidden_stride().unwrap_or(0)), hidden_size, 1 << 24)
+}
+
+/// Checks that a program of several sequences and a prompt samples, and that it is no batch, whose rows are all alone.
+fn validate_mixed(program: &Program) -> Result<(), ParseError> {
+    if program.logits != LogitsRows::Samplers {
+        return Ok(());
+    }
+    equal("sampling of a program with logits for its samplers", true, program.samples)?;
+    equal("batch of a program with logits for its samplers", false, program.batch)
 }
 
 /// Checks that an artifact with programs of images says what images are, and that one that makes rows makes those of one image.

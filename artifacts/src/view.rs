@@ -384,8 +384,10 @@ fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernel
         Ok::<_, S::Error>(lists)
     };
     let targets = kernels.targets.len();
-    let (hidden, image) = (apart(SectionKind::HiddenPrograms, targets)?, apart(SectionKind::ImagePrograms, targets)?);
-    kernels.join(ApartPrograms { hidden, image });
+    let hidden = apart(SectionKind::HiddenPrograms, targets)?;
+    let image = apart(SectionKind::ImagePrograms, targets)?;
+    let mixed = apart(SectionKind::MixedPrograms, targets)?;
+    kernels.join(ApartPrograms { hidden, image, mixed });
     Ok(kernels)
 }
 

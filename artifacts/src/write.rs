@@ -284,9 +284,9 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer, hidden programs, images and their programs, NPU programs and their steps, the license, and a draft,
-/// for which the table has room.
-const STRUCTURED_SECTIONS: usize = 11;
+/// Metadata, plan, kernels, tokenizer, hidden programs, images and their programs, mixed programs, NPU programs and their steps, the
+/// license, and a draft, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 12;
 
 /// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

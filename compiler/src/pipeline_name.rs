@@ -38,16 +38,27 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
         }
         KernelSpec::Attention(spec) => {
             let heads = if spec.prologue.is_some() { "heads+" } else { "" };
-            let Split { rows_per_group, splits, .. } = spec.split;
-            format!("{heads}attention {} ×{rows_per_group} /{splits}", spec.cache.format.name())
+            let Split { rows_per_group, rows_apart, splits, .. } = spec.split;
+            format!(
+                "{heads}attention {} ×{rows_per_group} /{splits}{}",
+                spec.cache.format.name(),
+                apart_name(rows_apart)
+            )
         }
         KernelSpec::DecodeAttention(spec) => {
             let next = next_name(spec.fused_tail.as_ref());
             format!("decode attention {} /{}{next}", spec.cache.format.name(), spec.split.splits)
         }
-        KernelSpec::Flash(spec) => format!("flash {} ×{}", spec.cache.format.name(), spec.tile.queries(&spec.cache)),
+        KernelSpec::Flash(spec) => {
+            let queries = spec.tile.queries(&spec.cache);
+            format!("flash {} ×{queries}{}", spec.cache.format.name(), apart_name(spec.rows_apart))
+        }
         other => other.name().into(),
     }
+}
+
+fn apart_name(rows_apart: bool) -> &'static str {
+    if rows_apart { " apart" } else { "" }
 }
 
 fn of_experts(product: &Product) -> &'static str {

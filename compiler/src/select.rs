@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use unicorn_artifact::LogitsRows;
 use unicorn_artifact::plan::STATE_PAGE_TOKENS;
+use unicorn_artifact::step::MAX_SAMPLERS;
 use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseSpec;
 use unicorn_kernels::embed::EmbedSpec;
@@ -61,13 +62,18 @@ impl ProgramKind {
     }
 
     pub(crate) fn samples(self) -> bool {
-        self.batch || self.logits == LogitsRows::One
+        self.batch || self.logits == LogitsRows::One || self.is_mixed()
+    }
+
+    /// Whether its rows are the newest tokens of several sequences and, behind them, a part of a prompt.
+    pub(crate) fn is_mixed(self) -> bool {
+        self.logits == LogitsRows::Samplers
     }
 }
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`) and the one that makes rows of images. For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub(crate) const PROGRAMS: [ProgramKind; 22] = {
+pub(crate) const PROGRAMS: [ProgramKind; 25] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, images: false, from_tokens: 0 }
     }
@@ -99,6 +105,10 @@ pub(crate) const PROGRAMS: [ProgramKind; 22] = {
         // Of models with a vision tower, in another such section.
         ProgramKind { images: true, ..kind(512, LogitsRows::One) },
         ProgramKind { images: true, ..kind(512, LogitsRows::None) },
+        // Of sequences that decode beside a prompt, in another; by twos, because a matmul computes all rows of its program.
+        kind(64, LogitsRows::Samplers),
+        kind(128, LogitsRows::Samplers),
+        kind(256, LogitsRows::Samplers),
     ]
 };
 
@@ -354,7 +364,7 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
     let mut wanted = vec![false; graph.values.len()];
     match kind.logits {
         LogitsRows::None => {}
-        LogitsRows::One | LogitsRows::All => wanted[graph.logits.0] = true,
+        LogitsRows::One | LogitsRows::All | LogitsRows::Samplers => wanted[graph.logits.0] = true,
         LogitsRows::Hidden => wanted[head_input(graph).0] = true,
         LogitsRows::Image => wanted[graph.image_rows.expect("the model has a vision tower").0] = true,
     }
@@ -505,7 +515,11 @@ impl Selector<'_> {
     }
 
     fn logits_rows(&self) -> usize {
-        if self.kind.logits == LogitsRows::One { 1 } else { self.kind.rows }
+        match self.kind.logits {
+            LogitsRows::One => 1,
+            LogitsRows::Samplers => self.kind.rows.min(MAX_SAMPLERS),
+            _ => self.kind.rows,
+        }
     }
 
     /// Rows that are multiplied by a matrix, with this result.

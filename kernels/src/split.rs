@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::step::{IMAGE_ROW, MAX_IMAGE_ROWS};
+use unicorn_artifact::step::{IMAGE_ROW, MAX_IMAGE_ROWS, MAX_SAMPLERS};
 
 use crate::template::Values;
 
@@ -20,6 +20,8 @@ use crate::template::Values;
 pub struct Split {
     /// Rows of the step in one workgroup; they belong to one sequence, and their positions grow.
     pub rows_per_group: usize,
+    /// The first `StepHeader::apart_rows` of a step, each of any sequence, have a workgroup of their own.
+    pub rows_apart: bool,
     /// Cached tokens that a workgroup processes at a time; splits are whole tiles.
     pub tile: usize,
     /// A row attends to this many tokens, its own included; `None`: all up to its own.
@@ -55,10 +57,14 @@ impl Split {
         (0..tiles.div_ceil(tiles_per_split).max(1)).map(|part| start(part)..start(part + 1)).collect()
     }
 
+    /// Workgroups for `rows` rows.
+    pub fn groups(&self, rows: usize) -> usize {
+        row_groups(rows, self.rows_per_group, self.rows_apart)
+    }
+
     /// Values for pieces that include `split`.
     pub(crate) fn values(&self, values: Values) -> Values {
-        values
-            .size("ROWS", self.rows_per_group)
+        row_values(self.rows_per_group, self.rows_apart, values)
             .size("WINDOW", self.window.unwrap_or(0))
             .size("SPLITS", self.splits)
             .size("MAX_SPLITS", self.max_splits)
@@ -66,6 +72,25 @@ impl Split {
             .flag("WINDOWED", self.window.is_some())
             .flag("NEWEST_APART", self.newest_apart)
     }
+}
+
+/// Workgroups that take `rows_per_group` of `rows` rows each, and with `rows_apart` as many again as rows may be apart.
+pub(crate) fn row_groups(rows: usize, rows_per_group: usize, rows_apart: bool) -> usize {
+    rows.div_ceil(rows_per_group) + if rows_apart { MAX_SAMPLERS } else { 0 }
+}
+
+/// Values for kernels whose workgroups take several rows: `FIRST_ROW` is that of workgroup `group.y`, and `ROWS_END` ends the rows that may
+/// be in the workgroup of `first_row`.
+pub(crate) fn row_values(rows_per_group: usize, rows_apart: bool, values: Values) -> Values {
+    let apart = "step.header.apart_rows";
+    let (first, end) = match rows_apart {
+        false => ("group.y * ROWS".to_owned(), "step.header.n_rows".to_owned()),
+        true => (
+            format!("select(group.y, {apart} + (group.y - {apart}) * ROWS, group.y >= {apart})"),
+            format!("select(step.header.n_rows, first_row + 1u, first_row < {apart})"),
+        ),
+    };
+    values.size("ROWS", rows_per_group).text("FIRST_ROW", first).text("ROWS_END", end)
 }
 
 /// Values for kernels whose rows may be of images of `image_rows` rows; 0: there are none.
@@ -88,7 +113,7 @@ mod tests {
             first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
             tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(),
         ) {
-            let split = Split { rows_per_group: 8, tile, window, splits, max_splits: splits, newest_apart };
+            let split = Split { rows_per_group: 8, rows_apart: false, tile, window, splits, max_splits: splits, newest_apart };
             let last = first + rows - 1;
             let (span, parts) = (split.span(first, last), split.parts(first, last));
             prop_assert!(parts.len() <= splits);

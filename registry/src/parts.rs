@@ -40,6 +40,8 @@ pub enum PartName {
     Hidden(String),
     /// A target's programs of images.
     Image(String),
+    /// A target's programs of several sequences and a prompt.
+    Mixed(String),
     /// A chunk of a weight section.
     Weights {
         /// Index of the section.
@@ -60,6 +62,7 @@ impl PartName {
         match SectionKind::from_u32(kind)? {
             section @ SectionKind::HiddenPrograms => Some((section, PartName::Hidden)),
             section @ SectionKind::ImagePrograms => Some((section, PartName::Image)),
+            section @ SectionKind::MixedPrograms => Some((section, PartName::Mixed)),
             _ => None,
         }
     }
@@ -73,6 +76,7 @@ impl fmt::Display for PartName {
             PartName::Kernels(target) => write!(f, "kernels/{target}"),
             PartName::Hidden(target) => write!(f, "hidden/{target}"),
             PartName::Image(target) => write!(f, "image/{target}"),
+            PartName::Mixed(target) => write!(f, "mixed/{target}"),
             PartName::Weights { section, chunk } => write!(f, "weights/{section:04}/{chunk:04}"),
             PartName::Signature => f.write_str("signature"),
         }
@@ -96,6 +100,7 @@ impl FromStr for PartName {
             "kernels" if is_target_name(rest) => Ok(PartName::Kernels(rest.into())),
             "hidden" if is_target_name(rest) => Ok(PartName::Hidden(rest.into())),
             "image" if is_target_name(rest) => Ok(PartName::Image(rest.into())),
+            "mixed" if is_target_name(rest) => Ok(PartName::Mixed(rest.into())),
             "weights" => pair('/').map(|(section, chunk)| PartName::Weights { section, chunk }).ok_or(()),
             _ => Err(()),
         }
@@ -222,6 +227,7 @@ mod tests {
             PartName::Section { kind: 2, index: 0 },
             PartName::Kernels("nvidia-server".into()),
             PartName::Image("generic".into()),
+            PartName::Mixed("generic".into()),
             PartName::Weights { section: 3, chunk: 12 },
         ] {
             assert_eq!(name.to_string().parse(), Ok(name));

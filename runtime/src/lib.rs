@@ -80,6 +80,7 @@ pub use report::{LoadReport, NpuReport};
 pub use resident::LoadProgress;
 pub use session::batch::{BatchRow, BatchTokens};
 pub use session::kv_store::KvStore;
+pub use session::mixed::PromptPart;
 pub use session::model_state::Recovery;
 pub use session::scheduler;
 pub use session::session::{FeedProgress, HiddenSink, LogitsSink, Session};

@@ -31,6 +31,7 @@ use crate::report::LoadReport;
 use crate::resident::{Decided, LoadProgress, Resident, make_resident};
 use crate::session::batch::{self, BatchRow, BatchTokens};
 use crate::session::kv_store::KvStore;
+use crate::session::mixed::{self, PromptPart};
 use crate::session::model_drafter::ModelDrafter;
 use crate::session::model_state::{Recovery, Shared};
 use crate::session::recovery::persist;
@@ -153,6 +154,23 @@ impl Model {
     /// If a session is of another model.
     pub fn decode_batch<'s>(&self, rows: impl IntoIterator<Item = BatchRow<'s>>) -> Result<Vec<Sampled>, RunError> {
         batch::decode(&self.shared, rows.into_iter().collect())
+    }
+
+    /// Appends one token to each sequence and, in the same step, a part of a prompt to another; samples the tokens that follow the rows, in their
+    /// order, and behind these the one that follows the prompt, if the part ends it. Blocks for one step.
+    ///
+    /// # Errors
+    /// As [`Session::feed_and_sample`], and [`RunError::NoProgram`] where the artifact has no program for so many rows. Nothing is appended
+    /// then.
+    ///
+    /// # Panics
+    /// If a session is of another model, or the part has no tokens or more than there are.
+    pub fn decode_beside_prompt<'s>(
+        &self,
+        rows: impl IntoIterator<Item = BatchRow<'s>>,
+        prompt: PromptPart<'s>,
+    ) -> Result<Vec<Sampled>, RunError> {
+        mixed::decode_beside_prompt(&self.shared, rows.into_iter().collect(), prompt, &[], &mut Vec::new())
     }
 
     /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most

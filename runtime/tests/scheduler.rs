@@ -156,6 +156,37 @@ fn a_prompt_is_fed_in_steps_of_the_size_that_was_set() {
 /// One session: a request that comes last is processed first, others of its priority in the order in which they came. A prompt of which a part
 /// was fed waits for one of a higher priority.
 #[test]
+fn sequences_get_a_token_in_each_step_of_a_prompt() {
+    let (model, _folder) = toy(3);
+    let (reference, _other_folder) = toy(1);
+    let mut scheduler = model.scheduler().unwrap();
+    let prompts =
+        [5, 7, 40].map(|tokens| prompt(tokens).iter().map(|token| (token + tokens) % VOCAB).collect::<Vec<_>>());
+    let [first, second] = [0, 1].map(|at| submit(&mut scheduler, prompts[at].clone(), 20));
+    while scheduler.in_prefill() + scheduler.waiting() > 0 {
+        tick(&mut scheduler);
+    }
+    let n_received = || [&first, &second].map(|received| received.borrow().tokens.len());
+    let third = submit(&mut scheduler, prompts[2].clone(), 3);
+    let mut n_ticks = 0;
+    while third.borrow().tokens.is_empty() {
+        let before = n_received();
+        tick(&mut scheduler);
+        assert_eq!(n_received(), before.map(|n_tokens| n_tokens + 1));
+        n_ticks += 1;
+    }
+    // Six tokens beside the two sequences, and the last four with the third one's first.
+    assert_eq!((n_ticks, third.borrow().fed.clone()), (7, vec![6, 12, 18, 24, 30, 36, 40]));
+    while !scheduler.is_idle() {
+        tick(&mut scheduler);
+    }
+    for (prompt, received) in prompts.iter().zip([first, second, third]) {
+        let received = received.take();
+        assert_eq!(received.tokens, alone(&reference, prompt, received.tokens.len()));
+    }
+}
+
+#[test]
 fn requests_of_a_lower_number_come_first() {
     let (model, _folder) = toy(1);
     let mut scheduler = model.scheduler().unwrap();

@@ -148,6 +148,7 @@ mod tests {
                 softcap: None,
                 sinks: false,
                 image_rows: 0,
+                rows_apart: false,
                 tile: matrix.flash,
                 subgroup_size,
             };

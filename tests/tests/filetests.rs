@@ -169,6 +169,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 softcap: window.map(|_| Number::new(50.0)),
                 sinks: window.is_some(),
                 image_rows: if window.is_some() { 16 } else { 0 },
+                rows_apart: false,
                 tile,
                 subgroup_size: target.subgroup_size,
             };

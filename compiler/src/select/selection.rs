@@ -98,7 +98,9 @@ impl Selection {
         let kinds: Vec<ProgramKind> = PROGRAMS
             .into_iter()
             // A batch of one is one sequence's decode.
-            .filter(|kind| (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden && !kind.images)
+            .filter(|kind| {
+                (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden && !kind.images && !kind.is_mixed()
+            })
             .filter(|kind| kind.rows == npu.rows && !npu.products.is_empty())
             .collect();
         let of_target = |target: &Target| {
@@ -155,7 +157,10 @@ impl TargetSelection {
         let mut found = TargetSelection::empty(target);
         let mut kernel_of_spec = BTreeMap::new();
         for (kind, target) in alternatives::programs(target, config, options.alternatives) {
-            if kind.logits == LogitsRows::Hidden && !hidden_rows_fit(config, kind.rows) {
+            if kind.logits == LogitsRows::Hidden && !hidden_rows_fit(config, kind.rows)
+                // Their kernels take rows of one sequence, or a row of each.
+                || kind.is_mixed() && config.layers.iter().any(|layer| layer.is_recurrent)
+            {
                 continue;
             }
             let dispatches = select(graph, config, weights, &target, kind, options, None);

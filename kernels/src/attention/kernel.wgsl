@@ -92,7 +92,7 @@ fn finish(
     let total = with_sink(workgroup_sum(lane_total, lane), max_score, head);
 //#endif
     // Rows past the last repeat it; nothing of them is stored.
-    if (row < step.header.n_rows) {
+    if (row < ${ROWS_END}) {
         for (var first = 0u; first < HEAD_QUADS; first += TILE) {
             let quad = first + lane;
             var sum = vec4<f32>(0.0);
@@ -121,7 +121,7 @@ fn finish(
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let first_row = group.y * ROWS;
+    let first_row = ${FIRST_ROW};
     if (first_row >= step.header.n_rows) {
         return;
     }
@@ -140,9 +140,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let chunk = lane % VALUE_CHUNKS;
 //#if ROWS > 1
 //#for row in 0..ROWS
-    let position_${row} = step.rows[min(first_row + ${row}u, step.header.n_rows - 1u)].position;
+    let position_${row} = step.rows[min(first_row + ${row}u, ${ROWS_END} - 1u)].position;
 //#if IMAGES
-    let last_${row} = last_seen(min(first_row + ${row}u, step.header.n_rows - 1u));
+    let last_${row} = last_seen(min(first_row + ${row}u, ${ROWS_END} - 1u));
 //#endif
 //#end
 //#endif
@@ -222,7 +222,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
     for (var i = lane; i < QUERIES * QUADS; i += TILE) {
         let query = i / QUADS;
-        let row = min(first_row + query / HEADS, step.header.n_rows - 1u);
+        let row = min(first_row + query / HEADS, ${ROWS_END} - 1u);
         let at = row * INPUT_STRIDE + (first_head + query % HEADS) * HEAD_DIM;
         var quad = vec4<f32>(0.0);
         for (var part = 0u; part < 4u; part++) {

@@ -66,7 +66,7 @@ impl Kernel for AttentionSpec {
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [self.n_heads() / self.heads_per_group, rows.div_ceil(self.split.rows_per_group), self.split.splits]
+        [self.n_heads() / self.heads_per_group, self.split.groups(rows), self.split.splits]
     }
 
     fn wgsl(&self) -> String {

@@ -149,11 +149,11 @@ fn main(
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
 ) {
     let lane = subgroup * SUBGROUP + subgroup_lane;
-    let first_row = group.y * ROWS;
+    let first_row = ${FIRST_ROW};
     if (first_row >= step.header.n_rows) {
         return;
     }
-    let last_row = min(first_row + ROWS, step.header.n_rows) - 1u;
+    let last_row = min(first_row + ROWS, ${ROWS_END}) - 1u;
     let first_position = step.rows[first_row].position;
     let last_position = step.rows[last_row].position;
     let first_head = group.x * HEADS;

@@ -9,7 +9,7 @@ struct Span {
 
 // Of the rows from `first_row` on that one workgroup takes; positions grow with the rows of a sequence.
 fn span_of(first_row: u32) -> Span {
-    let last_row = min(first_row + ROWS, step.header.n_rows) - 1u;
+    let last_row = min(first_row + ROWS, ${ROWS_END}) - 1u;
 //#if IMAGES
     let end = last_seen(last_row) + 1u;
 //#else if NEWEST_APART

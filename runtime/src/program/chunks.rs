@@ -63,7 +63,12 @@ impl ProgramShape {
 
     /// Whether all its rows may belong to one sequence.
     fn takes_one_sequence(&self) -> bool {
-        !self.batch || self.rows == 1
+        (!self.batch || self.rows == 1) && !self.is_mixed()
+    }
+
+    /// Whether it is for newest tokens of several sequences and a part of a prompt.
+    pub fn is_mixed(&self) -> bool {
+        self.logits == LogitsRows::Samplers
     }
 }
 
@@ -132,6 +137,13 @@ pub fn batch_program(programs: &[ProgramShape], sequences: u32, cached: u32) -> 
     let large_enough = |(_, shape): &(usize, &ProgramShape)| samples(shape) && shape.rows >= sequences;
     let smallest =
         programs.iter().enumerate().filter(large_enough).min_by_key(|(_, shape)| shape.by_rows_and_context());
+    smallest.map(|(index, _)| index)
+}
+
+/// Index of the smallest program for newest tokens and a part of a prompt that takes `n_rows` in all.
+pub fn mixed_program(programs: &[ProgramShape], n_rows: u32) -> Option<usize> {
+    let large_enough = |(_, shape): &(usize, &ProgramShape)| shape.is_mixed() && shape.rows >= n_rows;
+    let smallest = programs.iter().enumerate().filter(large_enough).min_by_key(|(_, shape)| shape.rows);
     smallest.map(|(index, _)| index)
 }
 
@@ -220,6 +232,17 @@ mod tests {
         assert_eq!(chunk(StepOutput::Token, true, 300), Some(Chunk { program: of_images + 1, n_rows: 300 }));
         assert!(chunk(StepOutput::Nothing, false, 512).is_some_and(|chunk| chunk.program < of_images));
         assert_eq!(chunk(StepOutput::AllLogits, true, 10), None);
+    }
+
+    #[test]
+    fn mixed_steps_have_programs_of_their_own() {
+        let mut all = programs();
+        assert_eq!(mixed_program(&all, 1), None);
+        all.extend([128, 64].map(|rows| ProgramShape { rows, logits: LogitsRows::Samplers, batch: false, ..all[3] }));
+        let rows = |n_rows| mixed_program(&all, n_rows).map(|index| all[index].rows);
+        assert_eq!([2, 64, 65, 129].map(rows), [Some(64), Some(64), Some(128), None]);
+        let fed = next_chunk(&all, StepOutput::Token, false, 0, 40, u32::MAX).unwrap();
+        assert!(!all[fed.program].is_mixed());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use unicorn_artifact::step::MAX_SAMPLERS;
 use unicorn_artifact::{BufferRef, Dispatch, LogitsRows, Order, Plan, Program, TargetKernels};
 
 use crate::error::LoadError;
@@ -394,6 +395,7 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
         LogitsRows::None => 0,
         LogitsRows::One => 1,
         LogitsRows::All => program.rows,
+        LogitsRows::Samplers => program.rows.min(MAX_SAMPLERS as u32),
         // The artifact's check found that the buffer has room for them.
         LogitsRows::Hidden | LogitsRows::Image => return Ok(program.rows),
     };

@@ -65,7 +65,8 @@ pub fn decode_with_logits(
     Stream::one_step(shared, of_model(shared, rows)).step_with_logits(with_logits, logits)
 }
 
-fn of_model<'s>(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>) -> Vec<StreamRow<'s>> {
+/// Rows of sessions of this model as those of a stream.
+pub fn of_model<'s>(shared: &Arc<Shared>, rows: Vec<BatchRow<'s>>) -> Vec<StreamRow<'s>> {
     let row = |BatchRow { session, token, sampling }: BatchRow<'s>| {
         assert!(Arc::ptr_eq(session.shared(), shared), "sessions of this model");
         session.stream_row(token, sampling)

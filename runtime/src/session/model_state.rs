@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{KvGroupPlan, ModelMeta};
+use unicorn_artifact::{KvGroupPlan, LogitsRows, ModelMeta};
 
 use crate::device::facts::DeviceFacts;
 use crate::error::{LoadError, RunError};
@@ -119,6 +119,20 @@ impl Shared {
     pub fn batch_rows(&self) -> u32 {
         let programs = &self.artifact.target(self.decided.target).programs;
         programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
+    }
+
+    /// Rows of the programs that take newest tokens of several sequences and a part of a prompt, the smallest first. None where an NPU computes
+    /// products of prompts, which has no such programs.
+    pub fn mixed_rows(&self) -> Vec<u32> {
+        let target = self.artifact.target(self.decided.target);
+        if self.decided.options.npu != NpuUse::Off && self.artifact.npu_steps(&target.name).is_some() {
+            return Vec::new();
+        }
+        let mixed = target.programs.iter().filter(|one| one.logits == LogitsRows::Samplers);
+        let mut rows: Vec<u32> = mixed.map(|one| one.rows).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
     }
 
     /// Longest time of several decode steps in one submission, in seconds.

@@ -318,9 +318,9 @@ impl Sequence {
         ran
     }
 
-    /// Appends a token whose step, of `program`, has its pages.
-    pub fn append(&mut self, token: u32, program: usize, rope_variant: u32) {
-        self.journal.append(&[token], program, rope_variant);
+    /// Appends tokens whose step, of `program`, has their pages.
+    pub fn append(&mut self, tokens: &[u32], program: usize, rope_variant: u32) {
+        self.journal.append(tokens, program, rope_variant);
     }
 
     /// Removes the tokens from `len_tokens` on, whose steps did not run.
@@ -354,10 +354,10 @@ impl Sequence {
         &self.tables
     }
 
-    /// The last token as a row of a step.
-    pub fn newest_row(&self, rope_variant: u32) -> Rows<'_> {
-        let position = self.len_tokens() - 1;
-        Rows { slot: self.slot, position, tokens: &self.tokens()[position as usize..], rope_variant }
+    /// The last `n_tokens` as rows of a step.
+    pub fn newest_rows(&self, n_tokens: usize, rope_variant: u32) -> Rows<'_> {
+        let position = self.tokens().len() - n_tokens;
+        Rows { slot: self.slot, position: position as u32, tokens: &self.tokens()[position..], rope_variant }
     }
 
     /// How the token after the last is sampled; `feeds`: on the device, it is the next step's.
@@ -452,5 +452,5 @@ fn run_entry(
     let &Entry { program, position, tokens, rope_variant } = entry;
     engine.advance(slot, position..position + tokens.len() as u32, tables)?;
     let rows = [Rows { slot, position, tokens, rope_variant }];
-    engine.run(&Step { program, rows: &rows, samplers: &[input] }, watch)
+    engine.run(&Step { program, rows: &rows, apart_rows: 0, samplers: &[input] }, watch)
 }

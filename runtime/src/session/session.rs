@@ -490,6 +490,11 @@ impl Session {
         StreamRow { sequence: &mut self.sequence, cancel: self.cancel.as_ref(), token, sampling }
     }
 
+    /// The session's sequence, to which a part of a prompt is to be appended.
+    pub(crate) fn sequence_mut(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+
     /// Appends `rows` in one step and chooses what follows each, as long as that is the next row: see [`verify`].
     pub(crate) fn verify(
         &mut self,

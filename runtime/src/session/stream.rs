@@ -335,7 +335,7 @@ impl RowsOfStream<'_> {
     fn append(&self, sequences: &mut [&mut Sequence], program: usize) {
         for (sequence, &token) in sequences.iter_mut().zip(self.newest) {
             let rope_variant = self.shared.model().rope_variant(sequence.len_tokens() + 1);
-            sequence.append(token, program, rope_variant);
+            sequence.append(&[token], program, rope_variant);
         }
     }
 
@@ -356,10 +356,10 @@ impl RowsOfStream<'_> {
         run: impl FnOnce(&Step<'_>) -> T,
     ) -> T {
         let row = |sequence: &&'_ mut Sequence| -> u32 { self.shared.model().rope_variant(sequence.len_tokens()) };
-        let rows: Vec<Rows> = sequences.iter().map(|sequence| sequence.newest_row(row(sequence))).collect();
+        let rows: Vec<Rows> = sequences.iter().map(|sequence| sequence.newest_rows(1, row(sequence))).collect();
         let both = sequences.iter().zip(self.samplings);
         let samplers: Vec<SamplerInput> = both.map(|(sequence, sampling)| sequence.sampler(sampling, feeds)).collect();
-        run(&Step { program, rows: &rows, samplers: &samplers })
+        run(&Step { program, rows: &rows, apart_rows: 0, samplers: &samplers })
     }
 }
 

@@ -53,7 +53,7 @@ pub fn measure(
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
         let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0 }];
         let samplers = [Sampling::default().input(0, false, &[])];
-        engine.write(&Step { program: index, rows: &rows, samplers: &samplers })?;
+        engine.write(&Step { program: index, rows: &rows, apart_rows: 0, samplers: &samplers })?;
         // The first run raises the device's clocks.
         for _ in 0..2 {
             engine.queue.run(std::slice::from_ref(&list))?;

@@ -73,11 +73,21 @@ pub struct Rows<'s> {
     pub rope_variant: u32,
 }
 
+impl<'s> Rows<'s> {
+    /// The first `n_tokens` of them, and the others.
+    pub fn split_at(&self, n_tokens: usize) -> (Rows<'s>, Rows<'s>) {
+        let (first, others) = self.tokens.split_at(n_tokens);
+        (Rows { tokens: first, ..*self }, Rows { position: self.position + n_tokens as u32, tokens: others, ..*self })
+    }
+}
+
 /// One forward pass of a program.
 pub struct Step<'s> {
     /// Index into the programs.
     pub program: usize,
     pub rows: &'s [Rows<'s>],
+    /// Rows from the first on that are not of the same sequence as those behind them, in a program that is mixed; else 0.
+    pub apart_rows: u32,
     /// One a token that is to be sampled.
     pub samplers: &'s [SamplerInput<'s>],
 }
@@ -352,6 +362,7 @@ impl Engine {
             table_stride: self.table_stride,
             table_slots: self.slots,
             n_samplers: step.samplers.len() as u32,
+            apart_rows: step.apart_rows,
             ..StepHeader::default()
         };
         self.write_image_rows(step)?;

@@ -262,7 +262,7 @@ impl MadeUpSteps<'_> {
                 break;
             }
             let samplers = if engine.programs.shapes[program].samples { &samplers[..] } else { &[] };
-            let step = Step { program, rows: &rows, samplers };
+            let step = Step { program, rows: &rows, apart_rows: 0, samplers };
             if number < candidates as u32 {
                 // The first step of each candidate warms caches up and does not count.
                 engine.run(&step, Watch::default())?;

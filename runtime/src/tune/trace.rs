@@ -140,7 +140,8 @@ impl Tracer<'_> {
                 engine.advance(slot, at..at + chunk.n_rows, tables)?;
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];
                 let rows = [Rows { slot, position: at, tokens, rope_variant }];
-                engine.run(&Step { program: chunk.program, rows: &rows, samplers: &[] }, Watch::default())?;
+                let step = Step { program: chunk.program, rows: &rows, apart_rows: 0, samplers: &[] };
+                engine.run(&step, Watch::default())?;
                 at += chunk.n_rows;
             }
             engine.advance(slot, position..position + rows_each as u32, tables)?;
@@ -149,7 +150,7 @@ impl Tracer<'_> {
         let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let samplers = if samples { &samplers[..] } else { &[] };
-        Ok(engine.write(&Step { program: 0, rows: &rows, samplers })?)
+        Ok(engine.write(&Step { program: 0, rows: &rows, apart_rows: 0, samplers })?)
     }
 }
 

@@ -148,6 +148,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         kv_group: flash.kv_group,
         split: Split {
             rows_per_group: 1,
+            rows_apart: false,
             tile: TILE,
             window: flash.window,
             splits: 1,

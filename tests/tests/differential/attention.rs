@@ -316,6 +316,7 @@ impl Case {
             split: Split {
                 tile: TILE,
                 rows_per_group: if folded { 1 } else { choices.rows_per_group },
+                rows_apart: false,
                 window: choices.window,
                 splits,
                 max_splits: splits + choices.unused_room,
@@ -394,6 +395,7 @@ impl Case {
             softcap,
             sinks,
             image_rows: 0,
+            rows_apart: false,
             tile,
             subgroup_size,
         }

@@ -2,7 +2,7 @@
 
 use tests::models::{everything, models};
 use unicorn_artifact::{ArtifactView, MappedFile, Program};
-use unicorn_runtime::{BatchRow, Sampling, Session};
+use unicorn_runtime::{BatchRow, Model, PromptPart, Sampling, Session};
 
 use crate::built::*;
 
@@ -104,7 +104,42 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
             }
         }
         assert_eq!(samples, expected, "{name} in a batch");
+        drop(sessions);
+        if name != "qwen35-delta" {
+            assert_eq!(beside_prompts(&model, &prompts, &sampling), expected, "{name} beside prompts");
+        }
     }
+}
+
+/// Twenty samples behind each prompt. The first two are fed alone, the others in parts, each in one step with the newest tokens of those before.
+fn beside_prompts(model: &Model, prompts: &[Vec<u32>], sampling: &Sampling) -> Vec<Vec<u32>> {
+    const PART: usize = 25;
+    let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session().expect("a free slot")).collect();
+    let mut samples: Vec<Vec<u32>> = Vec::new();
+    for (session, prompt) in sessions.iter_mut().zip(prompts).take(2) {
+        samples.push(vec![session.feed_and_sample(prompt, sampling).expect("the step runs").token]);
+    }
+    for number in 2..prompts.len() {
+        let mut rest = &prompts[number][..];
+        while !rest.is_empty() {
+            let (decoding, others) = sessions.split_at_mut(number);
+            let newest: Vec<u32> = samples.iter().map(|samples| samples[samples.len() - 1]).collect();
+            let rows = decoding.iter_mut().zip(newest);
+            let rows = rows.map(|(session, token)| BatchRow { session, token, sampling });
+            let n_tokens = rest.len().min(PART);
+            let part = PromptPart { session: &mut others[0], rest, n_tokens, sampling };
+            let sampled = model.decode_beside_prompt(rows, part).expect("the step runs");
+            rest = &rest[n_tokens..];
+            assert_eq!(sampled.len(), number + usize::from(rest.is_empty()));
+            samples.resize(sampled.len(), Vec::new());
+            samples.iter_mut().zip(&sampled).for_each(|(samples, sampled)| samples.push(sampled.token));
+        }
+    }
+    for (session, samples) in sessions.iter_mut().zip(&mut samples) {
+        let (newest, left) = (samples[samples.len() - 1], 20 - samples.len() as u32);
+        samples.extend(session.generate(newest, sampling, left).map(|sampled| sampled.expect("the step runs").token));
+    }
+    samples
 }
 
 /// Steps in flight at the end of a text are discarded, whatever they wrote; the text continues beyond the end of a page, and with

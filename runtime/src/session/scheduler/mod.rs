@@ -14,6 +14,9 @@
 //! request, are computed once. Layers with a sliding window give pages back as a sequence grows; therefore what a prompt has in common with
 //! others, and each whole prompt, is also kept as a sequence that has ended.
 //!
+//! A part of a prompt and the tokens of the sequences that decode are one step where the artifact has programs for it, so that these get their
+//! tokens steadily (`mixed.rs`); otherwise they take turns.
+//!
 //! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
 //! computed, before the step that it shares with the others.
 //!
@@ -24,6 +27,7 @@
 
 mod deterministic;
 mod kept;
+mod mixed;
 mod pages;
 mod prompts;
 
@@ -33,16 +37,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+use self::mixed::MixedTimes;
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
 use crate::session::kv_store::KvStore;
+use crate::session::mixed::{PromptPart, decode_beside_prompt};
 use crate::session::model_state::Shared;
 use crate::session::sequence::EndedSequence;
 use crate::session::session::Session;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
 use crate::step::host_sampling::{HostSampler, HostSampling};
-use crate::step::sampling::Sampling;
+use crate::step::sampling::{Sampled, Sampling};
 
 /// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls
 /// [`Scheduler::tick`] again and again.
@@ -69,6 +75,7 @@ pub struct Scheduler<R> {
     /// `None`: sequences do not speculate.
     speculation: Option<Speculation>,
     times: StepTimes,
+    mixed_times: MixedTimes,
     /// Each text is that of its request alone.
     deterministic: bool,
     /// `None`: what sequences have computed is not written.
@@ -220,6 +227,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
+            mixed_times: MixedTimes::new(shared.mixed_rows()),
             deterministic: false,
             kv_store: None,
             kv_store_error: None,
@@ -304,7 +312,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     }
 
     /// Gives free sessions to waiting requests. Then, while prompts are to be fed, feeds a step's worth of the first of them and
-    /// runs one step of all decoding sequences; otherwise runs their steps until one of them ends or `after_step` breaks.
+    /// runs one step of all decoding sequences, or the same step; otherwise runs their steps until one of them ends or `after_step` breaks.
     /// Blocks meanwhile. A failed step ends its requests, not the scheduler.
     pub fn tick(&mut self, after_step: &mut AfterStep<'_>) {
         self.drop_closed();
@@ -313,8 +321,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.prefill.is_empty() {
             self.decode(u32::MAX, after_step);
         } else {
-            self.feed_prompt(after_step);
-            self.decode(1, after_step);
+            self.feed_and_decode(after_step);
         }
         if self.prefill.is_empty() && self.waiting.is_empty() {
             self.keep_next();
@@ -366,12 +373,26 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
+    /// Feeds a part of the first prompt, and runs a step of all decoding sequences: the same one, if that is possible.
+    fn feed_and_decode(&mut self, after_step: &mut AfterStep<'_>) {
+        self.begin_prompt();
+        let n_sequences = self.decoding.len();
+        match self.prompt_rows_beside() {
+            Some(_) if self.verify_drafts(after_step) == n_sequences => self.feed_prompt(after_step),
+            Some(n_tokens) => self.decode_and_choose(Some(n_tokens), after_step),
+            None => {
+                self.feed_prompt(after_step);
+                self.decode(1, after_step);
+            }
+        }
+    }
+
     fn decode_together(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
         if self.decoding.is_empty() {
             return;
         }
         if self.decoding.iter().any(|active| active.receiver.samples_on_host()) {
-            return self.decode_and_choose(after_step);
+            return self.decode_and_choose(None, after_step);
         }
         let n_sequences = self.decoding.len();
         let drafts_are_near = |active: &Active<R>| active.speculator.as_ref().is_some_and(|one| !one.runs_ahead());
@@ -477,38 +498,72 @@ impl<R: TokenReceiver> Scheduler<R> {
         n_verified
     }
 
-    /// One step of all decoding sequences, some of whose tokens their receivers sample.
-    fn decode_and_choose(&mut self, after_step: &mut AfterStep<'_>) {
+    /// One step of all decoding sequences, some of whose tokens their receivers may sample, which feeds `n_prompt_tokens` of the first prompt,
+    /// if any.
+    fn decode_and_choose(&mut self, n_prompt_tokens: Option<usize>, after_step: &mut AfterStep<'_>) {
+        let begun = Instant::now();
         let greedy = Sampling::default();
-        let choosing: Vec<usize> =
-            (0..self.decoding.len()).filter(|&row| self.decoding[row].receiver.samples_on_host()).collect();
-        let mut rows = Vec::new();
-        for Active { session, rest, sampling, receiver, .. } in &mut self.decoding {
-            // Greedy sampling leaves the logits as they are.
-            let sampling = if receiver.samples_on_host() { &greedy } else { &*sampling };
-            rows.push(BatchRow { session, token: rest[0], sampling });
-        }
-        let decoded = decode_with_logits(&self.shared, rows, &choosing, &mut self.logits);
-        let mut go_on = vec![true; self.decoding.len()];
-        let failed = match decoded {
-            Err(error) => Some(error),
-            Ok(sampled) => {
-                let row_len = (self.logits.len() / choosing.len()).max(1);
-                let mut chosen = self.logits.chunks_exact_mut(row_len);
-                for ((active, sampled), goes_on) in self.decoding.iter_mut().zip(&sampled).zip(&mut go_on) {
-                    let Active { session, rest, receiver, .. } = active;
-                    rest[0] = match receiver.samples_on_host() {
-                        true => receiver.sample(session.tokens(), chosen.next().expect("logits of each such row")),
-                        false => sampled.token,
-                    };
-                    *goes_on = receiver.token(rest[0]).is_continue();
-                }
-                // The tick ends anyway.
-                let _ = after_step(sampled.len());
-                None
+        let n_decoding = self.decoding.len();
+        let mut prompt = self.prefill.front_mut().zip(n_prompt_tokens);
+        let ends = prompt.as_ref().is_some_and(|(active, n_tokens)| *n_tokens == active.rest.len());
+        let ended = prompt.iter().map(|(active, _)| &**active).filter(|_| ends);
+        let choosing: Vec<usize> = (0..)
+            .zip(self.decoding.iter().chain(ended))
+            .filter(|(_, active)| active.receiver.samples_on_host())
+            .map(|(row, _)| row)
+            .collect();
+        // Greedy sampling leaves the logits as they are.
+        let sampling_of = |active: &Active<R>| {
+            if active.receiver.samples_on_host() { greedy.clone() } else { active.sampling.clone() }
+        };
+        let samplings: Vec<Sampling> = self.decoding.iter().map(sampling_of).collect();
+        let rows = self.decoding.iter_mut().zip(&samplings);
+        let rows = rows
+            .map(|(active, sampling)| BatchRow { session: &mut active.session, token: active.rest[0], sampling })
+            .collect();
+        let decoded = match &mut prompt {
+            None => decode_with_logits(&self.shared, rows, &choosing, &mut self.logits),
+            Some((active, n_tokens)) => {
+                let sampling = &sampling_of(active);
+                let Active { session, rest, .. } = &mut **active;
+                let part = PromptPart { session, rest, n_tokens: *n_tokens, sampling };
+                decode_beside_prompt(&self.shared, rows, part, &choosing, &mut self.logits)
             }
         };
+        let row_len = (self.logits.len() / choosing.len().max(1)).max(1);
+        let mut chosen = self.logits.chunks_exact_mut(row_len);
+        let mut choose = |active: &mut Active<R>, sampled: &Sampled| match active.receiver.samples_on_host() {
+            true => active.receiver.sample(active.session.tokens(), chosen.next().expect("logits of each such row")),
+            false => sampled.token,
+        };
+        let mut go_on = vec![true; n_decoding];
+        let mut first_token = None;
+        if let Ok(sampled) = &decoded {
+            for ((active, sampled), goes_on) in self.decoding.iter_mut().zip(sampled).zip(&mut go_on) {
+                active.rest[0] = choose(active, sampled);
+                *goes_on = active.receiver.token(active.rest[0]).is_continue();
+            }
+            first_token = prompt
+                .iter_mut()
+                .zip(sampled.get(n_decoding))
+                .map(|((active, _), sampled)| choose(active, sampled))
+                .next();
+            // The tick ends anyway.
+            let _ = after_step(n_decoding);
+        }
+        let failed = decoded.err();
         self.after_decode(&go_on, failed.as_ref());
+        if let Some(n_tokens) = n_prompt_tokens {
+            match failed {
+                None => {
+                    self.mixed_times.add(n_decoding + n_tokens, begun.elapsed());
+                    self.after_feed(Ok(first_token), n_tokens, after_step);
+                }
+                // Pages were made free.
+                Some(RunError::NoPages) => {}
+                Some(error) => self.after_feed(Err(error), n_tokens, after_step),
+            }
+        }
     }
 
     /// Advances the requests that decoded; `go_on`: whether each is to have more tokens.

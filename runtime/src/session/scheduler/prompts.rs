@@ -18,7 +18,7 @@ const PREFILL_PAUSE: Duration = Duration::from_millis(100);
 impl<R: TokenReceiver> Scheduler<R> {
     /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
     /// since it came count.
-    fn begin_prompt(&mut self) {
+    pub(super) fn begin_prompt(&mut self) {
         let (first, others) = self.prefill.make_contiguous().split_first_mut().expect("a tick looks for a prompt");
         if first.has_begun {
             return;
@@ -79,12 +79,11 @@ impl<R: TokenReceiver> Scheduler<R> {
         best.or((!self.idle.is_empty()).then_some(0))
     }
 
-    /// Feeds a step's worth of the first prompt, and moves its request on when that was the rest of it.
+    /// Feeds a step's worth of the first prompt, which has begun, and moves its request on when that was the rest of it.
     pub(super) fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
-        self.begin_prompt();
-        let (max_tokens, keeps_beginnings) = (self.prefill_tokens(), self.shared.loses_beginnings());
+        let max_tokens = self.prefill_tokens();
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
-        let Active { session, rest, sampling, receiver, resumes, kept_start, .. } = active;
+        let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
         let n_tokens = without_cut(rest, max_tokens);
         let fed = match n_tokens < rest.len() {
@@ -110,11 +109,28 @@ impl<R: TokenReceiver> Scheduler<R> {
         if n_tokens >= MIN_PREFILL_TOKENS {
             self.prefill_tokens_per_s = Some(n_tokens as f64 / begun.elapsed().as_secs_f64());
         }
+        if fed.is_err() {
+            // Earlier steps of the same feed may have ended.
+            drop(rest.drain(..(session.len_tokens() - n_cached) as usize));
+        }
+        self.after_feed(fed, n_tokens, after_step);
+    }
+
+    /// Moves the first prompt's request on, behind a step that fed `n_tokens` of it and, if these were the last, gave its first token.
+    pub(super) fn after_feed(
+        &mut self,
+        fed: Result<Option<u32>, RunError>,
+        n_tokens: usize,
+        after_step: &mut AfterStep<'_>,
+    ) {
+        let keeps_beginnings = self.shared.loses_beginnings();
+        let active = self.prefill.front_mut().expect("its prompt was fed");
+        let Active { session, rest, receiver, resumes, kept_start, .. } = active;
+        let len_tokens = session.len_tokens();
         if fed.is_ok() && resumes.is_none() {
-            receiver.fed(n_cached + n_tokens as u32);
+            receiver.fed(len_tokens);
         }
         if fed.is_ok() && keeps_beginnings && !receiver.reads_hidden_rows() {
-            let len_tokens = session.len_tokens();
             let common = kept_start.take_if(|common| *common <= len_tokens);
             let whole = (n_tokens == rest.len()).then_some(len_tokens);
             for beginning in common.into_iter().chain(whole).filter_map(|len| session.beginning(len)) {
@@ -138,8 +154,6 @@ impl<R: TokenReceiver> Scheduler<R> {
                 self.move_on(active, goes_on);
             }
             Err(error) => {
-                // Earlier steps of the same feed may have ended.
-                drop(rest.drain(..(session.len_tokens() - n_cached) as usize));
                 if matches!(error, RunError::NoPages) && self.reclaim() {
                     return;
                 }

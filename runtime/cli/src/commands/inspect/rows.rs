@@ -260,6 +260,7 @@ impl ProgramRow {
                 LogitsRows::All => "all",
                 LogitsRows::Hidden => "hidden rows",
                 LogitsRows::Image => "rows of an image",
+                LogitsRows::Samplers => "one a sequence",
             },
             samples: program.samples,
             from_tokens: program.from_tokens,

@@ -11,11 +11,14 @@ use super::row::{spread, top};
 use crate::error::CliError;
 use crate::files::tuning_file;
 use unicorn_runtime::{
-    BatchRow, Choice, Model, Programs, RunError, Sampled, Sampling, Session, StepShape, TraceSink, TracedStep,
+    BatchRow, Choice, Model, Programs, PromptPart, RunError, Sampled, Sampling, Session, StepShape, TraceSink,
+    TracedStep,
 };
 
 /// Tokens decoded one by one in a check of decode.
 const DECODED: usize = 6;
+/// Sequences that decode in a step that feeds a prompt.
+const DECODED_BESIDE_PROMPT: usize = 3;
 /// Tokens between the beginnings of two texts.
 const DISTANCE: usize = 37;
 /// Tokens beside an image: before it, behind it, and a text.
@@ -136,7 +139,11 @@ impl<'m> Sides<'m> {
 
     /// Why a kind of step cannot be checked after `cached` tokens.
     pub fn why_not(&self, shape: StepShape, cached: u32) -> Option<String> {
-        let sequences = if shape.batch { shape.rows } else { 1 };
+        let sequences = match shape.batch {
+            true => shape.rows,
+            false if self.is_mixed_alone(shape) => 1 + DECODED_BESIDE_PROMPT as u32,
+            false => 1,
+        };
         if sequences > self.model.slots() {
             return Some(format!("sequences that the model was loaded for: {}", self.model.slots()));
         }
@@ -212,15 +219,18 @@ impl<'m> Sides<'m> {
             self.observe_batch(shape, &mut who, cached, &mut seen)?;
             return Ok(seen);
         }
+        if self.can_mix(shape) {
+            self.observe_mixed(shape, &mut who, cached, &mut seen)?;
+        }
+        if self.is_mixed_alone(shape) {
+            return Ok(seen);
+        }
         let rows = shape.rows as usize;
         let (before, after) = (self.window(0, cached as usize), self.window(cached as usize, rows.max(DECODED)));
         let follower = self.window(cached as usize + after.len(), 1);
-        let gives = |target: &TargetKernels, logits| {
-            target.programs.iter().any(|program| StepShape::of(program) == shape && program.logits == logits)
-        };
-        let has_logits = gives(self.own, LogitsRows::All);
+        let has_logits = gives(self.own, shape, LogitsRows::All);
         // A target that was added to an artifact from before format 8.3 may be the only one with programs for them.
-        let has_hidden_rows = [self.own, self.base].iter().all(|target| gives(target, LogitsRows::Hidden));
+        let has_hidden_rows = [self.own, self.base].iter().all(|target| gives(target, shape, LogitsRows::Hidden));
         let mut session = self.model.session()?;
         // Fed once, unless a sliding window has given back what the next step attends to.
         let prefix = |session: &mut Session| -> Result<(), RunError> {
@@ -289,6 +299,46 @@ impl<'m> Sides<'m> {
         Ok(())
     }
 
+    /// Whether both targets have a program of this shape for several sequences and a part of a prompt, and there are so many sequences.
+    fn can_mix(&self, shape: StepShape) -> bool {
+        let has_programs = [self.own, self.base].iter().all(|target| gives(target, shape, LogitsRows::Samplers));
+        has_programs && self.model.slots() as usize > DECODED_BESIDE_PROMPT
+    }
+
+    /// Whether the own programs of this shape are for several sequences and a part of a prompt.
+    fn is_mixed_alone(&self, shape: StepShape) -> bool {
+        let mut of_shape = self.own.programs.iter().filter(|program| StepShape::of(program) == shape);
+        of_shape.all(|program| program.logits == LogitsRows::Samplers)
+    }
+
+    fn observe_mixed(
+        &mut self,
+        shape: StepShape,
+        who: &mut Who<'_>,
+        cached: u32,
+        seen: &mut Observation,
+    ) -> Result<(), CliError> {
+        let sampling = &Sampling::default();
+        let sessions = (0..=DECODED_BESIDE_PROMPT).map(|_| self.model.session());
+        let mut sessions = sessions.collect::<Result<Vec<_>, RunError>>()?;
+        for (number, session) in sessions.iter_mut().enumerate() {
+            session.feed(&self.window(5 * number, cached as usize - number))?;
+        }
+        let (rest, newest) =
+            (self.window(2, shape.rows as usize - DECODED_BESIDE_PROMPT), self.window(1, sessions.len()));
+        let sampled = self.within(shape, who, |model| {
+            let (session, decoding) = sessions.split_last_mut().expect("at least the prompt's");
+            let rows = decoding.iter_mut().zip(&newest).map(|(session, &token)| BatchRow { session, token, sampling });
+            model.decode_beside_prompt(rows, PromptPart { session, n_tokens: rest.len(), rest: &rest, sampling })
+        })?;
+        seen.sampled.extend(sampled.iter().map(|sampled| sampled.logit));
+        for session in &mut sessions {
+            session.set_chunk_tokens(1);
+            session.feed_with_logits(&self.window(9, 1), &mut |_, logits| seen.rows.push(logits.to_vec()))?;
+        }
+        Ok(())
+    }
+
     /// Does `work` with the programs of `who` in place for steps of this shape.
     fn within<T>(
         &mut self,
@@ -349,6 +399,11 @@ impl<'m> Sides<'m> {
         let skipped = (self.first_token + from) % self.tokens.len();
         self.tokens.iter().copied().cycle().skip(skipped).take(count).collect()
     }
+}
+
+/// Whether a target has a program of this shape that gives such logits.
+fn gives(target: &TargetKernels, shape: StepShape, logits: LogitsRows) -> bool {
+    target.programs.iter().any(|program| StepShape::of(program) == shape && program.logits == logits)
 }
 
 /// Tokens of a prompt.
