@@ -5,7 +5,7 @@ use unicorn_kernels::expert_rows::{ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::ExpertSumSpec;
 use unicorn_kernels::gemm::{GemmSpec, GemmTile, Product};
 use unicorn_kernels::layout::TILE_ROWS;
-use unicorn_kernels::matmul::{ExpertsSpec, MAX_PARTS, MatMulSpec, MatMulTile};
+use unicorn_kernels::matmul::{ExpertsSpec, MAX_PARTS, MatMulSpec, MatMulTile, Sharing};
 use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
 use unicorn_kernels::route::RouteSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Number, Precision, Role, WeightLayout};
@@ -147,6 +147,9 @@ impl Selector<'_> {
 
     pub(super) fn expert_sum(&mut self, node: &FusedNode) {
         let FusedOp::ExpertSum { input, routes, out } = node.op else { unreachable!("called for sums") };
+        if self.verified.producer(input).is_some_and(|producer| self.summed(producer).is_some()) {
+            return;
+        }
         let value = &self.graph.values[input.0];
         let spec = ExpertSumSpec {
             width: value.width,
@@ -163,11 +166,29 @@ impl Selector<'_> {
         self.quantize(node, out);
     }
 
+    /// The sum of a row's experts that the matmul of their last matrix makes itself, in programs of one row. The lanes of a matrix row,
+    /// which a target has as many of as `split_k` permits, are then divided between the experts.
+    fn summed(&self, node: &FusedNode) -> Option<ValueId> {
+        let FusedOp::ExpertMatMul { routes, matrix, out, act_mul: None, .. } = node.op else { return None };
+        let mut readers = self.readers(out);
+        let (Some(FusedOp::ExpertSum { out: sum, .. }), None) = (readers.next().map(|node| &node.op), readers.next())
+        else {
+            return None;
+        };
+        let parts = self.weights.matrix(matrix);
+        let is_whole = parts.len() == 1 || self.binds_whole_stacks(parts, node, None);
+        let tuning = self.target.matmul;
+        let lanes = tuning.split_k.min(tuning.workgroup / TILE_ROWS);
+        let has_lanes = tuning.sharing_one == Sharing::Own && self.routed(routes).chosen.next_power_of_two() <= lanes;
+        (self.options.fold && self.kind.rows == 1 && is_whole && has_lanes).then_some(*sum)
+    }
+
     /// One dispatch for the stack, or for each part of it; then workgroups of a row whose expert is in another part end at once.
     pub(super) fn expert_matmul(&mut self, node: &FusedNode) {
         let FusedOp::ExpertMatMul { input, routes, matrix, bias, out, .. } = node.op else {
             unreachable!("called for experts")
         };
+        let result = self.summed(node).unwrap_or(out);
         let experts = self.graph.matrices[matrix.0].experts.expect("experts are a stack");
         let encodes = self.experts_encode(node);
         let by_expert = self.by_expert(routes);
@@ -194,12 +215,12 @@ impl Selector<'_> {
                 Role::Routes | Role::ExpertRows => from,
                 Role::InputQuads | Role::QuantizedInput => input,
                 Role::Encoded => Operand::Encoded(out),
-                _ => Operand::Value(out),
+                _ => Operand::Value(result),
             });
             self.mark_part(part);
         }
         if !encodes {
-            self.quantize(node, out);
+            self.quantize(node, result);
         }
     }
 
@@ -258,11 +279,11 @@ impl Selector<'_> {
         let rows: usize = ids.iter().map(|&id| self.matrix(id).0.rows).sum();
         let matrix = &self.graph.matrices[matrix.0];
         let expert_rows = matrix.expert_rows();
-        let own = &self.graph.values[out.0];
+        let summed = self.summed(node);
         let mut spec = MatMulSpec {
             layout: WeightLayout { rows: matrix.rows(), ..stack },
             input_stride: self.stride_of(input),
-            output_stride: self.stride_of(out),
+            output_stride: self.stride_of(summed.unwrap_or(out)),
             output_first: 0,
             input: self.experts_input(input),
             output: if encodes { self.stored_format(out) } else { ActivationFormat::F32 },
@@ -273,13 +294,14 @@ impl Selector<'_> {
             clears: 0,
             softcap: None,
             experts: Some(ExpertsSpec {
-                chosen: own.rows_per_token,
+                chosen: self.graph.values[out.0].rows_per_token,
                 own_input: self.graph.values[input.0].rows_per_token > 1,
                 first: first_row / expert_rows,
                 count: rows / expert_rows,
                 part: stack.rows / expert_rows,
                 routes_stride: self.stride_of(routes),
                 tiles,
+                summed: summed.is_some(),
             }),
             rows_per_token: 1,
             row_from_step: false,

@@ -77,12 +77,25 @@ pub struct ExpertsSpec {
     /// Tiles of the table (`expert_rows`) from which a workgroup takes several rows of one expert; `None`: a workgroup has one row,
     /// whose expert is in the routes.
     pub tiles: Option<ExpertTiles>,
+    /// Whether the result is one row for each row of the step: the sum of its experts' rows, weighted by the routes (as `expert_sum` of them).
+    /// Lanes that share a matrix row are divided between the experts. Needs `own_input`, all experts of the stack and no `tiles`.
+    pub summed: bool,
 }
 
 /// Most parts of a stack that one kernel binds.
 pub const MAX_PARTS: usize = 4;
 
 impl ExpertsSpec {
+    /// Parts into which the lanes of a matrix row are divided, one an expert of the row; 1: they all have the same expert.
+    pub fn lane_parts(&self) -> usize {
+        if self.summed { self.chosen.next_power_of_two() } else { 1 }
+    }
+
+    /// Rows of the result for each row of the step.
+    fn rows_per_token(&self) -> usize {
+        if self.summed { 1 } else { self.chosen }
+    }
+
     /// Bindings of weights.
     fn parts(&self) -> usize {
         self.count.div_ceil(self.part)
@@ -112,6 +125,7 @@ impl ExpertsSpec {
         let values = values
             .flag("EXPERTS", experts.is_some())
             .flag("BY_EXPERT", tiles.is_some())
+            .flag("SUMMED", experts.is_some_and(|experts| experts.summed))
             .flag("OWN_INPUT", experts.is_some_and(|experts| experts.own_input))
             .count("CHOSEN", experts.map_or(0, |experts| experts.chosen))
             .count("FIRST_EXPERT", experts.map_or(0, |experts| experts.first))
@@ -198,7 +212,7 @@ impl Kernel for MatMulSpec {
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
         let across = match self.experts {
             None => rows.div_ceil(self.tile.tokens_per_lane),
-            Some(experts) => experts.tiles.map_or(rows * experts.chosen, |tiles| tiles.max_tiles),
+            Some(experts) => experts.tiles.map_or(rows * experts.rows_per_token(), |tiles| tiles.max_tiles),
         };
         [across, self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
@@ -291,6 +305,11 @@ impl MatMulSpec {
         if self.act_mul.is_some() { rows / 2 } else { rows }
     }
 
+    /// Lanes that share a row of one matrix, and take the runs of its columns in turn.
+    pub fn column_lanes(&self) -> usize {
+        self.tile.split_k / self.experts.map_or(1, |experts| experts.lane_parts())
+    }
+
     /// Bytes of workgroup memory.
     pub fn shared_bytes(&self) -> usize {
         let normed = match (&self.prologue, self.input.precision()) {
@@ -356,6 +375,12 @@ impl MatMulSpec {
             );
             assert!(experts.parts() == 1 || self.input != ActivationFormat::F32, "parts of a stack take integers");
             assert!((1..=MAX_PARTS).contains(&experts.parts()), "a stack has parts");
+            if experts.summed {
+                let is_whole = experts.own_input && experts.first == 0 && experts.tiles.is_none();
+                let is_plain = self.act_mul.is_none() && self.output == ActivationFormat::F32;
+                assert!(is_whole && is_plain, "a sum has the products of all experts of a row");
+                assert!(tile.split_k.is_multiple_of(experts.lane_parts()), "each expert has lanes of a row");
+            }
         }
         assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");
         assert!(tile.sharing == Sharing::Own || tile.split_k == 1, "neighbours work on the same block");
@@ -398,12 +423,14 @@ impl MatMulSpec {
     fn loop_values(&self, values: Values) -> Values {
         let (tile, format) = (&self.tile, self.layout.format);
         // Groups that a lane has in flight, and rounds after which it has processed all of its own.
-        let own = activation_format::groups(self.layout.cols).div_ceil(tile.split_k);
+        let own = activation_format::groups(self.layout.cols).div_ceil(self.column_lanes());
         let unroll = tile.unroll.min(own).max(1);
         // Lanes of a row that are in one subgroup add up by shuffles.
         let in_subgroup = (TILE_ROWS * tile.split_k).min((self.subgroup_size as usize).max(TILE_ROWS)) / TILE_ROWS;
         values
             .count("UNROLL", unroll)
+            .count("COLUMN_LANES", self.column_lanes())
+            .text("FIRST_RUN", if self.experts.is_some_and(|experts| experts.summed) { "first_run" } else { "slice" })
             .count("ROUNDS", own.div_ceil(unroll))
             .count("SHUFFLES", in_subgroup.next_power_of_two().ilog2() as usize)
             .count("CHUNKS_PER_BLOCK", format.chunks_per_block())
