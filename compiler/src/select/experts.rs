@@ -12,7 +12,7 @@ use unicorn_kernels::{ActivationFormat, KernelSpec, Number, Precision, Role, Wei
 use unicorn_spirv::target::{GemmTuning, MatrixTuning, RegisterTuning};
 
 use super::tile::tile;
-use super::{Operand, Selector};
+use super::{Operand, Selector, operands};
 use crate::fuse::{FusedNode, FusedOp};
 use crate::graph::ValueId;
 use crate::weights::PackedId;
@@ -40,10 +40,35 @@ struct Routed {
 
 impl Selector<'_> {
     pub(super) fn route(&mut self, node: &FusedNode) {
+        let FusedOp::Route { input, out, .. } = node.op else { unreachable!("called for routers") };
+        if self.verified.producer(input).is_some_and(|router| self.choice(router).is_some()) {
+            return;
+        }
+        let spec = KernelSpec::Route(self.route_spec(node));
+        let operands = operands(&spec, |role| match role {
+            Role::Input => Operand::Value(input),
+            role => self.choice_operand(node, role),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        self.rows_by_expert(node, out);
+    }
+
+    /// The choice of experts by the logits that a matmul makes, if the same dispatch makes it: in programs of one row, on devices whose
+    /// workgroups can exchange data.
+    pub(super) fn choice(&self, router: &FusedNode) -> Option<&FusedNode> {
+        let FusedOp::MatMul { matrix, out, act_mul: None, softcap: None, .. } = router.op else { return None };
+        let mut readers = self.readers(out);
+        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
+        let is_of_one_row = self.kind.rows == 1 && self.options.fold && self.target.has_memory_model();
+        let is_choice = matches!(reader.op, FusedOp::Route { .. }) && self.weights.matrix(matrix).len() == 1;
+        (is_of_one_row && is_choice).then_some(reader)
+    }
+
+    pub(super) fn route_spec(&self, node: &FusedNode) -> RouteSpec {
         let FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out } = node.op else {
             unreachable!("called for routers")
         };
-        let spec = RouteSpec {
+        RouteSpec {
             experts: self.graph.values[input.0].width,
             chosen,
             scores,
@@ -54,14 +79,18 @@ impl Selector<'_> {
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             counter_sync: false,
-        };
-        self.push(node, KernelSpec::Route(spec), self.kind.rows, 0, |role| match role {
-            Role::Input => Operand::Value(input),
+        }
+    }
+
+    /// What a choice of experts reads and writes, without the logits.
+    pub(super) fn choice_operand(&self, node: &FusedNode, role: Role) -> Operand {
+        let FusedOp::Route { scale, choice_bias, out, .. } = node.op else { unreachable!("called for routers") };
+        match role {
             Role::ExpertScale => Operand::Weight(self.weights.vector(scale.expect("experts with a scale"))),
             Role::ChoiceBias => Operand::Weight(self.weights.vector(choice_bias.expect("experts with a bias"))),
-            _ => Operand::Value(out),
-        });
-        self.rows_by_expert(node, out);
+            Role::MadeRoutes => Operand::Value(out),
+            other => unreachable!("a choice has no {other:?}"),
+        }
     }
 
     pub(super) fn every_matrix(&mut self, node: &FusedNode, matrices: usize, out: ValueId) {
@@ -293,6 +322,7 @@ impl Selector<'_> {
             fused_tail: None,
             clears: 0,
             softcap: None,
+            choice: None,
             experts: Some(ExpertsSpec {
                 chosen: self.graph.values[out.0].rows_per_token,
                 own_input: self.graph.values[input.0].rows_per_token > 1,
@@ -334,6 +364,12 @@ impl Selector<'_> {
         read_by_experts
             .map(|routes| self.best_experts_input(value, routes))
             .filter(|format| *format != ActivationFormat::F32)
+    }
+
+    /// Whether a node is of experts that read the integers beside this value's f32 row.
+    pub(super) fn reads_beside(&self, node: &FusedNode, value: ValueId) -> bool {
+        let is_of_experts = matches!(node.op, FusedOp::ExpertMatMul { input, .. } if input == value);
+        is_of_experts && self.encoded_beside(value).is_some()
     }
 
     /// The best format of `input` for experts of rows with these routes.

@@ -35,9 +35,17 @@ ${DECLARATIONS}
 //#if FUSED_TAIL
 //#include fused_tail
 //#else
-//#if ENCODED_OUTPUT
+//#if ENCODED_OUTPUT || ENCODED_INPUT
 //#include encode_row
 //#endif
+//#endif
+//#if CHOICE
+//#include completion
+//#include choose_experts
+
+fn router_logit(row: u32, expert: u32) -> f32 {
+    return output[row * OUTPUT_STRIDE + expert];
+}
 //#endif
 
 //#if PROLOGUE
@@ -70,13 +78,20 @@ fn keep_quad(quad: u32, x: vec4<f32>, lane: u32) {
 }
 //#endif
 
-// x' = x + [post norm](delta), written once; x' / rms(x') * weight is kept.
+// x' = x + [post norm](delta), written once; x' / rms(x') * weight is kept, and written once as integers where others read those.
 fn prologue(lane: u32, first: bool, row: u32) {
     let at = row * (INPUT_STRIDE / 4u);
 //#expand norm_row()
 //#for i in 0..SLOTS
     keep_quad(quad_${i}, x_${i}, lane);
 //#end
+//#if ENCODED_INPUT
+    if (first) {
+//#for i in 0..SLOTS
+        store_quad(row * INPUT_STRIDE, quad_${i}, x_${i}, lane);
+//#end
+    }
+//#endif
     workgroupBarrier();
 }
 //#endif
@@ -584,6 +599,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if CLEARS
     if (group.x + group.y == 0u) {
         clear_fixed_sums(lane);
+    }
+//#endif
+//#if CHOICE
+    if (is_last(0u, ${ROUTER_WORKGROUPS}u, lane)) {
+        choose_experts(output_row, lane);
     }
 //#endif
 //#if COUNTER_SYNC

@@ -13,6 +13,7 @@ use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
 use crate::norm::NormSpec;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations_with_sync, rows_of_step};
+use crate::route::RouteSpec;
 use crate::template::{Values, render};
 
 /// Parameters of one matmul pipeline.
@@ -28,7 +29,8 @@ pub struct MatMulSpec {
     pub output_first: usize,
     /// `F32`, or `Quantized` with INT4 and INT8 weights.
     pub input: ActivationFormat,
-    /// The norm that makes the input; needs `tile.tokens_per_lane` of 1.
+    /// The norm that makes the input; needs `tile.tokens_per_lane` of 1. With `also_f32`, the input is f32, and its integers are stored for
+    /// other readers.
     pub prologue: Option<NormSpec>,
     /// `F32`, or `Quantized`: then a workgroup makes whole groups.
     pub output: ActivationFormat,
@@ -43,6 +45,8 @@ pub struct MatMulSpec {
     pub clears: usize,
     /// `cap` in `cap * tanh(y / cap)`; `None`: the result is not capped.
     pub softcap: Option<Number>,
+    /// The choice of experts by these logits, f32 of one row, which the last workgroup to complete makes.
+    pub choice: Option<RouteSpec>,
     /// The experts, if the matrix is a stack with one matrix for each, which `layout` describes.
     pub experts: Option<ExpertsSpec>,
     /// Rows for each row of the step, without experts.
@@ -191,9 +195,11 @@ impl Kernel for MatMulSpec {
         roles.extend((1..parts).map(|part| Role::WeightsPart(part as u8)));
         match (&self.fused_tail, self.output) {
             (Some(_), _) => roles.extend(FusedTailSpec::roles()),
+            (None, ActivationFormat::F32) if self.choice.is_some() => roles.push(Role::ExchangedOutput),
             (None, ActivationFormat::F32) => roles.push(Role::Output),
             (None, _) => roles.push(Role::Encoded),
         }
+        roles.extend(self.encoded_input().map(|_| Role::Encoded));
         match (&self.prologue, self.input) {
             (Some(norm), _) => roles.extend(norm.data_roles()),
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
@@ -201,6 +207,10 @@ impl Kernel for MatMulSpec {
         }
         roles.extend(self.experts.map(|experts| experts.role()));
         roles.extend(self.bias.then_some(Role::Bias));
+        if let Some(choice) = &self.choice {
+            roles.extend(choice.choice_roles());
+            roles.push(Role::CompletionCounters);
+        }
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
         bindings(roles)
@@ -221,8 +231,12 @@ impl Kernel for MatMulSpec {
         self.check();
         let layout = &self.layout;
         let norm = self.prologue.as_ref();
-        // What a workgroup quantises: its normed input, its output, or both.
-        let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
+        // What a workgroup quantises: its normed input, its output, or both; and how many elements it stores so.
+        let (encoded, encoded_elements) = match (norm, self.encoded_input()) {
+            (Some(norm), Some(format)) => (format, norm.width),
+            (Some(_), None) if self.input != ActivationFormat::F32 => (self.input, self.output_rows()),
+            _ => (self.output, self.output_rows()),
+        };
         let groups = if self.fused_tail.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
         let values = counter_sync::values(self.counter_sync, fixed_sums::clearing(self.clears, Values::default()));
         let values = fused_tail::values(self.fused_tail.as_ref(), self.tile.workgroup_size(), groups, values);
@@ -255,6 +269,9 @@ impl Kernel for MatMulSpec {
             .flag("PROLOGUE", norm.is_some())
             .flag("CODES", self.input != ActivationFormat::F32)
             .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
+            .flag("ENCODED_INPUT", self.encoded_input().is_some())
+            .flag("CHOICE", self.choice.is_some())
+            .count("ROUTER_WORKGROUPS", self.workgroups(1)[1])
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.split_k > 1)
@@ -271,7 +288,11 @@ impl Kernel for MatMulSpec {
             Some(norm) => norm.row_values(self.prologue_slots(), values),
             None => values,
         };
-        render(include_str!("kernel.wgsl"), &encoded.row_values(self.output_rows(), values))
+        let values = match &self.choice {
+            Some(choice) => choice.choice_values(values),
+            None => values,
+        };
+        render(include_str!("kernel.wgsl"), &encoded.row_values(encoded_elements, values))
     }
 
     fn counter_sync(&mut self) -> Option<&mut bool> {
@@ -285,7 +306,8 @@ impl Kernel for MatMulSpec {
     }
 
     fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
-        (self.experts.is_none() && self.layout.format.unpacks_with_others()).then_some(&mut self.fused_tail)
+        let goes_on = self.experts.is_none() && self.choice.is_none();
+        (goes_on && self.layout.format.unpacks_with_others()).then_some(&mut self.fused_tail)
     }
 
     fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
@@ -303,6 +325,11 @@ impl MatMulSpec {
     pub fn group_rows(&self) -> usize {
         let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
         if self.act_mul.is_some() { rows / 2 } else { rows }
+    }
+
+    /// The format in which the normed input is stored for other readers.
+    fn encoded_input(&self) -> Option<ActivationFormat> {
+        self.prologue.as_ref().filter(|norm| norm.also_f32).map(|norm| norm.format)
     }
 
     /// Lanes that share a row of one matrix, and take the runs of its columns in turn.
@@ -324,8 +351,9 @@ impl MatMulSpec {
         } else {
             0
         };
+        let choice = self.choice.as_ref().map_or(0, RouteSpec::choice_bytes);
         // Partial sums, and the parts of a norm's and a group's reduction.
-        normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
+        normed + staged + next + choice + 4 * self.partials() + 8 * self.tile.workgroup_size()
     }
 
     /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
@@ -389,7 +417,20 @@ impl MatMulSpec {
             "lanes across columns have one row of the step"
         );
         assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
-        assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
+        let made = |norm: &NormSpec| if norm.also_f32 { ActivationFormat::F32 } else { norm.format };
+        assert!(self.prologue.as_ref().is_none_or(|norm| made(norm) == self.input), "a prologue makes the input");
+        if let Some(format) = self.encoded_input() {
+            assert!(matches!(format, ActivationFormat::Quantized(_)), "integers are stored without a row's factor");
+            assert_eq!(self.output, ActivationFormat::F32, "a kernel stores one row of integers");
+        }
+        if let Some(choice) = &self.choice {
+            let is_plain = self.experts.is_none() && self.softcap.is_none() && self.act_mul.is_none();
+            let is_of_one_row = tile.tokens_per_lane == 1 && self.rows_per_token == 1 && !self.row_from_step;
+            let is_whole = self.output_first == 0 && self.output == ActivationFormat::F32;
+            assert!(is_plain && is_of_one_row && is_whole, "experts are chosen by the logits of one row");
+            let fits = (choice.experts, choice.input_stride) == (self.layout.rows, self.output_stride);
+            assert!(fits, "a logit for each expert");
+        }
         match self.input {
             ActivationFormat::F32 => {}
             ActivationFormat::Quantized(_) => {
@@ -450,9 +491,11 @@ impl MatMulSpec {
 
     /// Quads of the normed row that a lane computes.
     fn prologue_slots(&self) -> usize {
-        let elements = match self.input {
-            ActivationFormat::F32 => self.layout.padded_cols(),
-            _ => activation_format::groups(self.layout.cols) * ACTIVATION_GROUP,
+        let in_groups = activation_format::groups(self.layout.cols) * ACTIVATION_GROUP;
+        let elements = match (self.input, self.encoded_input()) {
+            (ActivationFormat::F32, None) => self.layout.padded_cols(),
+            (ActivationFormat::F32, Some(_)) => self.layout.padded_cols().max(in_groups),
+            _ => in_groups,
         };
         (elements / 4).div_ceil(self.tile.workgroup_size())
     }

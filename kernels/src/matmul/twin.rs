@@ -31,7 +31,7 @@ pub struct MatMulInputs<'a> {
 }
 
 /// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or of the next matmul's sums (next rows, 2),
-/// and, if the prologue adds the residual, `sum`.
+/// and, if the prologue adds the residual, `sum`. A choice of experts is `route::twin_row` of the output.
 pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
     if let Some(experts) = spec.experts {
         return twin_of_experts(spec, experts, inputs, output);
