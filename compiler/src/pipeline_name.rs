@@ -14,7 +14,7 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
             let norm = if spec.prologue.is_some() { "norm+" } else { "" };
             let norm = if spec.experts.is_some() { "expert " } else { norm };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
-            let next = next_name(spec.fused_tail.as_ref());
+            let next = if spec.choice.is_some() { " +route".into() } else { next_name(spec.fused_tail.as_ref()) };
             format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
         }
         KernelSpec::DotGemm(spec) => {

@@ -50,6 +50,8 @@ pub enum Role {
     InputRows,
     /// The activation that is written.
     Output,
+    /// The same, written and read by workgroups of one dispatch.
+    ExchangedOutput,
     /// The same, written four elements at a time.
     OutputQuads,
     /// The same as integers: rows of `activation_format`.
@@ -146,6 +148,7 @@ impl Role {
             self,
             Role::StepState
                 | Role::Output
+                | Role::ExchangedOutput
                 | Role::OutputQuads
                 | Role::Encoded
                 | Role::Partials
@@ -213,7 +216,7 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::ExpertRows | Role::MadeExpertRows => ("expert_rows", "array<u32>"),
             Role::InputRows => ("input_rows", "array<f32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
-            Role::Output => ("output", "array<f32>"),
+            Role::Output | Role::ExchangedOutput => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),
             Role::Encoded => ("encoded", "array<u32>"),
             Role::Partials | Role::Exchange => ("partials", "array<vec4<f32>>"),
@@ -249,7 +252,7 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::Folded => ("folded", "array<u32>"),
         };
         let access = if binding.writes || guarded.contains(&binding.role) { "read_write" } else { "read" };
-        let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums);
+        let is_exchanged = matches!(binding.role, Role::Exchange | Role::ExchangedSums | Role::ExchangedOutput);
         let coherent = if is_exchanged || is_coherent(binding.role) { " @coherent" } else { "" };
         let part = if let Role::WeightsPart(part) = binding.role { format!("_{part}") } else { String::new() };
         format!("@group(0) @binding({number}){coherent} var<storage, {access}> {name}{part}: {kind};\n")

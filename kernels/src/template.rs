@@ -233,6 +233,7 @@ impl<'a> Renderer<'a> {
 fn include(name: &str) -> Option<&'static str> {
     let piece = match name {
         "activation" => include_str!("wgsl/activation.wgsl"),
+        "choose_experts" => include_str!("wgsl/choose_experts.wgsl"),
         "completion" => include_str!("wgsl/completion.wgsl"),
         "cache" => include_str!("wgsl/cache.wgsl"),
         "counter_sync" => include_str!("wgsl/counter_sync.wgsl"),
@@ -255,6 +256,7 @@ fn include(name: &str) -> Option<&'static str> {
         "int8" => include_str!("wgsl/int8.wgsl"),
         "int4_differences" => include_str!("wgsl/int4_differences.wgsl"),
         "multiply_across" => include_str!("wgsl/multiply_across.wgsl"),
+        "multiply_blocks" => include_str!("wgsl/multiply_blocks.wgsl"),
         "norm_row" => include_str!("wgsl/norm_row.wgsl"),
         "pairs" => include_str!("wgsl/pairs.wgsl"),
         "store_kv" => include_str!("wgsl/store_kv.wgsl"),

@@ -68,9 +68,12 @@ fn is_sound(spec: &MatMulSpec) -> bool {
     let whole_groups = spec.output == ActivationFormat::F32 || spec.group_rows().is_multiple_of(ACTIVATION_GROUP);
     // Loads ahead are a matter of integer activations, and of lanes that have as many groups of columns to read.
     let groups = spec.layout.cols.div_ceil(ACTIVATION_GROUP);
-    let ahead = tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * tile.split_k <= groups);
+    let ahead =
+        tile.unroll == 1 || (spec.input != ActivationFormat::F32 && tile.unroll * spec.column_lanes() <= groups);
     // The table of rows by expert is cut into tiles of this many rows.
     let rows_of_expert = |experts: ExpertsSpec| experts.tiles.map_or(1, |tiles| tiles.tile_rows);
     let cut = spec.experts.is_none_or(|experts| rows_of_expert(experts) == tile.tokens_per_lane);
-    counted.iter().all(|&count| count > 0) && cut && pairs && whole_groups && ahead && passes
+    // Experts whose products are summed have the same number of lanes each.
+    let divided = spec.experts.is_none_or(|experts| tile.split_k.is_multiple_of(experts.lane_parts()));
+    counted.iter().all(|&count| count > 0) && divided && cut && pairs && whole_groups && ahead && passes
 }

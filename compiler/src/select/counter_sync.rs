@@ -45,6 +45,7 @@ fn pays(dispatches: &[KernelDispatch]) -> bool {
     let [dispatch, behind @ ..] = dispatches else { return false };
     match &dispatch.spec {
         KernelSpec::Route(_) | KernelSpec::ExpertSum(_) => dispatch.rows == 1,
+        KernelSpec::MatMul(spec) if spec.choice.is_some() => dispatch.rows == 1,
         KernelSpec::MatMul(spec) if spec.input == ActivationFormat::F32 => {
             let is_router = matches!(behind.first().map(|next| &next.spec), Some(KernelSpec::Route(_)));
             is_router && dispatch.rows == 1

@@ -5,14 +5,14 @@ use unicorn_kernels::expert_rows::{ExpertRowsSpec, ExpertTiles};
 use unicorn_kernels::expert_sum::ExpertSumSpec;
 use unicorn_kernels::gemm::{GemmSpec, GemmTile, Product};
 use unicorn_kernels::layout::TILE_ROWS;
-use unicorn_kernels::matmul::{ExpertsSpec, MAX_PARTS, MatMulSpec, MatMulTile};
+use unicorn_kernels::matmul::{ExpertsSpec, MAX_PARTS, MatMulSpec, MatMulTile, Sharing};
 use unicorn_kernels::register_gemm::{RegisterGemmSpec, RegisterTile};
 use unicorn_kernels::route::RouteSpec;
 use unicorn_kernels::{ActivationFormat, KernelSpec, Number, Precision, Role, WeightLayout};
 use unicorn_spirv::target::{GemmTuning, MatrixTuning, RegisterTuning};
 
 use super::tile::tile;
-use super::{Operand, Selector};
+use super::{Operand, Selector, operands};
 use crate::fuse::{FusedNode, FusedOp};
 use crate::graph::ValueId;
 use crate::weights::PackedId;
@@ -40,10 +40,35 @@ struct Routed {
 
 impl Selector<'_> {
     pub(super) fn route(&mut self, node: &FusedNode) {
+        let FusedOp::Route { input, out, .. } = node.op else { unreachable!("called for routers") };
+        if self.verified.producer(input).is_some_and(|router| self.choice(router).is_some()) {
+            return;
+        }
+        let spec = KernelSpec::Route(self.route_spec(node));
+        let operands = operands(&spec, |role| match role {
+            Role::Input => Operand::Value(input),
+            role => self.choice_operand(node, role),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        self.rows_by_expert(node, out);
+    }
+
+    /// The choice of experts by the logits that a matmul makes, if the same dispatch makes it: in programs of one row, on devices whose
+    /// workgroups can exchange data.
+    pub(super) fn choice(&self, router: &FusedNode) -> Option<&FusedNode> {
+        let FusedOp::MatMul { matrix, out, act_mul: None, softcap: None, .. } = router.op else { return None };
+        let mut readers = self.readers(out);
+        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
+        let is_of_one_row = self.kind.rows == 1 && self.options.fold && self.target.has_memory_model();
+        let is_choice = matches!(reader.op, FusedOp::Route { .. }) && self.weights.matrix(matrix).len() == 1;
+        (is_of_one_row && is_choice).then_some(reader)
+    }
+
+    pub(super) fn route_spec(&self, node: &FusedNode) -> RouteSpec {
         let FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out } = node.op else {
             unreachable!("called for routers")
         };
-        let spec = RouteSpec {
+        RouteSpec {
             experts: self.graph.values[input.0].width,
             chosen,
             scores,
@@ -54,14 +79,18 @@ impl Selector<'_> {
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             counter_sync: false,
-        };
-        self.push(node, KernelSpec::Route(spec), self.kind.rows, 0, |role| match role {
-            Role::Input => Operand::Value(input),
+        }
+    }
+
+    /// What a choice of experts reads and writes, without the logits.
+    pub(super) fn choice_operand(&self, node: &FusedNode, role: Role) -> Operand {
+        let FusedOp::Route { scale, choice_bias, out, .. } = node.op else { unreachable!("called for routers") };
+        match role {
             Role::ExpertScale => Operand::Weight(self.weights.vector(scale.expect("experts with a scale"))),
             Role::ChoiceBias => Operand::Weight(self.weights.vector(choice_bias.expect("experts with a bias"))),
-            _ => Operand::Value(out),
-        });
-        self.rows_by_expert(node, out);
+            Role::MadeRoutes => Operand::Value(out),
+            other => unreachable!("a choice has no {other:?}"),
+        }
     }
 
     pub(super) fn every_matrix(&mut self, node: &FusedNode, matrices: usize, out: ValueId) {
@@ -147,6 +176,9 @@ impl Selector<'_> {
 
     pub(super) fn expert_sum(&mut self, node: &FusedNode) {
         let FusedOp::ExpertSum { input, routes, out } = node.op else { unreachable!("called for sums") };
+        if self.verified.producer(input).is_some_and(|producer| self.summed(producer).is_some()) {
+            return;
+        }
         let value = &self.graph.values[input.0];
         let spec = ExpertSumSpec {
             width: value.width,
@@ -163,11 +195,29 @@ impl Selector<'_> {
         self.quantize(node, out);
     }
 
+    /// The sum of a row's experts that the matmul of their last matrix makes itself, in programs of one row. The lanes of a matrix row,
+    /// which a target has as many of as `split_k` permits, are then divided between the experts.
+    fn summed(&self, node: &FusedNode) -> Option<ValueId> {
+        let FusedOp::ExpertMatMul { routes, matrix, out, act_mul: None, .. } = node.op else { return None };
+        let mut readers = self.readers(out);
+        let (Some(FusedOp::ExpertSum { out: sum, .. }), None) = (readers.next().map(|node| &node.op), readers.next())
+        else {
+            return None;
+        };
+        let parts = self.weights.matrix(matrix);
+        let is_whole = parts.len() == 1 || self.binds_whole_stacks(parts, node, None);
+        let tuning = self.target.matmul;
+        let lanes = tuning.split_k.min(tuning.workgroup / TILE_ROWS);
+        let has_lanes = tuning.sharing_one == Sharing::Own && self.routed(routes).chosen.next_power_of_two() <= lanes;
+        (self.options.fold && self.kind.rows == 1 && is_whole && has_lanes).then_some(*sum)
+    }
+
     /// One dispatch for the stack, or for each part of it; then workgroups of a row whose expert is in another part end at once.
     pub(super) fn expert_matmul(&mut self, node: &FusedNode) {
         let FusedOp::ExpertMatMul { input, routes, matrix, bias, out, .. } = node.op else {
             unreachable!("called for experts")
         };
+        let result = self.summed(node).unwrap_or(out);
         let experts = self.graph.matrices[matrix.0].experts.expect("experts are a stack");
         let encodes = self.experts_encode(node);
         let by_expert = self.by_expert(routes);
@@ -194,12 +244,12 @@ impl Selector<'_> {
                 Role::Routes | Role::ExpertRows => from,
                 Role::InputQuads | Role::QuantizedInput => input,
                 Role::Encoded => Operand::Encoded(out),
-                _ => Operand::Value(out),
+                _ => Operand::Value(result),
             });
             self.mark_part(part);
         }
         if !encodes {
-            self.quantize(node, out);
+            self.quantize(node, result);
         }
     }
 
@@ -258,11 +308,11 @@ impl Selector<'_> {
         let rows: usize = ids.iter().map(|&id| self.matrix(id).0.rows).sum();
         let matrix = &self.graph.matrices[matrix.0];
         let expert_rows = matrix.expert_rows();
-        let own = &self.graph.values[out.0];
+        let summed = self.summed(node);
         let mut spec = MatMulSpec {
             layout: WeightLayout { rows: matrix.rows(), ..stack },
             input_stride: self.stride_of(input),
-            output_stride: self.stride_of(out),
+            output_stride: self.stride_of(summed.unwrap_or(out)),
             output_first: 0,
             input: self.experts_input(input),
             output: if encodes { self.stored_format(out) } else { ActivationFormat::F32 },
@@ -272,14 +322,16 @@ impl Selector<'_> {
             fused_tail: None,
             clears: 0,
             softcap: None,
+            choice: None,
             experts: Some(ExpertsSpec {
-                chosen: own.rows_per_token,
+                chosen: self.graph.values[out.0].rows_per_token,
                 own_input: self.graph.values[input.0].rows_per_token > 1,
                 first: first_row / expert_rows,
                 count: rows / expert_rows,
                 part: stack.rows / expert_rows,
                 routes_stride: self.stride_of(routes),
                 tiles,
+                summed: summed.is_some(),
             }),
             rows_per_token: 1,
             row_from_step: false,
@@ -312,6 +364,12 @@ impl Selector<'_> {
         read_by_experts
             .map(|routes| self.best_experts_input(value, routes))
             .filter(|format| *format != ActivationFormat::F32)
+    }
+
+    /// Whether a node is of experts that read the integers beside this value's f32 row.
+    pub(super) fn reads_beside(&self, node: &FusedNode, value: ValueId) -> bool {
+        let is_of_experts = matches!(node.op, FusedOp::ExpertMatMul { input, .. } if input == value);
+        is_of_experts && self.encoded_beside(value).is_some()
     }
 
     /// The best format of `input` for experts of rows with these routes.

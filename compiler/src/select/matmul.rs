@@ -20,6 +20,7 @@ use crate::weights::PackedId;
 impl Selector<'_> {
     fn norm_spec(&self, step: &NormStep) -> NormSpec {
         let width = self.graph.values[step.out.0].width;
+        let beside = self.encoded_beside(step.out);
         NormSpec {
             width,
             stride: stride(width),
@@ -29,8 +30,8 @@ impl Selector<'_> {
             scale_sum: step.scale_sum,
             norm_sum: step.weight.is_some(),
             fixed_sums: false,
-            format: self.stored_format(step.out),
-            also_f32: false,
+            format: beside.unwrap_or(self.stored_format(step.out)),
+            also_f32: beside.is_some(),
             lanes: self.target.norm.lanes,
             subgroup_size: self.target.subgroup_size,
             counter_sync: false,
@@ -59,11 +60,7 @@ impl Selector<'_> {
     }
 
     pub(super) fn norm(&mut self, node: &FusedNode, step: &NormStep) {
-        let mut spec = self.norm_spec(step);
-        if let Some(format) = self.encoded_beside(step.out) {
-            (spec.format, spec.also_f32) = (format, true);
-        }
-        let spec = KernelSpec::Norm(spec);
+        let spec = KernelSpec::Norm(self.norm_spec(step));
         let operands = operands(&spec, |role| match role {
             Role::OutputQuads => self.value(step.out),
             Role::Encoded => Operand::Encoded(step.out),
@@ -72,13 +69,13 @@ impl Selector<'_> {
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
     }
 
-    /// The matmul that computes this norm as its prologue: the only reader of its output, in a program where that matmul has
-    /// one row, if a workgroup's memory holds the row.
+    /// The matmul that computes this norm as its prologue: the only reader of its output, or the only one besides experts that read the
+    /// integers which it stores, in a program where that matmul has one row, if a workgroup's memory holds the row.
     pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
         if self.is_result(step.out) {
             return None;
         }
-        let mut readers = self.readers(step.out);
+        let mut readers = self.readers(step.out).filter(|reader| !self.reads_beside(reader, step.out));
         let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
         let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
         if self.on_npu(reader).is_some() {
@@ -126,6 +123,7 @@ impl Selector<'_> {
                 self.mark_part(part);
                 continue;
             }
+            let choice = self.choice(node);
             let spec = KernelSpec::MatMul(self.matmul_spec(node, id, norm.as_ref()));
             let bias = bias.map(|bias| Operand::Weight(self.weights.vector(bias)));
             let of_norm = |role| norm.as_ref().and_then(|step| self.norm_operand(step, role));
@@ -133,12 +131,21 @@ impl Selector<'_> {
                 Role::Weights => Operand::Weight(id),
                 Role::QuantizedInput => Operand::Encoded(input),
                 Role::Bias => bias.expect("biased"),
-                Role::Output => result,
+                Role::Output | Role::ExchangedOutput => result,
+                // Of a norm's row that is read in f32, too.
+                Role::Encoded if norm.is_some() && self.encoded_beside(input).is_some() => Operand::Encoded(input),
                 Role::Encoded => Operand::Encoded(out),
                 Role::InputQuads if norm.is_none() => Operand::Value(input),
-                role => of_norm(role).expect("every other role is the prologue's"),
+                Role::CompletionCounters => Operand::CompletionCounters,
+                role => of_norm(role)
+                    .or_else(|| choice.map(|choice| self.choice_operand(choice, role)))
+                    .expect("every other role is the prologue's or the choice's"),
             });
+            let chooses = choice.is_some();
             self.push(node, spec, rows, bytes, |role| operands[&role]);
+            if chooses {
+                self.dispatches.last_mut().expect("pushed above").label += "+route";
+            }
             self.mark_part(part);
         }
         if !self.encodes_output(node) && self.product_factor(node).is_none() {
@@ -271,6 +278,7 @@ impl Selector<'_> {
             fused_tail: None,
             clears: 0,
             softcap: softcap.map(Number::new),
+            choice: self.choice(node).map(|choice| self.route_spec(choice)),
             experts: None,
             rows_per_token: self.graph.values[out.0].rows_per_token,
             row_from_step,

@@ -30,13 +30,16 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         _ => shared_tiles.max(2 * ACTIVATION_GROUP / TILE_ROWS),
     };
     // A lane without columns to read only waits.
-    let runs = match spec.input {
+    let runs_of_one = match spec.input {
         ActivationFormat::F32 => spec.layout.blocks_per_tile(),
         _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
     };
+    let runs = runs_of_one * spec.experts.map_or(1, |experts| experts.lane_parts());
     let split_k = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
     let lane_groups = lanes / TILE_ROWS;
-    let split_k = tuning.split_k.min(split_k).min((lane_groups * tiles_per_lane / min_tiles).max(1));
+    // A router has fewer workgroups than the device has units: the more lanes a row has, the fewer times one waits for weights.
+    let most = if spec.choice.is_some() { lane_groups } else { tuning.split_k };
+    let split_k = most.min(split_k).min((lane_groups * tiles_per_lane / min_tiles).max(1));
     let group_tiles = (lane_groups / split_k).max(1);
     let at_a_time = match spec.prologue {
         Some(_) => {

@@ -35,9 +35,17 @@ ${DECLARATIONS}
 //#if FUSED_TAIL
 //#include fused_tail
 //#else
-//#if ENCODED_OUTPUT
+//#if ENCODED_OUTPUT || ENCODED_INPUT
 //#include encode_row
 //#endif
+//#endif
+//#if CHOICE
+//#include completion
+//#include choose_experts
+
+fn router_logit(row: u32, expert: u32) -> f32 {
+    return output[row * OUTPUT_STRIDE + expert];
+}
 //#endif
 
 //#if PROLOGUE
@@ -70,13 +78,20 @@ fn keep_quad(quad: u32, x: vec4<f32>, lane: u32) {
 }
 //#endif
 
-// x' = x + [post norm](delta), written once; x' / rms(x') * weight is kept.
+// x' = x + [post norm](delta), written once; x' / rms(x') * weight is kept, and written once as integers where others read those.
 fn prologue(lane: u32, first: bool, row: u32) {
     let at = row * (INPUT_STRIDE / 4u);
 //#expand norm_row()
 //#for i in 0..SLOTS
     keep_quad(quad_${i}, x_${i}, lane);
 //#end
+//#if ENCODED_INPUT
+    if (first) {
+//#for i in 0..SLOTS
+        store_quad(row * INPUT_STRIDE, quad_${i}, x_${i}, lane);
+//#end
+    }
+//#endif
     workgroupBarrier();
 }
 //#endif
@@ -201,7 +216,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 
 // Words and parameters of every tile for the lane's group number `ahead` behind k_group, which is number `part` of those in flight.
 //#macro load_part(buffer, declare, ahead, part)
-    ${declare}group_${part} = min(k_group + ${ahead * SPLIT_K}u, INPUT_GROUPS - 1u);
+    ${declare}group_${part} = min(k_group + ${ahead * COLUMN_LANES}u, INPUT_GROUPS - 1u);
 //#for tile in 0..TILES_PER_LANE
 //#expand place_group("MATRIX", "${part}_${tile}", "base_${tile}", "group_${part}")
 //#expand load_group("MATRIX", "${part}_${tile}", declare, buffer, "row", "group_${part}")
@@ -238,10 +253,10 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 // The same, loaded. There are `before` rounds before it at most; lanes past the last group have loaded that, too, and do not multiply it.
 //#macro multiply_round(before)
 //#for part in 0..UNROLL
-//#if (before * UNROLL + part + 1) * SPLIT_K <= INPUT_GROUPS
+//#if (before * UNROLL + part + 1) * COLUMN_LANES <= INPUT_GROUPS
 //#expand multiply_part(part)
 //#else
-    if (k_group + ${part * SPLIT_K}u < INPUT_GROUPS) {
+    if (k_group + ${part * COLUMN_LANES}u < INPUT_GROUPS) {
 //#expand multiply_part(part)
     }
 //#endif
@@ -252,15 +267,15 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 // the other order.
 //#macro multiply_groups_in_rounds(buffer)
 //#expand place_tiles("let ", "first_tile")
-    var k_group = slice;
+    var k_group = ${FIRST_RUN};
 //#if COUNTER_SYNC && !EXPERTS
 //#expand load_round(buffer, "let ")
     await_dispatch(lane);
 //#expand multiply_round(0)
-    k_group += ${UNROLL * SPLIT_K}u;
+    k_group += ${UNROLL * COLUMN_LANES}u;
 //#endif
 //#if !COUNTER_SYNC || EXPERTS || ROUNDS > 1
-    for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * SPLIT_K}u) {
+    for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * COLUMN_LANES}u) {
 //#expand load_round(buffer, "let ")
 //#expand multiply_round(ROUNDS - 1)
     }
@@ -276,7 +291,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#expand multiply_part(part)
 //#expand load_part("weights", "", part + UNROLL, part)
 //#end
-        k_group += ${UNROLL * SPLIT_K}u;
+        k_group += ${UNROLL * COLUMN_LANES}u;
     }
 //#endif
 //#expand multiply_round(ROUNDS - 1)
@@ -312,122 +327,26 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#endif
 //#end
 
-// Four weights, number `part` of those of word_TILE; for sums of a block, without their scale.
-//#macro unpack_quad(part, tile)
-//#if MATRIX_F16
-            let w_${part}_${tile} = f16_weights(word_${tile}.${"xyzw"[2 * part]}, word_${tile}.${"xyzw"[2 * part + 1]});
-//#else if MATRIX_INT8 && BLOCK_SUMS
-            let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]});
-//#else if MATRIX_INT8
-            let w_${part}_${tile} = int8_codes(word_${tile}.${"xyzw"[part]}) * scale_${tile};
-//#else if BLOCK_SUMS && part % 2 == 0
-            let w_${part}_${tile} = int4_low_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile});
-//#else if BLOCK_SUMS
-            let w_${part}_${tile} = int4_high_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile});
-//#else if OWN_LOADS && part % 2 == 0
-            let w_${part}_${tile} = int4_low_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile}) * scale_${tile};
-//#else if OWN_LOADS
-            let w_${part}_${tile} = int4_high_differences(word_${tile}.${"xyzw"[part / 2]}, zero_${tile}) * scale_${tile};
-//#else if part % 2 == 0
-            let w_${part}_${tile} = fma(int4_low(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
-//#else
-            let w_${part}_${tile} = fma(int4_high(word_${tile}.${"xyzw"[part / 2]}), vec4(scale_${tile}), vec4(shift_${tile}));
-//#endif
-//#end
-
-// The loop of f32 activations: blocks of weights.
-//#macro multiply_blocks()
-//#expand place_tiles("let ", "first_tile")
-    for (var block = slice; block < BLOCKS; block += SPLIT_K) {
-//#for tile in 0..TILES_PER_LANE
-        let at_${tile} = base_${tile} + block * BLOCK_WORDS;
-//#end
-//#expand unpack_params()
-//#if BROADCAST
-        // Eight activations of every row at a time, one a lane, broadcast to the subgroup.
-        for (var chunk = 0u; chunk < ${CHUNKS_PER_BLOCK}u; chunk++) {
-//#for tile in 0..TILES_PER_LANE
-            let chunk_${tile} = weights[at_${tile} + chunk * 8u + row];
-//#end
-            for (var octet = 0u; octet < ${CHUNK_COLS / 8}u; octet++) {
-//#for tile in 0..TILES_PER_LANE
-                // The words that hold the octet, first in front.
-//#if MATRIX_INT4
-                let word_${tile} = vec4<u32>(chunk_${tile}[octet], 0u, 0u, 0u);
-//#else if MATRIX_INT8
-                let word_${tile} = select(chunk_${tile}, chunk_${tile}.zwxy, octet == 1u);
-//#else
-                let word_${tile} = chunk_${tile};
-//#endif
-//#expand unpack_quad(0, tile)
-//#expand unpack_quad(1, tile)
-//#end
-                let at = block * ${BLOCK_COLS}u + chunk * ${CHUNK_COLS}u + octet * 8u + row;
-//#for token in 0..TOKENS_PER_LANE
-//#if BY_EXPERT
-                let x_${token} = activation(input_row_${token}, at);
-//#else
-                let x_${token} = activation(input_row + ${token}u, at);
-//#endif
-//#for i in 0..8
-                let x_${token}_${i} = subgroupBroadcast(x_${token}, ${i}u);
-//#for tile in 0..TILES_PER_LANE
-                acc_${tile}_${token} = fma(w_${i / 4}_${tile}.${"xyzw"[i % 4]}, x_${token}_${i}, acc_${tile}_${token});
-//#end
-//#end
-//#end
-            }
-        }
-//#else
-        // Four activations of every row at a time, each lane loading its own.
-        let quad = block * ${BLOCK_COLS / 4}u;
-//#if BLOCK_SUMS
-        // For one row of the step, a block is summed before it is scaled, once; for several, further sums would take as many registers again.
-//#for tile in 0..TILES_PER_LANE
-        var sum_${tile}_0 = 0.0;
-//#end
-//#let into = "sum"
-//#else
-//#let into = "acc"
-//#endif
-//#for chunk in 0..CHUNKS_PER_BLOCK
-        {
-//#for tile in 0..TILES_PER_LANE
-            let word_${tile} = weights[at_${tile} + ${8 * chunk}u + row];
-//#end
-//#for part in 0..CHUNK_COLS / 4
-//#for tile in 0..TILES_PER_LANE
-//#expand unpack_quad(part, tile)
-//#end
-//#for token in 0..TOKENS_PER_LANE
-//#if BY_EXPERT
-            let x_${part}_${token} = activations(input_row_${token}, quad + ${chunk * CHUNK_COLS / 4 + part}u);
-//#else
-            let x_${part}_${token} = activations(input_row + ${token}u, quad + ${chunk * CHUNK_COLS / 4 + part}u);
-//#endif
-//#for tile in 0..TILES_PER_LANE
-//#for i in 0..4
-            ${into}_${tile}_${token} = fma(w_${part}_${tile}.${"xyzw"[i]}, x_${part}_${token}.${"xyzw"[i]}, ${into}_${tile}_${token});
-//#end
-//#end
-//#end
-//#end
-        }
-//#end
-//#if BLOCK_SUMS
-//#for tile in 0..TILES_PER_LANE
-        acc_${tile}_0 = fma(sum_${tile}_0, scale_${tile}, acc_${tile}_0);
-//#end
-//#endif
-//#endif
-    }
-//#end
-
+//#include multiply_blocks
 //#if ACROSS
 //#include multiply_across
 //#endif
 //#endif
 
+//#if SUMMED
+// Weighs what a lane has of its expert's product, with the bias in one lane of the row and expert.
+//#macro weigh_products()
+//#for tile in 0..TILES_PER_LANE
+//#if BIAS
+    if (first_run == 0u) {
+        acc_${tile}_0 += bias[expert * ${MATRIX_ROWS}u + min((first_tile + ${tile}u) * 8u + row, ${MATRIX_ROWS - 1}u)];
+    }
+//#endif
+    acc_${tile}_0 *= expert_weight;
+//#end
+//#end
+
+//#endif
 // Adds up what the lanes of a row have; the sums are right in the lanes of slice 0.
 //#macro add_up_slices()
 //#for level in 0..SHUFFLES
@@ -463,7 +382,7 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#macro store_results()
 //#for tile in 0..TILES_PER_LANE
         let row_${tile} = (first_tile + ${tile}u) * 8u + row;
-//#if BIAS
+//#if BIAS && !SUMMED
 //#if EXPERTS
         let bias_${tile} = bias[(expert + ${FIRST_EXPERT}u) * ${MATRIX_ROWS}u + min(row_${tile}, ${MATRIX_ROWS - 1}u)];
 //#else
@@ -525,7 +444,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#end
 //#else if EXPERTS
     let output_row = group.x;
+//#if SUMMED
+    let step_row = output_row;
+//#else
     let step_row = output_row / ${CHOSEN}u;
+//#endif
 //#if COUNTER_SYNC
     await_dispatch(lane);
 //#endif
@@ -535,6 +458,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
         return;
     }
+//#if !SUMMED
     // Experts before the first of this part wrap to numbers past the last.
     let expert = routes[step_row * ${ROUTES_STRIDE}u + output_row % ${CHOSEN}u] - ${FIRST_EXPERT}u;
     if (expert >= ${EXPERTS_HERE}u) {
@@ -548,6 +472,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let input_row = output_row;
 //#else
     let input_row = step_row;
+//#endif
 //#endif
 //#else
     let input_row = group.x * TOKENS_PER_LANE;
@@ -564,6 +489,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let slice = (lane / 8u) % SPLIT_K;
 //#else
     const slice = 0u;
+//#endif
+//#if SUMMED
+    // The slices are divided evenly between the row's experts; those past the last expert begin behind the last column.
+    let place = min(slice / ${COLUMN_LANES}u, ${CHOSEN - 1}u);
+    let first_run = select(COLS, slice % ${COLUMN_LANES}u, slice < ${CHOSEN * COLUMN_LANES}u);
+    let expert = routes[step_row * ${ROUTES_STRIDE}u + place];
+    let expert_weight = bitcast<f32>(routes[step_row * ${ROUTES_STRIDE}u + ${CHOSEN}u + place]);
+//#expand place_matrix()
+    let input_row = step_row * ${CHOSEN}u + place;
 //#endif
 //#if FUSED_TAIL
 //#expand load_tail("lane", "group.y * ${TAIL_GROUPS}u")
@@ -624,6 +558,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
 //#expand multiply_groups_in_rounds("weights")
 //#endif
+//#if SUMMED
+//#expand weigh_products()
+//#endif
 //#expand add_up_slices()
 //#endif
     if (slice == 0u) {
@@ -662,6 +599,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if CLEARS
     if (group.x + group.y == 0u) {
         clear_fixed_sums(lane);
+    }
+//#endif
+//#if CHOICE
+    if (is_last(0u, ${ROUTER_WORKGROUPS}u, lane)) {
+        choose_experts(output_row, lane);
     }
 //#endif
 //#if COUNTER_SYNC

@@ -13,6 +13,7 @@ use crate::layout::{TILE_ROWS, WeightFormat, WeightLayout, unpacking};
 use crate::norm::NormSpec;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations_with_sync, rows_of_step};
+use crate::route::RouteSpec;
 use crate::template::{Values, render};
 
 /// Parameters of one matmul pipeline.
@@ -28,7 +29,8 @@ pub struct MatMulSpec {
     pub output_first: usize,
     /// `F32`, or `Quantized` with INT4 and INT8 weights.
     pub input: ActivationFormat,
-    /// The norm that makes the input; needs `tile.tokens_per_lane` of 1.
+    /// The norm that makes the input; needs `tile.tokens_per_lane` of 1. With `also_f32`, the input is f32, and its integers are stored for
+    /// other readers.
     pub prologue: Option<NormSpec>,
     /// `F32`, or `Quantized`: then a workgroup makes whole groups.
     pub output: ActivationFormat,
@@ -43,6 +45,8 @@ pub struct MatMulSpec {
     pub clears: usize,
     /// `cap` in `cap * tanh(y / cap)`; `None`: the result is not capped.
     pub softcap: Option<Number>,
+    /// The choice of experts by these logits, f32 of one row, which the last workgroup to complete makes.
+    pub choice: Option<RouteSpec>,
     /// The experts, if the matrix is a stack with one matrix for each, which `layout` describes.
     pub experts: Option<ExpertsSpec>,
     /// Rows for each row of the step, without experts.
@@ -77,12 +81,25 @@ pub struct ExpertsSpec {
     /// Tiles of the table (`expert_rows`) from which a workgroup takes several rows of one expert; `None`: a workgroup has one row,
     /// whose expert is in the routes.
     pub tiles: Option<ExpertTiles>,
+    /// Whether the result is one row for each row of the step: the sum of its experts' rows, weighted by the routes (as `expert_sum` of them).
+    /// Lanes that share a matrix row are divided between the experts. Needs `own_input`, all experts of the stack and no `tiles`.
+    pub summed: bool,
 }
 
 /// Most parts of a stack that one kernel binds.
 pub const MAX_PARTS: usize = 4;
 
 impl ExpertsSpec {
+    /// Parts into which the lanes of a matrix row are divided, one an expert of the row; 1: they all have the same expert.
+    pub fn lane_parts(&self) -> usize {
+        if self.summed { self.chosen.next_power_of_two() } else { 1 }
+    }
+
+    /// Rows of the result for each row of the step.
+    fn rows_per_token(&self) -> usize {
+        if self.summed { 1 } else { self.chosen }
+    }
+
     /// Bindings of weights.
     fn parts(&self) -> usize {
         self.count.div_ceil(self.part)
@@ -112,6 +129,7 @@ impl ExpertsSpec {
         let values = values
             .flag("EXPERTS", experts.is_some())
             .flag("BY_EXPERT", tiles.is_some())
+            .flag("SUMMED", experts.is_some_and(|experts| experts.summed))
             .flag("OWN_INPUT", experts.is_some_and(|experts| experts.own_input))
             .count("CHOSEN", experts.map_or(0, |experts| experts.chosen))
             .count("FIRST_EXPERT", experts.map_or(0, |experts| experts.first))
@@ -177,9 +195,11 @@ impl Kernel for MatMulSpec {
         roles.extend((1..parts).map(|part| Role::WeightsPart(part as u8)));
         match (&self.fused_tail, self.output) {
             (Some(_), _) => roles.extend(FusedTailSpec::roles()),
+            (None, ActivationFormat::F32) if self.choice.is_some() => roles.push(Role::ExchangedOutput),
             (None, ActivationFormat::F32) => roles.push(Role::Output),
             (None, _) => roles.push(Role::Encoded),
         }
+        roles.extend(self.encoded_input().map(|_| Role::Encoded));
         match (&self.prologue, self.input) {
             (Some(norm), _) => roles.extend(norm.data_roles()),
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
@@ -187,6 +207,10 @@ impl Kernel for MatMulSpec {
         }
         roles.extend(self.experts.map(|experts| experts.role()));
         roles.extend(self.bias.then_some(Role::Bias));
+        if let Some(choice) = &self.choice {
+            roles.extend(choice.choice_roles());
+            roles.push(Role::CompletionCounters);
+        }
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
         bindings(roles)
@@ -198,7 +222,7 @@ impl Kernel for MatMulSpec {
         // Workgroups that share weights are neighbours, so that all but the first find them in a cache.
         let across = match self.experts {
             None => rows.div_ceil(self.tile.tokens_per_lane),
-            Some(experts) => experts.tiles.map_or(rows * experts.chosen, |tiles| tiles.max_tiles),
+            Some(experts) => experts.tiles.map_or(rows * experts.rows_per_token(), |tiles| tiles.max_tiles),
         };
         [across, self.layout.tiles().div_ceil(tiles_per_group * self.tile.passes), 1]
     }
@@ -207,8 +231,12 @@ impl Kernel for MatMulSpec {
         self.check();
         let layout = &self.layout;
         let norm = self.prologue.as_ref();
-        // What a workgroup quantises: its normed input, its output, or both.
-        let encoded = if norm.is_some() && self.input != ActivationFormat::F32 { self.input } else { self.output };
+        // What a workgroup quantises: its normed input, its output, or both; and how many elements it stores so.
+        let (encoded, encoded_elements) = match (norm, self.encoded_input()) {
+            (Some(norm), Some(format)) => (format, norm.width),
+            (Some(_), None) if self.input != ActivationFormat::F32 => (self.input, self.output_rows()),
+            _ => (self.output, self.output_rows()),
+        };
         let groups = if self.fused_tail.is_some() { self.group_rows() / ACTIVATION_GROUP } else { 0 };
         let values = counter_sync::values(self.counter_sync, fixed_sums::clearing(self.clears, Values::default()));
         let values = fused_tail::values(self.fused_tail.as_ref(), self.tile.workgroup_size(), groups, values);
@@ -241,6 +269,9 @@ impl Kernel for MatMulSpec {
             .flag("PROLOGUE", norm.is_some())
             .flag("CODES", self.input != ActivationFormat::F32)
             .flag("ENCODED_OUTPUT", self.output != ActivationFormat::F32)
+            .flag("ENCODED_INPUT", self.encoded_input().is_some())
+            .flag("CHOICE", self.choice.is_some())
+            .count("ROUTER_WORKGROUPS", self.workgroups(1)[1])
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.split_k > 1)
@@ -257,7 +288,11 @@ impl Kernel for MatMulSpec {
             Some(norm) => norm.row_values(self.prologue_slots(), values),
             None => values,
         };
-        render(include_str!("kernel.wgsl"), &encoded.row_values(self.output_rows(), values))
+        let values = match &self.choice {
+            Some(choice) => choice.choice_values(values),
+            None => values,
+        };
+        render(include_str!("kernel.wgsl"), &encoded.row_values(encoded_elements, values))
     }
 
     fn counter_sync(&mut self) -> Option<&mut bool> {
@@ -271,7 +306,8 @@ impl Kernel for MatMulSpec {
     }
 
     fn fused_tail(&mut self) -> Option<&mut Option<FusedTailSpec>> {
-        (self.experts.is_none() && self.layout.format.unpacks_with_others()).then_some(&mut self.fused_tail)
+        let goes_on = self.experts.is_none() && self.choice.is_none();
+        (goes_on && self.layout.format.unpacks_with_others()).then_some(&mut self.fused_tail)
     }
 
     fn reads_fixed_sums(&mut self) -> Option<&mut bool> {
@@ -291,6 +327,16 @@ impl MatMulSpec {
         if self.act_mul.is_some() { rows / 2 } else { rows }
     }
 
+    /// The format in which the normed input is stored for other readers.
+    fn encoded_input(&self) -> Option<ActivationFormat> {
+        self.prologue.as_ref().filter(|norm| norm.also_f32).map(|norm| norm.format)
+    }
+
+    /// Lanes that share a row of one matrix, and take the runs of its columns in turn.
+    pub fn column_lanes(&self) -> usize {
+        self.tile.split_k / self.experts.map_or(1, |experts| experts.lane_parts())
+    }
+
     /// Bytes of workgroup memory.
     pub fn shared_bytes(&self) -> usize {
         let normed = match (&self.prologue, self.input.precision()) {
@@ -305,8 +351,9 @@ impl MatMulSpec {
         } else {
             0
         };
+        let choice = self.choice.as_ref().map_or(0, RouteSpec::choice_bytes);
         // Partial sums, and the parts of a norm's and a group's reduction.
-        normed + staged + next + 4 * self.partials() + 8 * self.tile.workgroup_size()
+        normed + staged + next + choice + 4 * self.partials() + 8 * self.tile.workgroup_size()
     }
 
     /// Sums of one row that a workgroup adds up through its memory: one a subgroup where there are subgroups.
@@ -356,6 +403,12 @@ impl MatMulSpec {
             );
             assert!(experts.parts() == 1 || self.input != ActivationFormat::F32, "parts of a stack take integers");
             assert!((1..=MAX_PARTS).contains(&experts.parts()), "a stack has parts");
+            if experts.summed {
+                let is_whole = experts.own_input && experts.first == 0 && experts.tiles.is_none();
+                let is_plain = self.act_mul.is_none() && self.output == ActivationFormat::F32;
+                assert!(is_whole && is_plain, "a sum has the products of all experts of a row");
+                assert!(tile.split_k.is_multiple_of(experts.lane_parts()), "each expert has lanes of a row");
+            }
         }
         assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");
         assert!(tile.sharing == Sharing::Own || tile.split_k == 1, "neighbours work on the same block");
@@ -364,7 +417,20 @@ impl MatMulSpec {
             "lanes across columns have one row of the step"
         );
         assert!(self.act_mul.is_none() || tile.tiles_per_lane.is_multiple_of(2), "gate and up tiles come in pairs");
-        assert!(self.prologue.as_ref().is_none_or(|norm| norm.format == self.input), "a prologue makes the input");
+        let made = |norm: &NormSpec| if norm.also_f32 { ActivationFormat::F32 } else { norm.format };
+        assert!(self.prologue.as_ref().is_none_or(|norm| made(norm) == self.input), "a prologue makes the input");
+        if let Some(format) = self.encoded_input() {
+            assert!(matches!(format, ActivationFormat::Quantized(_)), "integers are stored without a row's factor");
+            assert_eq!(self.output, ActivationFormat::F32, "a kernel stores one row of integers");
+        }
+        if let Some(choice) = &self.choice {
+            let is_plain = self.experts.is_none() && self.softcap.is_none() && self.act_mul.is_none();
+            let is_of_one_row = tile.tokens_per_lane == 1 && self.rows_per_token == 1 && !self.row_from_step;
+            let is_whole = self.output_first == 0 && self.output == ActivationFormat::F32;
+            assert!(is_plain && is_of_one_row && is_whole, "experts are chosen by the logits of one row");
+            let fits = (choice.experts, choice.input_stride) == (self.layout.rows, self.output_stride);
+            assert!(fits, "a logit for each expert");
+        }
         match self.input {
             ActivationFormat::F32 => {}
             ActivationFormat::Quantized(_) => {
@@ -398,12 +464,14 @@ impl MatMulSpec {
     fn loop_values(&self, values: Values) -> Values {
         let (tile, format) = (&self.tile, self.layout.format);
         // Groups that a lane has in flight, and rounds after which it has processed all of its own.
-        let own = activation_format::groups(self.layout.cols).div_ceil(tile.split_k);
+        let own = activation_format::groups(self.layout.cols).div_ceil(self.column_lanes());
         let unroll = tile.unroll.min(own).max(1);
         // Lanes of a row that are in one subgroup add up by shuffles.
         let in_subgroup = (TILE_ROWS * tile.split_k).min((self.subgroup_size as usize).max(TILE_ROWS)) / TILE_ROWS;
         values
             .count("UNROLL", unroll)
+            .count("COLUMN_LANES", self.column_lanes())
+            .text("FIRST_RUN", if self.experts.is_some_and(|experts| experts.summed) { "first_run" } else { "slice" })
             .count("ROUNDS", own.div_ceil(unroll))
             .count("SHUFFLES", in_subgroup.next_power_of_two().ilog2() as usize)
             .count("CHUNKS_PER_BLOCK", format.chunks_per_block())
@@ -423,9 +491,11 @@ impl MatMulSpec {
 
     /// Quads of the normed row that a lane computes.
     fn prologue_slots(&self) -> usize {
-        let elements = match self.input {
-            ActivationFormat::F32 => self.layout.padded_cols(),
-            _ => activation_format::groups(self.layout.cols) * ACTIVATION_GROUP,
+        let in_groups = activation_format::groups(self.layout.cols) * ACTIVATION_GROUP;
+        let elements = match (self.input, self.encoded_input()) {
+            (ActivationFormat::F32, None) => self.layout.padded_cols(),
+            (ActivationFormat::F32, Some(_)) => self.layout.padded_cols().max(in_groups),
+            _ => in_groups,
         };
         (elements / 4).div_ceil(self.tile.workgroup_size())
     }

@@ -31,7 +31,7 @@ pub struct MatMulInputs<'a> {
 }
 
 /// The kernel in plain loops: writes the words of `output` (n_rows, output_stride), or of the next matmul's sums (next rows, 2),
-/// and, if the prologue adds the residual, `sum`.
+/// and, if the prologue adds the residual, `sum`. A choice of experts is `route::twin_row` of the output.
 pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &mut [f32]) {
     if let Some(experts) = spec.experts {
         return twin_of_experts(spec, experts, inputs, output);
@@ -82,8 +82,23 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
     }
 }
 
-/// Computes each row by the plain matmul with its expert's matrix.
+/// Computes each row by the plain matmul with its expert's matrix, and the weighted sum of a row's experts where the kernel makes that.
 fn twin_of_experts(spec: &MatMulSpec, experts: ExpertsSpec, inputs: &MatMulInputs, output: &mut [u32]) {
+    if experts.summed {
+        let stride = spec.output_stride;
+        let apart = MatMulSpec { experts: Some(ExpertsSpec { summed: false, ..experts }), ..spec.clone() };
+        let mut products = vec![0u32; inputs.n_rows * experts.chosen * stride];
+        twin(&apart, inputs, &mut products, &mut []);
+        for (row, of_row) in products.chunks(experts.chosen * stride).enumerate() {
+            let weights = &inputs.routes[row * experts.routes_stride + experts.chosen..];
+            for (column, word) in output[row * stride..][..spec.layout.rows].iter_mut().enumerate() {
+                let weighted =
+                    |(product, weight): (&[u32], &u32)| f32::from_bits(*weight) * f32::from_bits(product[column]);
+                *word = of_row.chunks(stride).zip(weights).map(weighted).sum::<f32>().to_bits();
+            }
+        }
+        return;
+    }
     let one = MatMulSpec { experts: None, ..spec.clone() };
     for row in 0..inputs.n_rows * experts.chosen {
         let Some((expert, input_row)) = experts.matrix_and_input(inputs.routes, row) else { continue };

@@ -1,27 +1,12 @@
-// One workgroup a row. An expert's place is the number of those before it: every lane counts for its own experts, and no sorting waits.
+// One workgroup a row.
 ${DECLARATIONS}
 //#if COUNTER_SYNC
 //#include counter_sync
 //#endif
-// What experts are chosen by, and their logits, four at a time; behind the last expert stands what is never chosen.
-var<workgroup> ranks: array<vec4<f32>, QUADS>;
-//#if CHOICE_BIAS
-var<workgroup> logits: array<vec4<f32>, QUADS>;
-//#endif
-var<workgroup> chosen_experts: array<u32, CHOSEN>;
-var<workgroup> chosen_shares: array<f32, CHOSEN>;
+//#include choose_experts
 
-//#if SIGMOID
-fn score_of(logit: f32) -> f32 {
-    return 1.0 / (1.0 + exp(-logit));
-}
-//#endif
-
-// 1 for each of the quad's experts that comes before this one.
-fn ranked_before(quad: u32, rank: f32, expert: u32) -> vec4<u32> {
-    let others = ranks[quad];
-    let is_first = vec4<u32>(4u * quad) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(expert);
-    return select(vec4<u32>(0u), vec4<u32>(1u), (others > vec4(rank)) | ((others == vec4(rank)) & is_first));
+fn router_logit(row: u32, expert: u32) -> f32 {
+    return input[row * INPUT_STRIDE + expert];
 }
 
 @compute @workgroup_size(${WORKGROUP})
@@ -36,77 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if COUNTER_SYNC
     await_dispatch(lane);
 //#endif
-    for (var expert = lane; expert < 4u * QUADS; expert += WORKGROUP) {
-        let logit = input[row * INPUT_STRIDE + min(expert, EXPERTS - 1u)];
-//#if CHOICE_BIAS
-        logits[expert / 4u][expert % 4u] = logit;
-        let rank = score_of(logit) + choice_bias[min(expert, EXPERTS - 1u)];
-//#else
-        let rank = logit;
-//#endif
-        ranks[expert / 4u][expert % 4u] = select(LOWEST, rank, expert < EXPERTS);
-    }
-    // Logits that are not numbers are never chosen, so that every route names an expert that exists.
-    for (var place = lane; place < CHOSEN; place += WORKGROUP) {
-        chosen_experts[place] = place;
-        chosen_shares[place] = 0.0;
-    }
-    workgroupBarrier();
-//#if !SIGMOID
-    var highest = ranks[0];
-    for (var quad = 0u; quad < QUADS; quad += ${TOGETHER}u) {
-//#for i in 0..TOGETHER
-        highest = max(highest, ranks[quad + ${i}u]);
-//#end
-    }
-    let most = max(max(highest.x, highest.y), max(highest.z, highest.w));
-//#endif
-    for (var expert = lane; expert < EXPERTS; expert += WORKGROUP) {
-        let rank = ranks[expert / 4u][expert % 4u];
-        var before = vec4<u32>(0u);
-        for (var quad = 0u; quad < QUADS; quad += ${TOGETHER}u) {
-//#for i in 0..TOGETHER
-            before += ranked_before(quad + ${i}u, rank, expert);
-//#end
-        }
-        let place = before.x + before.y + before.z + before.w;
-        if (place < CHOSEN) {
-            chosen_experts[place] = expert;
-//#if CHOICE_BIAS
-            chosen_shares[place] = score_of(logits[expert / 4u][expert % 4u]);
-//#else if SIGMOID
-            chosen_shares[place] = score_of(rank);
-//#else
-            chosen_shares[place] = exp(rank - most);
-//#endif
-        }
-    }
-    workgroupBarrier();
-//#if NORMALIZED
-    var total = 0.0;
-    for (var place = 0u; place < CHOSEN; place++) {
-        total += chosen_shares[place];
-    }
-//#else if SIGMOID
-    let total = 1.0;
-//#else
-    var totals = vec4<f32>(0.0);
-    for (var quad = 0u; quad < QUADS; quad += ${TOGETHER}u) {
-//#for i in 0..TOGETHER
-        totals += exp(ranks[quad + ${i}u] - vec4(most));
-//#end
-    }
-    let total = totals.x + totals.y + totals.z + totals.w;
-//#endif
-    for (var place = lane; place < CHOSEN; place += WORKGROUP) {
-        routes[row * OUTPUT_STRIDE + place] = chosen_experts[place];
-//#if SCALED
-        let weight = chosen_shares[place] / total * ROUTE_FACTOR * expert_scale[chosen_experts[place]];
-//#else
-        let weight = chosen_shares[place] / total * ROUTE_FACTOR;
-//#endif
-        routes[row * OUTPUT_STRIDE + CHOSEN + place] = bitcast<u32>(weight);
-    }
+    choose_experts(row, lane);
 //#if COUNTER_SYNC
     count_workgroup(lane);
 //#endif

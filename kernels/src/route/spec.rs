@@ -53,10 +53,8 @@ const TOGETHER: usize = 8;
 
 impl Kernel for RouteSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let scale = self.scaled.then_some(Role::ExpertScale);
-        let bias = self.choice_bias.then_some(Role::ChoiceBias);
         let counters = self.counter_sync.then_some(Role::SyncCounters);
-        bindings([Role::Step, Role::Input, Role::MadeRoutes].into_iter().chain(scale).chain(bias).chain(counters))
+        bindings([Role::Step, Role::Input].into_iter().chain(self.choice_roles()).chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -64,27 +62,53 @@ impl Kernel for RouteSpec {
     }
 
     fn wgsl(&self) -> String {
+        let values = counter_sync::values(self.counter_sync, Values::default())
+            .size("INPUT_STRIDE", self.input_stride)
+            .size("WORKGROUP", WORKGROUP)
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
+        render(include_str!("kernel.wgsl"), &self.choice_values(values))
+    }
+
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
+    }
+}
+
+impl RouteSpec {
+    /// Roles of the operands of a choice, without the logits.
+    pub(crate) fn choice_roles(&self) -> impl Iterator<Item = Role> {
+        let scale = self.scaled.then_some(Role::ExpertScale);
+        let bias = self.choice_bias.then_some(Role::ChoiceBias);
+        [Role::MadeRoutes].into_iter().chain(scale).chain(bias)
+    }
+
+    /// Bytes of workgroup memory that a choice takes.
+    pub(crate) fn choice_bytes(&self) -> usize {
+        let ranks = 16 * self.quads();
+        let logits = if self.choice_bias { ranks } else { 0 };
+        ranks + logits + 8 * self.chosen
+    }
+
+    /// Quads of experts, in whole steps of a lane.
+    fn quads(&self) -> usize {
+        self.experts.div_ceil(4).next_multiple_of(TOGETHER)
+    }
+
+    /// Values of the piece `choose_experts`.
+    pub(crate) fn choice_values(&self, values: Values) -> Values {
         assert!((1..=self.experts).contains(&self.chosen), "a row has experts, and no more than there are");
         assert!(!self.choice_bias || self.scores == Scores::Sigmoid, "a softmax is chosen from by its logits");
-        let values = counter_sync::values(self.counter_sync, Values::default())
-            .size("EXPERTS", self.experts)
-            .size("QUADS", self.experts.div_ceil(4).next_multiple_of(TOGETHER))
-            .count("TOGETHER", TOGETHER)
-            .size("CHOSEN", self.chosen)
-            .size("INPUT_STRIDE", self.input_stride)
-            .size("OUTPUT_STRIDE", self.output_stride)
-            .size("WORKGROUP", WORKGROUP)
+        values
+            .size("ROUTED_EXPERTS", self.experts)
+            .size("ROUTED_QUADS", self.quads())
+            .count("ROUTED_TOGETHER", TOGETHER)
+            .size("ROUTED_CHOSEN", self.chosen)
+            .size("MADE_ROUTES_STRIDE", self.output_stride)
             .number("ROUTE_FACTOR", self.factor.get())
             .flag("SIGMOID", self.scores == Scores::Sigmoid)
             .flag("CHOICE_BIAS", self.choice_bias)
             .number("LOWEST", f32::MIN)
             .flag("NORMALIZED", self.normalized)
             .flag("SCALED", self.scaled)
-            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
-        render(include_str!("kernel.wgsl"), &values)
-    }
-
-    fn counter_sync(&mut self) -> Option<&mut bool> {
-        Some(&mut self.counter_sync)
     }
 }

@@ -91,8 +91,8 @@ impl Target {
         allowed
     }
 
-    /// Whether kernels declare the Vulkan memory model: those with matrices, and those whose workgroups exchange data.
-    fn has_memory_model(&self) -> bool {
+    /// Whether kernels may declare the Vulkan memory model: those with matrices, and those whose workgroups exchange data.
+    pub fn has_memory_model(&self) -> bool {
         self.matrix.is_some() || self.counter_sync || self.decode_attention.is_some()
     }
 

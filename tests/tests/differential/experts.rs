@@ -216,6 +216,7 @@ fn matmuls_of_experts() {
                     part: if is_integer { count.div_ceil(*parts) } else { *count },
                     routes_stride: 32,
                     tiles: (*tile_rows > 1).then(|| tiles(n_rows * chosen, first + count, *tile_rows)),
+                    summed: false,
                 }),
                 counter_sync: target.counter_sync && *tile_rows == 1 && rows % 3 == 0,
                 tile: MatMulTile {
@@ -228,6 +229,54 @@ fn matmuls_of_experts() {
                 ..plain
             };
             check_experts(target, &spec, *n_rows, rng);
+        });
+    }
+}
+
+/// The last matrix of each expert, with the weighted sum of their results.
+#[test]
+fn sums_of_experts_products() {
+    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Int8, WeightFormat::F16];
+    let own = targets().into_iter().filter(|target| target.matmul.sharing_one == Sharing::Own);
+    for (target, is_integer) in
+        own.map(|target| (target, false)).chain(integer_targets().into_iter().map(|one| (one, true)))
+    {
+        let formats: Vec<WeightFormat> =
+            formats.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
+        let shape = (1..40usize, 1..60usize, select(formats), 1..3usize, 1..3usize);
+        // Chosen ones, experts, parts of the stack, lanes of each expert, rows.
+        let experts = (1..7usize, 1..9usize, 1..5usize, select(vec![1, 2, 4usize]), 1..4usize);
+        let name = format!("sums of experts, integers {is_integer}, {}", target.name);
+        check_cases(&name, 6, &(shape, experts), |&(shape, (chosen, count, parts, lanes, n_rows)), rng| {
+            let (rows, quads, format, tiles_per_lane, unroll) = shape;
+            let layout = WeightLayout { format, rows, cols: 4 * quads };
+            let plain = plain_matmul(&target, layout);
+            let quantized = ActivationFormat::Quantized(Precision::Int8);
+            let experts = ExpertsSpec {
+                chosen,
+                own_input: true,
+                first: 0,
+                count,
+                part: if is_integer { count.div_ceil(parts) } else { count },
+                routes_stride: 32,
+                tiles: None,
+                summed: true,
+            };
+            let spec = MatMulSpec {
+                input: if is_integer { quantized } else { ActivationFormat::F32 },
+                bias: rows % 2 == 0,
+                counter_sync: target.counter_sync && rows % 3 == 0,
+                experts: Some(experts),
+                tile: MatMulTile {
+                    tiles_per_lane,
+                    split_k: lanes * experts.lane_parts(),
+                    unroll: if is_integer { unroll } else { 1 },
+                    sharing: Sharing::Own,
+                    ..plain.tile
+                },
+                ..plain
+            };
+            check_experts(&target, &spec, n_rows, rng);
         });
     }
 }
@@ -300,6 +349,7 @@ fn gemms_of_experts() {
                 part: count,
                 routes_stride: 32,
                 tiles: Some(tiles(n_rows * chosen, first + count, step_rows)),
+                summed: false,
             }),
         };
         check_gemm_of_experts(&target, product, [n_rows, step_rows], rng, |product| {
@@ -366,13 +416,14 @@ fn check_gemm_of_experts(
 fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut StdRng) {
     let experts = spec.experts.expect("experts");
     let weights: Vec<u8> = (0..experts.count).flat_map(|_| packed(rng, &spec.layout)).collect();
-    // Some experts are in parts before and behind this one.
-    let known = 0..(experts.first + experts.count + ELSEWHERE) as u32;
+    // Some experts are in parts before and behind this one; a sum has all of them.
+    let elsewhere = if experts.summed { 0 } else { ELSEWHERE };
+    let known = 0..(experts.first + experts.count + elsewhere) as u32;
     let routes = routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]);
     let input_rows = n_rows * if experts.own_input { experts.chosen } else { 1 };
     let input = stored_rows(rng, spec.input, [input_rows, spec.layout.cols, spec.input_stride]);
     let bias = biases(rng, &experts, spec.layout.rows, spec.bias);
-    let words = n_rows * experts.chosen * spec.output_stride;
+    let words = n_rows * if experts.summed { 1 } else { experts.chosen } * spec.output_stride;
     let kernel = KernelSpec::MatMul(spec.clone());
     let parts: Vec<&[u8]> = weights.chunks(weights.len() / experts.count * experts.part).collect();
     let operand = |role| match role {

@@ -12,6 +12,7 @@ mod matmul;
 mod norm;
 mod npu;
 mod recurrent;
+mod router;
 
 use cases::check_cases;
 use matmul::{check_matmul, clearer, plain_matmul};

@@ -20,6 +20,7 @@ pub fn plain_matmul(target: &Target, layout: WeightLayout) -> MatMulSpec {
         fused_tail: None,
         clears: 0,
         softcap: None,
+        choice: None,
         experts: None,
         rows_per_token: 1,
         row_from_step: false,

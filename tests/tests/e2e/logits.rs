@@ -108,6 +108,37 @@ fn register_gemms_without_workgroup_memory_need_the_layout_of_fragments() {
     assert!(error.contains("otherwise than the kernels of target rdna3"), "{error}");
 }
 
+/// Decode of mixtures of experts as NVIDIA's kernels have it, with the choice of experts in the router's dispatch and the sum of their results in
+/// that of their last matrix: against transformers, and with integer activations against the exported weights. Steps of one row each.
+#[test]
+fn mixtures_of_experts_in_steps_of_one_row() {
+    let mixtures =
+        ["qwen3-moe", "gpt-oss", "gemma4-moe", "glm4-moe-lite", "qwen2-moe-shared", "mixtral", "lfm2-moe", "olmoe"];
+    let taken = if everything() { mixtures.len() } else { 2 };
+    for name in &mixtures[..taken] {
+        let folder = models().join("tiny").join(name);
+        let golden = read_golden(&folder);
+        let rows = golden.tokens.len();
+        let model = Built::of(&folder, Case { target: "nvidia", ..F16 }).load();
+        let found = logits(&model, &golden.tokens, 1);
+        assert_close(&format!("{name} in f16"), &found, &golden.logits, F16_TOLERANCE);
+        let vocab = golden.logits.len() / rows;
+        assert_greedy(&folder, &model, &golden.tokens, &golden.greedy, vocab);
+
+        let built = Built::of(&folder, Case { target: "nvidia", group: group_of(&folder), ..INT4 });
+        let expected_all = built.exported_logits(&golden.tokens);
+        let found = logits(&built.load(), &golden.tokens, 1);
+        let (found, expected) = closest_rows(&found, &expected_all, rows);
+        assert_close(&format!("{name} with integer activations"), &found, &expected, INTEGER_TOLERANCE);
+        // Without the choice of experts in the router's dispatch, where workgroups do not exchange data.
+        let apart = logits(&Built::of(&folder, Case { group: group_of(&folder), ..INTEGER }).load(), &golden.tokens, 1);
+        let (found, expected) = closest_rows(&apart, &expected_all, rows);
+        assert_close(&format!("{name} with a choice apart"), &found, &expected, INTEGER_TOLERANCE);
+        let text = |barriers| greedy(&built.try_load(1, barriers).expect("it loads"), &golden.tokens, 40);
+        assert_eq!(text(false), text(true), "{name}: counters give the tokens that barriers give");
+    }
+}
+
 /// Tests one of `every` models.
 fn assert_close_to_exported(what: &str, case: Case, every: usize) {
     for folder in one_of(every) {
