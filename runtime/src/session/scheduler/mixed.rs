@@ -1,20 +1,31 @@
-//! How many rows a step has that feeds a part of a prompt beside the sequences that decode: so many that these do not notice.
+//! How many rows a step has that feeds a part of a prompt beside the sequences that decode: as many as the prompts that wait need, and so few
+//! that the step is no surprise to a reader.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Scheduler, TokenReceiver};
 use unicorn_artifact::step::image_of;
 
-/// Measured times of steps by their programs' rows, the smallest first.
+use super::{Scheduler, TokenReceiver};
+use crate::session::session::Session;
+
+/// Measured times of steps.
 #[derive(Default)]
 pub(super) struct MixedTimes {
-    /// Most rows of a step, and its seconds, an exponential moving average; `None`: none has run.
+    /// Most rows of a program that decodes and feeds, and the seconds of its steps, an exponential moving average; `None`: none has run. The
+    /// smallest first.
     sizes: Vec<(u32, Option<f64>)>,
+    /// Seconds of the last steps, with a prompt or without one.
+    recent: VecDeque<f64>,
 }
 
-/// A step that decodes and feeds takes at most this many times as long as one that only decodes, if the smallest program allows it: the 99th
-/// percentile of times between tokens stays below twice the median.
-const MOST_TIMES_PLAIN: f64 = 1.8;
+/// A step that decodes and feeds takes at most this many times as long as the median of the last steps, if the smallest program allows it: the
+/// 99th percentile of times between tokens stays below twice the median.
+const MOST_TIMES_MEDIAN: f64 = 1.8;
+/// Steps of which the median is taken.
+const RECENT_STEPS: usize = 64;
+/// Steps in which the prompts that wait are to be fed, if these may be long enough.
+const STEPS_OF_PROMPTS: u32 = 4;
 /// Part of the rows of such a step that are at least the prompt's, unless it ends: a fourth.
 const MIN_PROMPT_PART: u32 = 4;
 /// Longest sequence that decodes in such a step: its row attends to the cache in one workgroup a KV head, where a step that only decodes divides
@@ -23,43 +34,66 @@ const MAX_DECODED_TOKENS: u32 = 8192;
 /// Weight of the newest time in an average.
 const NEWEST_TIME: f64 = 0.25;
 
+/// Tokens of prompts.
+struct Prompts {
+    /// Left of the first one.
+    first: u32,
+    /// Left of all.
+    all: u32,
+}
+
 impl MixedTimes {
     pub fn new(sizes: Vec<u32>) -> MixedTimes {
-        MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect() }
+        MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect(), recent: VecDeque::new() }
     }
 
-    /// Adds the time of a step of `n_rows` rows.
+    /// Adds the time of any step of the sequences that decode.
+    pub fn add_step(&mut self, time: Duration) {
+        self.recent.truncate(RECENT_STEPS - 1);
+        self.recent.push_front(time.as_secs_f64());
+    }
+
+    /// Adds the time of a step that decodes and feeds, of `n_rows` rows.
     pub fn add(&mut self, n_rows: usize, time: Duration) {
+        self.add_step(time);
         let seconds = time.as_secs_f64();
         if let Some((_, average)) = self.sizes.iter_mut().find(|(rows, _)| *rows as usize >= n_rows) {
             *average = Some(average.map_or(seconds, |average| average + NEWEST_TIME * (seconds - average)));
         }
     }
 
-    /// Tokens of a prompt of which `n_prompt` are left that a step has beside `n_decoding` sequences, whose steps alone take `plain`;
-    /// `None`: prompt and sequences take turns.
-    fn prompt_rows(&self, n_decoding: u32, n_prompt: u32, plain: Option<Duration>) -> Option<u32> {
-        let most = MOST_TIMES_PLAIN * plain.map_or(0.0, |plain| plain.as_secs_f64());
-        let has_room = |rows: u32| rows >= n_decoding + n_prompt.min(rows / MIN_PROMPT_PART);
+    /// Tokens of the first prompt that a step feeds beside `n_decoding` sequences, whose steps alone take `plain`; `None`: prompt and
+    /// sequences take turns.
+    fn prompt_rows(&self, n_decoding: u32, prompts: &Prompts, plain: Option<Duration>) -> Option<u32> {
+        let plain = plain.map_or(0.0, |plain| plain.as_secs_f64());
+        let most = MOST_TIMES_MEDIAN * self.median();
+        let wanted = n_decoding + prompts.first.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
+        let has_room = |rows: u32| rows >= n_decoding + prompts.first.min(rows / MIN_PROMPT_PART);
         let mut chosen = None;
         // Of the size before: seconds for each row more than those of a step that only decodes.
         let mut row_seconds = None;
         for &(rows, seconds) in self.sizes.iter().filter(|(rows, _)| has_room(*rows)) {
-            let plain = most / MOST_TIMES_PLAIN;
             let foreseen = seconds.or(row_seconds.map(|of_row: f64| plain + of_row * f64::from(rows)));
             if chosen.is_some() && foreseen.is_none_or(|seconds| seconds > most) {
                 break;
             }
             row_seconds = foreseen.map(|seconds| (seconds - plain).max(0.0) / f64::from(rows));
             chosen = Some(rows);
-            if rows >= n_decoding + n_prompt {
+            if rows >= wanted {
                 break;
             }
         }
         let rows = chosen?;
-        let n_rows = rows.min(n_decoding + n_prompt);
+        let n_rows = rows.min(n_decoding + prompts.first);
         // A matmul computes all rows of its program.
         (2 * n_rows >= rows).then_some(n_rows - n_decoding)
+    }
+
+    /// Seconds of the last steps; 0 without any.
+    fn median(&self) -> f64 {
+        let mut sorted: Vec<f64> = self.recent.iter().copied().collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     }
 }
 
@@ -69,13 +103,18 @@ impl<R: TokenReceiver> Scheduler<R> {
         let first = self.prefill.front()?;
         let reads_rows =
             first.receiver.reads_hidden_rows() || first.receiver.reads_prompt_logits() && first.resumes.is_none();
-        let is_long = |session: &crate::session::session::Session| session.len_tokens() > MAX_DECODED_TOKENS;
+        let is_long = |session: &Session| session.len_tokens() > MAX_DECODED_TOKENS;
         let longest = self.decoding.iter().any(|active| is_long(&active.session));
         if self.deterministic || self.decoding.is_empty() || reads_rows || longest {
             return None;
         }
-        let (n_decoding, n_prompt) = (self.decoding.len() as u32, first.rest.len().min(self.max_prefill_tokens) as u32);
-        let n_tokens = self.mixed_times.prompt_rows(n_decoding, n_prompt, self.times.plain())? as usize;
+        let left = |rest: &[u32]| rest.len() as u32;
+        let prompts = Prompts {
+            first: left(&first.rest).min(self.max_prefill_tokens as u32),
+            all: self.prefill.iter().map(|active| left(&active.rest)).sum(),
+        };
+        let n_decoding = self.decoding.len() as u32;
+        let n_tokens = self.mixed_times.prompt_rows(n_decoding, &prompts, self.times.plain())? as usize;
         first.rest[..n_tokens].iter().all(|&token| image_of(token).is_none()).then_some(n_tokens)
     }
 }
@@ -86,15 +125,22 @@ mod tests {
 
     const PLAIN: Option<Duration> = Some(Duration::from_millis(5));
 
-    fn times(measured: &[(usize, u64)]) -> MixedTimes {
+    /// Of 64 steps, as many as given had a prompt, and took as long as the first size that was measured.
+    fn times(measured: &[(usize, u64)], n_mixed: usize) -> MixedTimes {
         let mut times = MixedTimes::new(vec![64, 128, 256]);
         measured.iter().for_each(|&(rows, ms)| times.add(rows, Duration::from_millis(ms)));
+        let recent = |step| Duration::from_millis(if step < n_mixed { measured[0].1 } else { 5 });
+        (0..RECENT_STEPS).for_each(|step| times.add_step(recent(step)));
         times
+    }
+
+    fn one(n_tokens: u32) -> Prompts {
+        Prompts { first: n_tokens, all: n_tokens }
     }
 
     #[test]
     fn steps_grow_while_nobody_notices() {
-        let rows = |measured: &[(usize, u64)]| times(measured).prompt_rows(32, 1000, PLAIN);
+        let rows = |measured: &[(usize, u64)]| times(measured, 0).prompt_rows(32, &one(1000), PLAIN);
         assert_eq!(rows(&[]), Some(32));
         assert_eq!(rows(&[(64, 6)]), Some(256 - 32), "9 ms are foreseen");
         assert_eq!(rows(&[(64, 6), (256, 12)]), Some(128 - 32), "7 ms are foreseen");
@@ -103,14 +149,29 @@ mod tests {
     }
 
     #[test]
+    fn where_most_steps_have_a_prompt_they_are_longer() {
+        let rows = |n_mixed| times(&[(64, 8), (128, 10)], n_mixed).prompt_rows(32, &one(300), PLAIN);
+        assert_eq!([0, 10, 40].map(rows), [Some(32), Some(32), Some(128 - 32)]);
+    }
+
+    #[test]
+    fn steps_are_no_longer_than_the_prompts_that_wait_need() {
+        let times = times(&[(64, 6), (128, 6), (256, 7)], 0);
+        let rows = |first, all| times.prompt_rows(32, &Prompts { first, all }, PLAIN);
+        assert_eq!(rows(120, 120), Some(32), "four steps of 64 rows");
+        assert_eq!(rows(300, 300), Some(128 - 32));
+        assert_eq!(rows(120, 2000), Some(120), "in 256 rows");
+    }
+
+    #[test]
     fn a_program_is_chosen_that_is_mostly_in_use() {
-        let rows =
-            |n_decoding, n_prompt| times(&[(64, 6), (128, 6), (256, 7)]).prompt_rows(n_decoding, n_prompt, PLAIN);
+        let times = times(&[(64, 6), (128, 6), (256, 7)], 0);
+        let rows = |n_decoding, n_prompt| times.prompt_rows(n_decoding, &one(n_prompt), PLAIN);
         assert_eq!(rows(4, 40), Some(40));
         assert_eq!(rows(4, 27), None, "31 of 64 rows");
         assert_eq!(rows(60, 20), Some(20), "in 128 rows");
         assert_eq!(rows(60, 2), Some(2), "in 64 rows, with the end of the prompt");
-        assert_eq!(times(&[]).prompt_rows(60, 1000, PLAIN), Some(128 - 60), "64 rows have no room");
-        assert_eq!(MixedTimes::new(Vec::new()).prompt_rows(4, 400, PLAIN), None);
+        assert_eq!(rows(60, 1000), Some(256 - 60));
+        assert_eq!(MixedTimes::new(Vec::new()).prompt_rows(4, &one(400), PLAIN), None);
     }
 }
