@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 6;
+pub const VERSION_MINOR: u16 = 7;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -58,6 +58,8 @@ pub enum SectionKind {
     /// Programs that make rows of images, and those whose rows may be of images, a list of them for each target. Since 8.6, and only
     /// beside an image section.
     ImagePrograms = 13,
+    /// What there is for images of any size: [`crate::ImageGrid`]. Since 8.7, and only beside an image section whose size of an image is 0.
+    ImageGrid = 14,
 }
 
 impl SectionKind {
@@ -65,7 +67,7 @@ impl SectionKind {
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
         let numbered = [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms];
-        let all = numbered.into_iter().chain([License, Draft, Image, ImagePrograms]);
+        let all = numbered.into_iter().chain([License, Draft, Image, ImagePrograms, ImageGrid]);
         all.into_iter().find(|&kind| kind as u32 == value)
     }
 
@@ -85,6 +87,7 @@ impl SectionKind {
             SectionKind::Draft => "draft",
             SectionKind::Image => "image",
             SectionKind::ImagePrograms => "image programs",
+            SectionKind::ImageGrid => "image grid",
         }
     }
 }

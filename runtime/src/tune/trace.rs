@@ -139,14 +139,15 @@ impl Tracer<'_> {
                 let chunk = chunk.ok_or(RunError::NoTokens)?;
                 engine.advance(slot, at..at + chunk.n_rows, tables)?;
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];
-                let rows = [Rows { slot, position: at, tokens, rope_variant }];
+                let rows = [Rows { slot, position: at, tokens, rope_variant, rope_shift: 0 }];
                 engine.run(&Step { program: chunk.program, rows: &rows, samplers: &[] }, Watch::default())?;
                 at += chunk.n_rows;
             }
             engine.advance(slot, position..position + rows_each as u32, tables)?;
         }
         let both = slots.iter().zip(step.tokens.chunks(rows_each.max(1)));
-        let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
+        let rows: Vec<Rows> =
+            both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant, rope_shift: 0 }).collect();
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let samplers = if samples { &samplers[..] } else { &[] };
         Ok(engine.write(&Step { program: 0, rows: &rows, samplers })?)
