@@ -226,10 +226,13 @@ impl Model {
         let section = self.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
         let ImagePatches { values, rows_across: across } = patches;
         let (width, stride) = (section.patch_width() as usize, section.patch_stride as usize);
-        let of_row = width * section.patches_per_row() as usize;
-        let n_rows = (values.len() / of_row) as u32;
-        let may_be = if section.grid.is_some() { 1..=section.rows } else { section.rows..=section.rows };
-        assert!(values.len() == n_rows as usize * of_row && may_be.contains(&n_rows), "patches of one image");
+        let n_rows = match section.grid {
+            None => section.rows,
+            Some(_) => (values.len() / (width * section.patches_per_row() as usize)) as u32,
+        };
+        let n_patches = if n_rows == section.rows { section.patches() } else { n_rows * section.patches_per_row() };
+        assert_eq!(values.len(), n_patches as usize * width, "patches of one image");
+        assert!((1..=section.rows).contains(&n_rows), "{n_rows} rows of an image, expected at most {}", section.rows);
         assert!(*across > 0 && n_rows.is_multiple_of(*across), "{n_rows} rows, {across} from left to right");
         let images = &self.shared.decided.images;
         let words = values.iter().map(|element| element.to_bits()).chain([*across]);

@@ -465,7 +465,7 @@ CASES = {
     "qwen3-vl-moe": dict(
         tokens=40,
         greedy=12,
-        margin=0.15,
+        margin=0.35,
         config={
             "architectures": ["Qwen3VLMoeForConditionalGeneration"],
             "model_type": "qwen3_vl_moe",
@@ -479,7 +479,7 @@ CASES = {
                 "model_type": "qwen3_vl_moe_text", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
                 "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
                 "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "attention_bias": False,
-                "decoder_sparse_step": 1, "moe_intermediate_size": 40, "num_experts": 7, "num_experts_per_tok": 3,
+                "decoder_sparse_step": 1, "moe_intermediate_size": 48, "num_experts": 7, "num_experts_per_tok": 3,
                 "mlp_only_layers": [], "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
                 "rope_parameters": {
                     "rope_type": "default", "rope_theta": 10000.0, "mrope_interleaved": True,

@@ -324,7 +324,7 @@ mod tests {
     fn refusal(file: &[u8]) -> String {
         let mut config = huggingface::open(&folder()).unwrap().config;
         let of_text = OfText { begin: 300, row: 302, end: 301, sections: [1, 1], pixels: GRID_PIXELS };
-        let places = |file| places_of(&Gguf::read(Path::new("mmproj.gguf"), file)?, &mut config, of_text);
+        let mut places = |file| places_of(&Gguf::read(Path::new("mmproj.gguf"), file)?, &mut config, of_text);
         places(file).expect_err("it is refused").to_string()
     }
 
