@@ -58,9 +58,11 @@ pub enum SectionKind {
     /// Programs that make rows of images, and those whose rows may be of images, a list of them for each target. Since 8.6, and only
     /// beside an image section.
     ImagePrograms = 13,
+    /// What there is for images of any size: [`crate::ImageGrid`]. Since 8.7, and only beside an image section whose size of an image is 0.
+    ImageGrid = 14,
     /// Programs whose rows are newest tokens of several sequences and a part of a prompt, a list of them for each target. Since 8.7, and only if
     /// there are any.
-    MixedPrograms = 14,
+    MixedPrograms = 15,
 }
 
 impl SectionKind {
@@ -68,7 +70,7 @@ impl SectionKind {
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
         let numbered = [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms];
-        let all = numbered.into_iter().chain([License, Draft, Image, ImagePrograms, MixedPrograms]);
+        let all = numbered.into_iter().chain([License, Draft, Image, ImagePrograms, ImageGrid, MixedPrograms]);
         all.into_iter().find(|&kind| kind as u32 == value)
     }
 
@@ -88,6 +90,7 @@ impl SectionKind {
             SectionKind::Draft => "draft",
             SectionKind::Image => "image",
             SectionKind::ImagePrograms => "image programs",
+            SectionKind::ImageGrid => "image grid",
             SectionKind::MixedPrograms => "mixed programs",
         }
     }

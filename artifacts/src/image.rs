@@ -5,16 +5,19 @@ use serde::{Deserialize, Serialize};
 use crate::error::ParseError;
 use crate::step::{MAX_IMAGE_ROWS, MAX_ROWS};
 
-/// The image section. An image is scaled to a square, cut into square patches, and becomes rows of the model's stream.
+/// The image section. An image is scaled to a square or, by an [`ImageGrid`], to a size like its own, cut into square patches, and becomes
+/// rows of the model's stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ImageSection {
-    /// Rows that an image becomes, which attend to each other in both directions and are computed in one step.
+    /// Rows that an image becomes, which attend to each other in both directions and are computed in one step; with a grid, the most, which
+    /// attend to those before them only.
     pub rows: u32,
-    /// Pixels of a side of the image.
+    /// Pixels of a side of the image; 0: there is a grid.
     pub image_size: u32,
     /// Pixels of a side of a patch.
     pub patch_size: u32,
-    /// f32 elements between patches, each of which is its pixels in rows from the top, channel by channel; patches are in rows as well.
+    /// f32 elements between patches, each of which is its pixels in rows from the top, channel by channel; patches are in rows as well, or
+    /// in those of the grid.
     pub patch_stride: u32,
     /// f32 elements between rows of images where a step reads them.
     pub row_stride: u32,
@@ -30,25 +33,62 @@ pub struct ImageSection {
     pub row_token: u32,
     /// The token behind an image's rows.
     pub end_token: u32,
+    /// What there is for images of any size, a section of its own.
+    #[serde(skip)]
+    pub grid: Option<ImageGrid>,
+}
+
+/// The image grid section: images of any size. One is scaled so that its sides are whole rows and it has not too few pixels nor too many; the
+/// patches of a row are a square and follow one another, and rows are from left to right and from top to bottom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageGrid {
+    /// Patches of a row from left to right, and from top to bottom.
+    pub side: u32,
+    /// Elements of a row where a step reads it: those of the stream, and of the features that are added behind some layers.
+    pub row_width: u32,
+    /// Fewest pixels of an image.
+    pub min_pixels: u32,
+    /// Most pixels of an image.
+    pub max_pixels: u32,
 }
 
 /// Largest sizes of an image, its patches and rows, in pixels and elements.
 const MAX_IMAGE_SIZE: u32 = 1 << 12;
 const MAX_PATCH_SIZE: u32 = 1 << 8;
+const MAX_SIDE: u32 = 1 << 4;
 const MAX_STRIDE: u32 = 1 << 20;
 /// Most bytes that the host writes for a step.
 const MAX_INPUT_BYTES: u64 = 128 << 20;
 
 impl ImageSection {
-    /// Patches of an image.
+    /// Patches of an image; with a grid, the most.
     pub fn patches(&self) -> u32 {
+        if let Some(grid) = &self.grid {
+            return self.rows.saturating_mul(grid.side.saturating_mul(grid.side));
+        }
         let across = self.image_size / self.patch_size.max(1);
         across * across
+    }
+
+    /// Rows from left to right of an image that has all rows; with a grid, in a rectangle that is as near to a square as their number
+    /// allows.
+    pub fn rows_across(&self) -> u32 {
+        (1..=self.rows.isqrt()).rev().find(|across| self.rows.is_multiple_of(*across)).unwrap_or(1)
+    }
+
+    /// Patches of a row.
+    pub fn patches_per_row(&self) -> u32 {
+        self.patches() / self.rows.max(1)
     }
 
     /// Elements of a patch.
     pub fn patch_width(&self) -> u32 {
         3 * self.patch_size * self.patch_size
+    }
+
+    /// Elements of a row where a step reads it, of a model with a stream of `hidden_size`.
+    pub fn row_width(&self, hidden_size: u32) -> u32 {
+        self.grid.map_or(hidden_size, |grid| grid.row_width)
     }
 
     /// Bytes of the buffer through which the host passes the patches of an image, or rows of images to a step.
@@ -66,16 +106,25 @@ impl ImageSection {
             true => Ok(()),
             false => Err(ParseError::invalid(what, format!("{least} to {most}"), value)),
         };
+        let (least, most) = if self.grid.is_some() { (0, 0) } else { (1, MAX_IMAGE_SIZE) };
+        let largest_patch = if self.grid.is_some() { MAX_PATCH_SIZE } else { self.image_size.min(MAX_PATCH_SIZE) };
         let sizes = [
             ("rows of an image", self.rows, 1, MAX_IMAGE_ROWS as u32),
-            ("size of an image", self.image_size, 1, MAX_IMAGE_SIZE),
-            ("size of a patch", self.patch_size, 1, self.image_size.min(MAX_PATCH_SIZE)),
+            ("size of an image", self.image_size, least, most),
+            ("size of a patch", self.patch_size, 1, largest_patch),
         ];
         sizes.into_iter().try_for_each(in_range)?;
+        if let Some(grid) = &self.grid {
+            in_range(("patches of a side of a row", grid.side, 1, MAX_SIDE))?;
+            in_range(("elements of a row of an image", grid.row_width, hidden_size, MAX_STRIDE))?;
+            let of_row = grid.side * grid.side * self.patch_size * self.patch_size;
+            in_range(("most pixels of an image", grid.max_pixels, of_row, self.rows.saturating_mul(of_row)))?;
+            in_range(("fewest pixels of an image", grid.min_pixels, 1, grid.max_pixels))?;
+        }
         let last_token = self.begin_token.max(self.row_token).max(self.end_token);
         let others = [
             ("elements between patches", self.patch_stride, self.patch_width(), MAX_STRIDE),
-            ("elements between rows of images", self.row_stride, hidden_size, MAX_STRIDE),
+            ("elements between rows of images", self.row_stride, self.row_width(hidden_size), MAX_STRIDE),
             ("token of an image", last_token, 0, vocab_size - 1),
         ];
         others.into_iter().try_for_each(in_range)?;

@@ -64,7 +64,7 @@ pub use account::{Account, TierAccount};
 pub use budget::Budget;
 pub use device_class::DeviceClass;
 pub use error::ParseError;
-pub use image::ImageSection;
+pub use image::{ImageGrid, ImageSection};
 pub use kernels::{
     Alternative, Binding, BufferRef, Dispatch, Kernels, LogitsRows, MatrixSides, Order, Pipeline, Program,
     TargetKernels, TargetMatch,

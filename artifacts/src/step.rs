@@ -76,11 +76,11 @@ gpu_words! {
         table_slots: u32,
         /// Tokens to sample: sampler `i` takes row `i` of the logits.
         n_samplers: u32,
+        /// In steps that make rows of an image of any size: its rows from left to right.
+        image_across: u32,
         /// Rows from the first on whose attention is computed one by one, whatever their sequences; those behind them belong to one sequence
         /// and have consecutive positions. Only programs with [`crate::LogitsRows::Samplers`] read it.
         apart_rows: u32,
-        /// 0.
-        reserved: u32,
     }
 }
 
@@ -106,6 +106,35 @@ pub fn image_of(token: u32) -> Option<(u32, usize)> {
     Some((number / MAX_IMAGE_ROWS as u32, number as usize % MAX_IMAGE_ROWS))
 }
 
+/// Bits of [`Row::rope_variant`] in which a model that takes images of any size has the first part of [`rope_word`].
+pub const ROPE_SHIFT_BITS: u32 = 22;
+/// Most positions that are left out before a row.
+pub const MAX_ROPE_SHIFT: u32 = (1 << ROPE_SHIFT_BITS) - 1;
+
+/// [`Row::rope_variant`] of a model that takes images of any size: rotary embeddings take the row's position less `shift`, since an image
+/// advances them by the larger of its rows' numbers across and down, not by all rows. `across`: of a row of an image, the image's rows from left to
+/// right; of others 0.
+///
+/// # Panics
+/// If a number is too large.
+pub fn rope_word(shift: u32, across: u32) -> u32 {
+    assert!(
+        shift <= MAX_ROPE_SHIFT && across as usize <= MAX_IMAGE_ROWS,
+        "rotary positions {shift} less, {across} across"
+    );
+    across << ROPE_SHIFT_BITS | shift
+}
+
+/// Positions that are left out before the row of this [`rope_word`].
+pub fn rope_shift(word: u32) -> u32 {
+    word & MAX_ROPE_SHIFT
+}
+
+/// Rows of the image from left to right, of the row of this [`rope_word`]; 0: it is none of an image.
+pub fn image_across(word: u32) -> u32 {
+    word >> ROPE_SHIFT_BITS
+}
+
 gpu_words! {
     /// One token of a step.
     pub struct Row {
@@ -115,7 +144,7 @@ gpu_words! {
         position: u32,
         /// Sequence slot: which block table.
         sequence: u32,
-        /// 0, or 1 for LongRoPE's long frequencies.
+        /// 0, or 1 for LongRoPE's long frequencies; of a model that takes images of any size, a [`rope_word`].
         rope_variant: u32,
     }
 }

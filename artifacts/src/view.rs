@@ -101,7 +101,7 @@ impl<'a> ArtifactView<'a> {
             tokenizer: structured(source, &sections, SectionKind::Tokenizer)?,
             content_hash: hash_parts(sections.iter().map(|section| &section.hash[..])),
             npu: npu_section(source, &sections)?,
-            image: optional(source, &sections, SectionKind::Image)?,
+            image: image(source, &sections)?,
             license: optional(source, &sections, SectionKind::License)?,
             draft: draft(source, &sections, role)?,
             weights: weight_sections(source, &sections, SectionKind::Weights)?,
@@ -432,6 +432,16 @@ fn optional<'a, T: serde::de::DeserializeOwned, S: Source<'a>>(
     kind: SectionKind,
 ) -> Result<Option<T>, S::Error> {
     has(sections, kind).then(|| structured(source, sections, kind)).transpose()
+}
+
+/// The image section with its grid.
+fn image<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Option<ImageSection>, S::Error> {
+    let image: Option<ImageSection> = optional(source, sections, SectionKind::Image)?;
+    let grid = optional(source, sections, SectionKind::ImageGrid)?;
+    if grid.is_some() && image.is_none() {
+        return Err(ParseError::invalid("number of image sections beside an image grid", 1, 0).into());
+    }
+    Ok(image.map(|image| ImageSection { grid, ..image }))
 }
 
 fn structured<'a, T: serde::de::DeserializeOwned, S: Source<'a>>(

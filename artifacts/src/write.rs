@@ -39,7 +39,7 @@ pub struct ArtifactWriter {
     weights: Vec<Section>,
     open_slice: Option<(SectionKind, u64, blake3::Hasher)>,
     npu: Vec<(SectionKind, Vec<u8>)>,
-    image: Option<Vec<u8>>,
+    image: Vec<(SectionKind, Vec<u8>)>,
     license: Option<Vec<u8>>,
     update: Update,
 }
@@ -79,7 +79,7 @@ impl ArtifactWriter {
             weights: Vec::with_capacity(n_slices),
             open_slice: None,
             npu: Vec::new(),
-            image: None,
+            image: Vec::new(),
             license: None,
             update: hash::on_this_thread,
         };
@@ -128,7 +128,8 @@ impl ArtifactWriter {
 
     /// The image section, which [`ArtifactWriter::finish`] writes.
     pub fn image(&mut self, section: &ImageSection) {
-        self.image = Some(codec::encode(section));
+        self.image = vec![(SectionKind::Image, codec::encode(section))];
+        self.image.extend(section.grid.as_ref().map(|grid| (SectionKind::ImageGrid, codec::encode(grid))));
     }
 
     /// The license section, which [`ArtifactWriter::finish`] writes.
@@ -228,7 +229,7 @@ impl ArtifactWriter {
             (SectionKind::Kernels, codec::encode(&kernels)),
             (SectionKind::Tokenizer, codec::encode(tokenizer)),
         ];
-        let image = self.image.take().map(|bytes| (SectionKind::Image, bytes));
+        let image = std::mem::take(&mut self.image);
         let license = self.license.take().map(|bytes| (SectionKind::License, bytes));
         let optional = apart.sections().chain(image).chain(std::mem::take(&mut self.npu)).chain(license);
         for (kind, bytes) in records.into_iter().chain(optional) {
@@ -284,9 +285,9 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer, hidden programs, images and their programs, mixed programs, NPU programs and their steps, the
-/// license, and a draft, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 12;
+/// Metadata, plan, kernels, tokenizer, hidden programs, images, their grid and their programs, mixed programs, NPU programs and their steps,
+/// the license, and a draft, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 13;
 
 /// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

@@ -56,7 +56,7 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
 /// by the same with another list of kernels: norms that are folded into matmuls become dispatches, or the reverse.
 pub(crate) fn programs(target: &Target, config: &ModelConfig, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
-    let of_images = config.vision.map(|vision| ProgramKind::makes_image_rows(vision.image_rows));
+    let of_images = config.vision.as_ref().map(|vision| ProgramKind::makes_image_rows(vision.image_rows));
     let kinds = PROGRAMS.into_iter().filter(|kind| !kind.images || of_images.is_some()).chain(of_images);
     for kind in kinds {
         let decodes = kind.rows == 1 && kind.samples();

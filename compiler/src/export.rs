@@ -199,7 +199,7 @@ impl Packed<'_> {
                         return self.matrix(*id, part, expert);
                     }
                 }
-                PackedSource::Rope(_) | PackedSource::ProductFactor(_) => {}
+                PackedSource::Rope(_) | PackedSource::ImageRope | PackedSource::ProductFactor(_) => {}
             }
         }
         panic!("{tensor} is packed")

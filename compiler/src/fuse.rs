@@ -572,8 +572,13 @@ impl<'a> Fuser<'a> {
             Op::Activate { input, activation, out } => {
                 elementwise(ElementwiseOp::Activate(activation), input, None, out)
             }
-            Op::ImageAttention { query, key, value, n_heads, scale, out } => {
-                FusedOp::ImageAttention { sources: [query, key, value].map(|source| (source, 0)), n_heads, scale, out }
+            Op::ImagePositions { input, learned, positions, side, out } => {
+                FusedOp::ImagePositions { input, learned: self.vector(vec![learned], layer), positions, side, out }
+            }
+            Op::ImageRope { input, n_heads, out } => FusedOp::ImageRope { input, n_heads, out },
+            Op::ImageFeatures { input, first, out } => FusedOp::ImageFeatures { input, first, out },
+            Op::ImageAttention { sources, n_heads, scale, out } => {
+                FusedOp::ImageAttention { sources, n_heads, scale, out }
             }
             Op::ImagePool { input, across, side, out } => FusedOp::ImagePool { input, across, side, out },
             Op::GatedNorm { input, gate, weight, form, out } => {

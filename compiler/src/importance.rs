@@ -170,6 +170,8 @@ impl Walk<'_> {
                 };
                 self.moments[input].iter().map(scaled).collect()
             }
+            // A few rows have them.
+            Op::ImageFeatures { input, .. } => self.moments[input].clone(),
             // A latent vector's rotated elements are behind its value.
             Op::Rope { input, .. } if self.checkpoint.config.latent.is_some() => self.moments[input].clone(),
             Op::HeadColumns { blocks, .. } => self.head_columns(blocks),
@@ -179,6 +181,8 @@ impl Walk<'_> {
             | Op::LayerNorm { .. }
             | Op::RowBias { .. }
             | Op::Activate { .. }
+            | Op::ImagePositions { .. }
+            | Op::ImageRope { .. }
             | Op::ImageAttention { .. }
             | Op::ImagePool { .. } => return,
             // Queries and keys only choose among values; soft caps come after the last matrix.

@@ -6,13 +6,14 @@ use half::f16;
 use rayon::prelude::*;
 use unicorn_artifact::int4::{INT4_PER_WORD, Int4Params, WideInt4Params, pack_int4};
 use unicorn_kernels::heads::rope_table;
+use unicorn_kernels::image_rope::image_rope_table;
 use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::{CompileError, Result};
 use crate::fuse::{FusedGraph, Matrix, Vector};
 use crate::graph::VectorRef;
-use crate::import::{Checkpoint, RopeConfig, Tensor};
+use crate::import::{Checkpoint, ModelConfig, RopeConfig, Tensor};
 use crate::importance::Importance;
 use crate::quantize::{ErrorSum, quantize_fp4_row, quantize_int4_row, quantize_int8_row};
 use crate::weights::{PackedSource, PackedWeight, SourceRow, product_factor};
@@ -40,6 +41,7 @@ pub fn pack(
             let table = packed_rope(&checkpoint.config.ropes[*index], checkpoint.config.max_positions);
             sink(bytemuck::cast_slice(&table))
         }
+        PackedSource::ImageRope => sink(bytemuck::cast_slice(&packed_image_rope(&checkpoint.config))),
         PackedSource::ProductFactor(id) => {
             let gate = &graph.matrices[id.0].parts[0].tensor;
             let bound = importance.product_bound(gate).expect("gates of normed rows have bounds");
@@ -106,6 +108,12 @@ pub fn packed_rope(rope: &RopeConfig, max_positions: usize) -> Vec<[f32; 2]> {
         .map(Vec::as_slice)
         .collect();
     rope_table(&variants, rope.attention_factor, max_positions)
+}
+
+/// The table of places of an image's patches.
+pub fn packed_image_rope(config: &ModelConfig) -> Vec<[f32; 2]> {
+    let vision = config.vision.as_ref().expect("a table of places belongs to a vision tower");
+    image_rope_table(&vision.grid_frequencies(), vision.grid_places())
 }
 
 fn pack_matrix(

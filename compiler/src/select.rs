@@ -22,6 +22,7 @@ use unicorn_artifact::step::MAX_SAMPLERS;
 use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseSpec;
 use unicorn_kernels::embed::EmbedSpec;
+use unicorn_kernels::heads::RopePositions;
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::sample::SampleSpec;
 use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, StateLayout, WeightLayout};
@@ -328,6 +329,7 @@ fn select(
     options: SelectOptions,
     npu: Option<&NpuProducts>,
 ) -> Vec<KernelDispatch> {
+    let graph = graph.of_steps(kind.images);
     let groups = kv_groups(config);
     let mut selector = Selector {
         graph: graph.graph(),
@@ -423,10 +425,10 @@ impl Selector<'_> {
                         first_token: first_row,
                         output_stride: self.stride_of(*out),
                         scale: Number::new(*scale),
-                        images: self.kind.images && part == 0,
+                        image_stride: Some(self.image_stride()).filter(|_| self.kind.images && part == 0),
                     };
                     let rows = self.kind.rows as u64;
-                    let input_len = self.kind.rows * self.stride_of(*out);
+                    let input_len = self.kind.rows * self.image_stride();
                     let bytes = rows * (layout.tile_bytes() / TILE_ROWS) as u64;
                     self.push(node, KernelSpec::Embed(spec), self.kind.rows, bytes, |role| match role {
                         Role::Weights => Operand::Weight(id),
@@ -462,6 +464,9 @@ impl Selector<'_> {
             FusedOp::LayerNorm { .. } => self.layer_norm(node),
             FusedOp::ImageAttention { .. } => self.image_attention(node),
             FusedOp::ImagePool { .. } => self.image_pool(node),
+            FusedOp::ImagePositions { .. } => self.image_positions(node),
+            FusedOp::ImageRope { input, n_heads, out } => self.image_rope(node, *input, *n_heads, *out),
+            FusedOp::ImageFeatures { input, first, out } => self.image_features(node, *input, *first, *out),
             FusedOp::Elementwise { op, input, second, bias, out } => {
                 let spec = ElementwiseSpec {
                     op: *op,
@@ -490,6 +495,7 @@ impl Selector<'_> {
             logits_stride: stride(self.config.vocab_size),
             workgroup: self.target.workgroup_invocations.min(1024),
             subgroup_size: self.target.subgroup_size,
+            keeps_rope_word: self.rope_positions() != RopePositions::Own,
             counter_sync: false,
         });
         self.dispatches.push(KernelDispatch {
@@ -617,6 +623,9 @@ impl Selector<'_> {
             FusedOp::LayerNorm { .. } => "layer norm".into(),
             FusedOp::ImageAttention { .. } => "image attention".into(),
             FusedOp::ImagePool { .. } => "image pool".into(),
+            FusedOp::ImagePositions { .. } => "image positions".into(),
+            FusedOp::ImageRope { .. } => "image rope".into(),
+            FusedOp::ImageFeatures { .. } => "image features".into(),
             FusedOp::Elementwise { op, .. } => format!("{op:?}").to_lowercase(),
         }
     }

@@ -10,7 +10,7 @@ use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::Result;
 use crate::import::ModelConfig;
-use crate::pack::{CHUNK_BYTES, packed_rope};
+use crate::pack::{CHUNK_BYTES, packed_image_rope, packed_rope};
 use crate::weights::{PackedSource, PackedWeight, product_factor};
 
 /// Standard deviation of a weight times sqrt(cols): activations keep about their size from layer to layer.
@@ -28,6 +28,7 @@ pub fn synthesize(
         PackedSource::Rope(index) => {
             sink(bytemuck::cast_slice(&packed_rope(&config.ropes[*index], config.max_positions)))
         }
+        PackedSource::ImageRope => sink(bytemuck::cast_slice(&packed_image_rope(config))),
         // Rows of inputs have the length of a norm whose weights are 1, rows of matrices about GAIN.
         PackedSource::ProductFactor(_) => {
             let bound = 2.0 * f64::from(GAIN * GAIN) * config.hidden_size as f64;

@@ -18,12 +18,19 @@ use crate::import::{FullHeads, ModelConfig};
 pub struct VerifiedGraph {
     graph: FusedGraph,
     edges: Edges,
+    /// The same for steps without rows of images; `None`: it is the same.
+    of_text: Option<Box<VerifiedGraph>>,
 }
 
 impl VerifiedGraph {
     /// The graph that was checked.
     pub fn graph(&self) -> &FusedGraph {
         &self.graph
+    }
+
+    /// The graph of steps whose rows may be of images, or of other steps.
+    pub(crate) fn of_steps(&self, images: bool) -> &VerifiedGraph {
+        self.of_text.as_deref().filter(|_| !images).unwrap_or(self)
     }
 
     /// The node that makes a value.
@@ -79,7 +86,10 @@ impl FusedGraph {
         assert!(made[self.logits.0], "no operation makes the logits");
         assert!(self.image_rows.is_none_or(|rows| made[rows.0]), "no operation makes the rows of an image");
         self.check_rotations(config);
-        VerifiedGraph { graph: self, edges }
+        let of_text = self
+            .without_image_features()
+            .map(|graph| Box::new(VerifiedGraph { edges: Edges::of(&graph), graph, of_text: None }));
+        VerifiedGraph { graph: self, edges, of_text }
     }
 
     /// All heads of query and key of a layer with a rotary embedding are rotated once, and those of other layers are not.
@@ -206,13 +216,30 @@ impl FusedGraph {
                 self.check_growth(*query, *growth, edges, config)
             }
             FusedOp::Patches { out } => {
-                let vision = config.vision.ok_or("the model has no vision tower")?;
+                let vision = config.vision.as_ref().ok_or("the model has no vision tower")?;
                 self.check_width("patches", vision.patch_width(), *out)?;
                 self.check_rows(vision.patches_per_row(), *out)
             }
             FusedOp::LayerNorm { input, out, .. } => {
                 self.check_width("layer norm", self.width(*input), *out)?;
                 self.check_rows(self.values[input.0].rows_per_token, *out)
+            }
+            FusedOp::ImagePositions { input, out, .. } => {
+                self.check_width("positions", self.width(*input), *out)?;
+                self.check_rows(self.values[input.0].rows_per_token, *out)
+            }
+            FusedOp::ImageRope { input, n_heads, out } => {
+                let vision = config.vision.as_ref().ok_or("the model has no vision tower")?;
+                let width = n_heads * (vision.hidden_size / vision.heads);
+                self.check_width("rotated heads", width, *out)?;
+                ensure(width <= self.width(*input), || format!("{width} columns of heads"))?;
+                self.check_rows(self.values[input.0].rows_per_token, *out)
+            }
+            FusedOp::ImageFeatures { input, first, out } => {
+                let vision = config.vision.as_ref().ok_or("the model has no vision tower")?;
+                self.check_width("features", self.width(*input), *out)?;
+                let (end, row) = (first + self.width(*out), vision.row_width(config.hidden_size));
+                ensure(end <= row, || format!("columns {first} to {end} of a row of {row}"))
             }
             FusedOp::ImageAttention { sources, out, .. } => {
                 for (source, first) in sources {
@@ -224,7 +251,7 @@ impl FusedGraph {
             }
             FusedOp::ImagePool { input, across, side, out } => {
                 self.check_width("pool", self.width(*input), *out)?;
-                let vision = config.vision.ok_or("the model has no vision tower")?;
+                let vision = config.vision.as_ref().ok_or("the model has no vision tower")?;
                 self.check_rows(side * side * self.values[out.0].rows_per_token, *input)?;
                 let found = across * side;
                 let expected = vision.patches_across();

@@ -102,6 +102,8 @@ pub(crate) enum PackedSource {
     /// Divisor of this gate's and up's products as f16, four times.
     ProductFactor(MatrixId),
     Rope(usize),
+    /// Cosines and sines of the places of an image's patches.
+    ImageRope,
 }
 
 /// Everything that is packed, in the order in which a step reads it.
@@ -114,6 +116,7 @@ pub struct PackedWeights {
     vectors: Vec<PackedId>,
     product_factors: BTreeMap<usize, PackedId>,
     ropes: Vec<PackedId>,
+    image_rope: Option<PackedId>,
 }
 
 impl PackedWeights {
@@ -126,6 +129,7 @@ impl PackedWeights {
             vectors: Vec::new(),
             product_factors: BTreeMap::new(),
             ropes: Vec::new(),
+            image_rope: None,
         };
         for (index, rope) in config.ropes.iter().enumerate() {
             let len_bytes = rope_table_entries(rope, config.max_positions) * 8;
@@ -139,6 +143,17 @@ impl PackedWeights {
                 reason: "cos and sin by position, a few rows a token".into(),
             });
             weights.ropes.push(id);
+        }
+        if let Some(vision) = config.vision.as_ref().filter(|vision| vision.grid.is_some()) {
+            weights.image_rope = Some(weights.push(PackedWeight {
+                name: "vision.rope".into(),
+                source: PackedSource::ImageRope,
+                layer: None,
+                len_bytes: 8 * (vision.grid_places() * vision.grid_frequencies().len()) as u64,
+                bytes_read_per_token: 0,
+                precedence: Precedence::Images,
+                reason: IMAGES.into(),
+            }));
         }
         let shapes = config.tensor_shapes();
         for (index, vector) in graph.vectors.iter().enumerate() {
@@ -241,6 +256,14 @@ impl PackedWeights {
 
     pub(crate) fn rope(&self, index: usize) -> PackedId {
         self.ropes[index]
+    }
+
+    /// The table of places of an image's patches.
+    ///
+    /// # Panics
+    /// If the model takes no images of any size.
+    pub(crate) fn image_rope(&self) -> PackedId {
+        self.image_rope.expect("a tower that rotates has a table")
     }
 
     /// The weight at `id`, an index that this list gave.

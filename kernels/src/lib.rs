@@ -50,6 +50,8 @@ pub mod head_columns;
 pub mod heads;
 pub mod image_attention;
 pub mod image_pool;
+pub mod image_positions;
+pub mod image_rope;
 pub mod layer_norm;
 pub mod matmul;
 pub mod norm;

@@ -100,6 +100,10 @@ kernels! {
     ImageAttention(crate::image_attention::ImageAttentionSpec) "image attention"
     /// Means over squares of patches.
     ImagePool(crate::image_pool::ImagePoolSpec) "image pool"
+    /// Adds learned positions to the patches of an image.
+    ImagePositions(crate::image_positions::ImagePositionsSpec) "image positions"
+    /// Rotary embedding of the patches of an image.
+    ImageRope(crate::image_rope::ImageRopeSpec) "image rope"
     /// Gated delta rule, with state.
     DeltaRule(crate::delta_rule::DeltaRuleSpec) "delta rule"
     /// RMS norm of each head, times a gate.

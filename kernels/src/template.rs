@@ -259,6 +259,8 @@ fn include(name: &str) -> Option<&'static str> {
         "multiply_blocks" => include_str!("wgsl/multiply_blocks.wgsl"),
         "norm_row" => include_str!("wgsl/norm_row.wgsl"),
         "pairs" => include_str!("wgsl/pairs.wgsl"),
+        "patch_place" => include_str!("wgsl/patch_place.wgsl"),
+        "rope_position" => include_str!("wgsl/rope_position.wgsl"),
         "store_kv" => include_str!("wgsl/store_kv.wgsl"),
         "store_newest" => include_str!("wgsl/store_newest.wgsl"),
         "result" => include_str!("wgsl/result.wgsl"),

@@ -38,7 +38,7 @@ use crate::session::recovery::persist;
 use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::speculation::speculator::Speculation;
-use crate::step::images::Image;
+use crate::step::images::{Image, ImagePatches, ImageShape};
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape, shapes};
 use crate::tune::exchange::{self, Programs};
@@ -233,31 +233,39 @@ impl Model {
         self.shared.artifact.image()
     }
 
-    /// Makes rows of the model's stream of an image, `patches` of (patches, patch width) f32 as [`ImageSection`] describes them. An image
-    /// that is the same as one of the last ones is not computed again. Blocks for one step.
+    /// Makes rows of the model's stream of an image. One that is the same as one of the last ones is not computed again. Blocks for one step.
     ///
     /// # Errors
     /// As [`Session::feed`], and [`RunError::NoProgram`] for a model that takes no images.
     ///
     /// # Panics
     /// If `patches` are not those of one image.
-    pub fn encode_image(&self, patches: &[f32]) -> Result<Image, RunError> {
+    pub fn encode_image(&self, patches: &ImagePatches) -> Result<Image, RunError> {
         let section = self.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
+        let ImagePatches { values, rows_across: across } = patches;
         let (width, stride) = (section.patch_width() as usize, section.patch_stride as usize);
-        assert_eq!(patches.len(), section.patches() as usize * width, "patches of one image");
+        let n_rows = match section.grid {
+            None => section.rows,
+            Some(_) => (values.len() / (width * section.patches_per_row() as usize)) as u32,
+        };
+        let n_patches = if n_rows == section.rows { section.patches() } else { n_rows * section.patches_per_row() };
+        assert_eq!(values.len(), n_patches as usize * width, "patches of one image");
+        assert!((1..=section.rows).contains(&n_rows), "{n_rows} rows of an image, expected at most {}", section.rows);
+        assert!(*across > 0 && n_rows.is_multiple_of(*across), "{n_rows} rows, {across} from left to right");
         let images = &self.shared.decided.images;
-        let content = hash(&patches.iter().flat_map(|element| element.to_le_bytes()).collect::<Vec<u8>>());
+        let words = values.iter().map(|element| element.to_bits()).chain([*across]);
+        let content = hash(&words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
         if let Some(known) = images.find(&content) {
             return Ok(known);
         }
-        let mut padded = vec![0.0; section.patches() as usize * stride];
-        for (padded, patch) in padded.chunks_exact_mut(stride).zip(patches.chunks_exact(width)) {
+        let mut padded = vec![0.0; values.len() / width * stride];
+        for (padded, patch) in padded.chunks_exact_mut(stride).zip(values.chunks_exact(width)) {
             padded[..width].copy_from_slice(patch);
         }
-        let hidden_size = self.meta().model.hidden_size;
-        let rows =
-            persist(&self.shared, &mut [], None, |engine, _| engine.run_image(&padded, section.rows, hidden_size))?;
-        Ok(images.add(content, hidden_size as usize, rows))
+        let width = section.row_width(self.meta().model.hidden_size);
+        let rows = persist(&self.shared, &mut [], None, |engine, _| engine.run_image(&padded, n_rows, *across, width))?;
+        let across = if section.grid.is_some() { *across } else { 0 };
+        Ok(images.add(content, ImageShape { width: width as usize, across }, rows))
     }
 
     /// What the artifact records about the model and its compilation.

@@ -22,6 +22,8 @@ ARCHITECTURES = {
     "mixtral": gguf.MODEL_ARCH.LLAMA,
     "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_vl_text": gguf.MODEL_ARCH.QWEN3VL,
+    "qwen3_vl_moe_text": gguf.MODEL_ARCH.QWEN3VLMOE,
     "olmoe": gguf.MODEL_ARCH.OLMOE,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "olmo3": gguf.MODEL_ARCH.OLMO2,
@@ -55,6 +57,8 @@ EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w
 def write(name):
     folder = MODELS / "tiny" / name
     config = json.loads((folder / "config.json").read_text())
+    deepstack = len(config.get("vision_config", {}).get("deepstack_visual_indexes", []))
+    config |= config.get("text_config", {})
     architecture = ARCHITECTURES[config["model_type"]]
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(MODELS / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[architecture])
@@ -100,6 +104,9 @@ def write(name):
         writer.add_rope_dimension_count(int(config["head_dim"] * share))
         if config["model_type"] != "qwen3_next":
             writer.add_rope_dimension_sections([11, 11, 10, 0])
+    if "mrope_section" in rope and deepstack:
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+        writer.add_num_deepstack_layers(deepstack)
     if config["model_type"] == "gpt_oss":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -133,6 +140,8 @@ def write(name):
         dense = config.get("num_dense_layers", config.get("first_k_dense_replace"))
         writer.add_leading_dense_block_count(config["mlp_layer_types"].count("dense") if dense is None else dense)
     tensors = load_file(folder / "model.safetensors")
+    if deepstack:
+        tensors = text_of_qwen3_vl(tensors)
     tensors = upright(tensors) if config["model_type"] == "gpt_oss" else canonical(tensors)
     if "linear_num_key_heads" in config:
         tensors = delta_net(tensors, config)
@@ -169,6 +178,12 @@ def write(name):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def text_of_qwen3_vl(tensors):
+    """The text model's tensors by the names of a Qwen 3, stacks of experts upright."""
+    text = {name.replace("language_model.", ""): tensor for name, tensor in tensors.items() if ".visual." not in name}
+    return {name: tensor.transpose(1, 2) if ".experts." in name else tensor for name, tensor in text.items()}
 
 
 def add_gemma4(writer, config):
@@ -271,6 +286,8 @@ def canonical(tensors):
         match = EXPERT.fullmatch(name)
         if match:
             experts.setdefault((match[1], match[3]), {})[int(match[2])] = tensor
+        elif name.endswith("experts.down_proj"):
+            found[f"{name}.weight"] = tensor
         elif name.endswith("experts.gate_up_proj"):
             gate, up = tensor.chunk(2, dim=1)
             block = name.removesuffix(".gate_up_proj")

@@ -12,7 +12,7 @@ and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The 
 folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
 
 Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those with
-experts, and for gemma4, olmo2, olmo3, granite, glm, glm4, ministral and mistral3), safetensors 0.8.0.
+experts, and for gemma4, olmo2, olmo3, granite, glm, glm4, ministral and mistral3; 5.23.0 for qwen3-vl-moe), safetensors 0.8.0.
 """
 
 import json
@@ -27,6 +27,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import logging
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
@@ -425,6 +426,74 @@ CASES = {
             },
         },
     ),
+    # Images of any size: a learned grid of 6 × 6 positions, three rotated pairs for each of two axes, features of two layers of the tower
+    # added behind the first two of three layers, and rotary pairs of three kinds.
+    "qwen3-vl": dict(
+        tokens=40,
+        greedy=12,
+        images=2,
+        config={
+            "architectures": ["Qwen3VLForConditionalGeneration"],
+            "model_type": "qwen3_vl",
+            "image_token_id": 302,
+            "video_token_id": 303,
+            "vision_start_token_id": 300,
+            "vision_end_token_id": 301,
+            "tie_word_embeddings": True,
+            "dtype": "bfloat16",
+            "text_config": {
+                "model_type": "qwen3_vl_text", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "attention_bias": False,
+                "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "rope_theta": 10000.0,
+                "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2]},
+            },
+            "vision_config": {
+                "model_type": "qwen3_vl", "depth": 3, "hidden_size": 48, "intermediate_size": 72, "num_heads": 4,
+                "hidden_act": "gelu_pytorch_tanh", "in_channels": 3, "patch_size": 4, "spatial_merge_size": 2,
+                "temporal_patch_size": 2, "out_hidden_size": 64, "num_position_embeddings": 36,
+                "deepstack_visual_indexes": [0, 1],
+            },
+        },
+        processor={
+            "image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": 640, "longest_edge": 2560},
+            "patch_size": 4, "temporal_patch_size": 2, "merge_size": 2,
+            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+        },
+    ),
+    # The text model of the mixture, whose folders have transposed stacks with gate before up; the tower is that of the other.
+    "qwen3-vl-moe": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.35,
+        config={
+            "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+            "model_type": "qwen3_vl_moe",
+            "image_token_id": 302,
+            "video_token_id": 303,
+            "vision_start_token_id": 300,
+            "vision_end_token_id": 301,
+            "tie_word_embeddings": False,
+            "dtype": "bfloat16",
+            "text_config": {
+                "model_type": "qwen3_vl_moe_text", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "attention_bias": False,
+                "decoder_sparse_step": 1, "moe_intermediate_size": 48, "num_experts": 7, "num_experts_per_tok": 3,
+                "mlp_only_layers": [], "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+                "rope_parameters": {
+                    "rope_type": "default", "rope_theta": 10000.0, "mrope_interleaved": True,
+                    "mrope_section": [4, 2, 2],
+                },
+            },
+            "vision_config": {
+                "model_type": "qwen3_vl_moe_vision", "depth": 1, "hidden_size": 16, "intermediate_size": 24,
+                "num_heads": 2, "hidden_act": "gelu_pytorch_tanh", "in_channels": 3, "patch_size": 2,
+                "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 64,
+                "num_position_embeddings": 4, "deepstack_visual_indexes": [0],
+            },
+        },
+    ),
     # A gated delta net in every other layer, whose values have more heads than keys and other sizes; the others have gated attention that
     # rotates a quarter of a head. 70 tokens: more than the 64 of a chunk.
     "qwen35-delta": dict(
@@ -667,20 +736,28 @@ CASES = {
 }
 
 
-def make_case(name, config, tokens, greedy, dtype=torch.bfloat16, margin=None, stacked=False, images=0):
+def make_case(name, config, tokens, greedy, dtype=torch.bfloat16, margin=None, stacked=False, images=0, processor=None):
     folder = MODELS / "tiny" / name
     folder.mkdir(parents=True, exist_ok=True)
     seed = sum(name.encode())
     write_json(folder / "config.json", config)
-    write_tokenizer(folder, config["vocab_size"])
+    vocab_size = config.get("text_config", config)["vocab_size"]
+    write_tokenizer(folder, vocab_size)
+    if processor:
+        write_json(folder / "preprocessor_config.json", processor)
     write_weights(folder, seed, dtype, stacked)
     generator = torch.Generator().manual_seed(seed + 1)
-    ids = torch.randint(FIRST_ORDINARY_TOKEN, config["vocab_size"], (tokens,), generator=generator)
+    ids = torch.randint(FIRST_ORDINARY_TOKEN, vocab_size, (tokens,), generator=generator)
+    if processor:
+        # Tokens of images are no text.
+        ids[(ids >= config["vision_start_token_id"]) & (ids <= config["video_token_id"])] += 8
     ids[0] = COMMON["bos_token_id"]
     if margin is not None:
         keep_apart(folder, ids, margin, generator)
     write_golden(folder, ids, greedy)
-    if images:
+    if images and processor:
+        write_grid_golden(folder, ids, greedy, generator)
+    elif images:
         write_image_golden(folder, ids, images, greedy, generator)
 
 
@@ -724,6 +801,54 @@ def write_image_golden(folder, text, images, greedy, generator):
     print(f"{folder.name}: images {tuple(found['rows'].shape)}, deviation {found['rows'].std():.3f}, {found['greedy'].tolist()}")
 
 
+# Heights and widths: one that is made smaller, to four rows of eight, and one that is made larger, to three of four.
+GRID_PICTURES = [(50, 91), (19, 23)]
+
+
+def write_grid_golden(folder, text, greedy, generator):
+    """image.safetensors: picture.N u8[height, width, 3]; resized.N u8[height, width, 3], by Pillow; rows f32[rows of all, hidden of the
+    row and of each feature]; tokens i32[T], in which the image's token stands for each row; logits f32[T, vocab] and greedy i32[m]."""
+    model = load_float32(folder)
+    config, side = model.config, model.config.vision_config.patch_size
+    processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    found, parts, pieces = {}, [], text.chunk(len(GRID_PICTURES) + 1)
+    for number, (height, width) in enumerate(GRID_PICTURES):
+        picture = torch.rand((height // 8 + 1, width // 6 + 1, 3), generator=generator)
+        picture = picture.repeat_interleave(8, 0).repeat_interleave(6, 1)[:height, :width]
+        picture = (picture * 255).to(torch.uint8).contiguous()
+        read = processor(Image.fromarray(picture.numpy()), return_tensors="pt")
+        [[_, down, across]] = read["image_grid_thw"].tolist()
+        resized = Image.fromarray(picture.numpy()).resize((across * side, down * side), Image.Resampling.BICUBIC)
+        found |= {f"picture.{number}": picture, f"resized.{number}": torch.from_numpy(np.array(resized))}
+        image = [config.vision_start_token_id, *[config.image_token_id] * (down * across // 4), config.vision_end_token_id]
+        parts += [pieces[number], torch.tensor(image), read]
+    reads = parts[2::3]
+    pixels = torch.cat([read["pixel_values"] for read in reads])
+    grids = torch.cat([read["image_grid_thw"] for read in reads])
+    ids = torch.cat([part for index, part in enumerate(parts) if index % 3 < 2] + [pieces[-1]])
+
+    def logits_of_images(ids):
+        kinds = (ids == config.image_token_id).int()[None]
+        rest = {"mm_token_type_ids": kinds, "image_grid_thw": grids, "use_cache": False}
+        return model(input_ids=ids[None], pixel_values=pixels, **rest).logits[0]
+
+    with torch.no_grad():
+        features = model.get_image_features(pixels, grids)
+        rows = [torch.cat(features.pooler_output), *[torch.cat(deep) for deep in features.deepstack_features]]
+        logits, sequence = logits_of_images(ids), ids
+        for _ in range(greedy):
+            sequence = torch.cat([sequence, logits_of_images(sequence)[-1].argmax()[None]])
+    found |= {
+        "rows": torch.cat(rows, dim=1).float().contiguous(),
+        "tokens": ids.to(torch.int32),
+        "logits": logits.float().contiguous(),
+        "greedy": sequence[len(ids) :].to(torch.int32).contiguous(),
+    }
+    save_file(found, folder / "image.safetensors")
+    (folder / "image.safetensors").chmod(0o644)
+    print(f"{folder.name}: grids {grids.tolist()}, rows {[f'{part.std():.3f}' for part in rows]}, {found['greedy'].tolist()}")
+
+
 def keep_apart(folder, ids, margin, generator):
     """Draws each token again until no layer's router is in doubt about the last expert that it chooses.
 
@@ -734,10 +859,11 @@ def keep_apart(folder, ids, margin, generator):
     for position in range(1, len(ids)):
         while True:
             last = ranks(model, router_logits(model, ids[None, : position + 1])).sort(descending=True).values
-            chosen = getattr(model.config, "num_experts_per_tok", None) or model.config.top_k_experts
+            text = getattr(model.config, "text_config", model.config)
+            chosen = getattr(text, "num_experts_per_tok", None) or text.top_k_experts
             if (last[:, chosen - 1] - last[:, chosen]).min() >= margin:
                 break
-            ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, model.config.vocab_size, (1,), generator=generator)
+            ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, text.vocab_size, (1,), generator=generator)
 
 
 def router_logits(model, ids):
@@ -835,6 +961,11 @@ def write_weights(folder, seed, dtype, stacked=False):
         shutil.copyfile(Path(temporary) / "model.safetensors", file)
     if is_mxfp4:
         save_file(with_mxfp4(load_file(file)), file, metadata={"format": "pt"})
+        file.chmod(0o644)
+    if config_type == "qwen3_vl_moe":
+        # As in published folders; transformers 5 writes stacks that are not transposed, and reads both.
+        tensors = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor for name, tensor in load_file(file).items()}
+        save_file(tensors, file, metadata={"format": "pt"})
         file.chmod(0o644)
 
 

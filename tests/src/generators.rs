@@ -203,6 +203,7 @@ pub fn smallest_image_section() -> ImageSection {
         begin_token: 0,
         row_token: 1,
         end_token: 2,
+        grid: None,
     }
 }
 

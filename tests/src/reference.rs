@@ -7,7 +7,7 @@
 //! answers are compared.
 //!
 //! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, gemma4, olmo2, olmo3, glm, glm4, gpt_oss, granite, granitemoehybrid without
-//! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; with gated delta nets qwen3_next, qwen3_5 and
+//! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; qwen3_vl, qwen3_vl_moe; with gated delta nets qwen3_next, qwen3_5 and
 //! qwen3_5_moe; lfm2 and lfm2_moe; with latent attention deepseek_v2, deepseek_v3 and glm4_moe_lite; of a multimodal model its text
 //! part.
 //! Inputs are ours, so whatever is wrong with them is a panic that names it.

@@ -19,9 +19,9 @@ use tests::server::Server;
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::{ArtifactView, ImageSection, LogitsRows};
 use unicorn_compiler::{WeightsOption, reproduce};
-use unicorn_runtime::{DeviceChoice, Image, LoadOptions, Model, Sampling, Session};
+use unicorn_runtime::{DeviceChoice, Image, ImagePatches, LoadOptions, Model, Sampling, Session};
 use unicorn_spirv::target::by_name;
-use unicorn_text::Picture;
+use unicorn_text::{Filter, Picture};
 
 /// f16 weights and KV cache over a few layers, as in `e2e`.
 const F16_TOLERANCE: f64 = 5e-3;
@@ -82,7 +82,7 @@ fn load(artifact: &Compiled) -> Model {
 }
 
 /// Patches of a picture that has the model's size, in plain loops.
-fn patches(section: &ImageSection, pixels: &[u8]) -> Vec<f32> {
+fn patches(section: &ImageSection, pixels: &[u8]) -> ImagePatches {
     let (size, side) = (section.image_size as usize, section.patch_size as usize);
     let across = size / side;
     let mut found = Vec::new();
@@ -97,7 +97,7 @@ fn patches(section: &ImageSection, pixels: &[u8]) -> Vec<f32> {
             }
         }
     }
-    found
+    ImagePatches { values: found, rows_across: section.rows_across() }
 }
 
 fn encoded(model: &Model, golden: &Golden) -> Vec<Image> {
@@ -205,7 +205,7 @@ fn pictures_are_scaled_as_pillow_scales_them() {
     for index in 0..n {
         let picture = Picture::new(width, height, of(&golden.pictures.1, index)).unwrap();
         let expected = Picture::new(size, size, of(&golden.resized.1, index)).unwrap();
-        assert!(picture.scaled(size, size) == expected, "picture {index} differs");
+        assert!(picture.scaled(size, size, Filter::Triangle) == expected, "picture {index} differs");
     }
 }
 

@@ -205,16 +205,23 @@ fn version_8_5_keeps_its_draft() {
     }
 }
 
-/// Version 8.6 added what makes rows of images.
+/// Version 8.6 added what makes rows of images, and 8.7 images of any size.
 #[test]
-fn version_8_6_keeps_its_images() {
-    let bytes = std::fs::read(golden("v8.6-image.unicorn")).unwrap();
+fn versions_8_6_and_8_7_keep_their_images() {
+    for (name, has_grid) in [("v8.6-image.unicorn", false), ("v8.7-grid.unicorn", true)] {
+        check_images(name, has_grid);
+    }
+}
+
+fn check_images(name: &str, has_grid: bool) {
+    let bytes = std::fs::read(golden(name)).unwrap();
     let view = match ArtifactView::parse(&bytes) {
         Ok(view) => view,
         Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
-        Err(error) => panic!("version 8.6 is neither read nor refused by name: {error}"),
+        Err(error) => panic!("{name} is neither read nor refused by name: {error}"),
     };
     let image = view.image.expect("there is one");
+    assert_eq!(image.grid.is_some(), has_grid, "{name}");
     assert!(view.kernels.targets[0].programs.iter().any(|program| program.logits == LogitsRows::Image));
     let folder = tempfile::tempdir().unwrap();
     for (command, more) in
@@ -240,9 +247,10 @@ fn every_version_has_its_artifact() {
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
     expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
     expected.extend(["v8.4-license.unicorn".into(), "v8.5-draft.unicorn".into(), "v8.6-image.unicorn".into()]);
+    expected.push("v8.7-grid.unicorn".into());
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 6), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 7), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -251,10 +259,10 @@ fn every_version_has_its_artifact() {
 fn write_the_artifact_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
     let generic = target::by_name("generic").unwrap();
-    let model = models().join("tiny/gemma3-vision");
+    let model = models().join("tiny/qwen3-vl");
     let artifact = Compiled::of_folder(&model, &options(vec![generic], Vec::new())).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
-    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-image.unicorn"));
+    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-grid.unicorn"));
     let slices = view.weights();
     let mut writer = ArtifactWriter::create(&path, slices.len()).unwrap();
     for slice in slices {

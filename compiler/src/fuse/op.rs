@@ -97,6 +97,26 @@ pub(crate) enum FusedOp {
         eps: f32,
         out: ValueId,
     },
+    /// See [`Op::ImagePositions`](crate::graph::Op::ImagePositions).
+    ImagePositions {
+        input: ValueId,
+        learned: VectorId,
+        positions: usize,
+        side: usize,
+        out: ValueId,
+    },
+    /// See [`Op::ImageRope`](crate::graph::Op::ImageRope).
+    ImageRope {
+        input: ValueId,
+        n_heads: usize,
+        out: ValueId,
+    },
+    /// See [`Op::ImageFeatures`](crate::graph::Op::ImageFeatures).
+    ImageFeatures {
+        input: ValueId,
+        first: usize,
+        out: ValueId,
+    },
     ImageAttention {
         /// Where queries, keys and values are: values, and the columns where they begin.
         sources: [(ValueId, usize); 3],
@@ -176,6 +196,9 @@ impl FusedOp {
             | FusedOp::GatedNorm { out, .. }
             | FusedOp::Patches { out }
             | FusedOp::LayerNorm { out, .. }
+            | FusedOp::ImagePositions { out, .. }
+            | FusedOp::ImageRope { out, .. }
+            | FusedOp::ImageFeatures { out, .. }
             | FusedOp::ImageAttention { out, .. }
             | FusedOp::ImagePool { out, .. }
             | FusedOp::Elementwise { out, .. } => vec![*out],
@@ -195,6 +218,8 @@ impl FusedOp {
             }
             FusedOp::Heads(step) => vec![step.input],
             FusedOp::LayerNorm { input, .. } | FusedOp::ImagePool { input, .. } => vec![*input],
+            FusedOp::ImagePositions { input, .. } | FusedOp::ImageRope { input, .. } => vec![*input],
+            FusedOp::ImageFeatures { input, .. } => vec![*input],
             FusedOp::ImageAttention { sources, .. } => sources.map(|(value, _)| value).to_vec(),
             FusedOp::Attention { query, .. } => vec![*query],
             FusedOp::ShortConv { input, .. } => vec![*input],

@@ -76,6 +76,11 @@ impl FusedGraph {
             FusedOp::GatedNorm { weight, form: GatedForm::Sum, .. } => format!("norm_sum {}", vector(weight)),
             FusedOp::Patches { .. } => "patches".into(),
             FusedOp::LayerNorm { weight_and_bias, .. } => format!("layer_norm {}", vector(weight_and_bias)),
+            FusedOp::ImagePositions { learned, positions, side, .. } => {
+                format!("image_positions {} positions={positions} side={side}", vector(learned))
+            }
+            FusedOp::ImageRope { n_heads, .. } => format!("image_rope heads={n_heads}"),
+            FusedOp::ImageFeatures { first, .. } => format!("image_features first={first}"),
             FusedOp::ImageAttention { sources, n_heads, scale, .. } => {
                 let columns: Vec<String> = sources.iter().map(|(_, first)| first.to_string()).collect();
                 format!("image_attention heads={n_heads} scale={scale} columns={}", columns.join(","))

@@ -22,23 +22,18 @@ impl Builder<'_> {
             self.push_rows("image.stream", hidden, patches_per_row, |out| Op::RowBias { input: embedded, bias, out });
         for layer in 0..vision.layers {
             let name = |part: &str| format!("encoder.layers.{layer}.{part}");
-            let normed = self.layer_norm(stream, &name("layer_norm1"), vision);
+            let normed = self.layer_norm(stream, &name("layer_norm1"), vision.eps);
             let [query, key, value] = ["q_proj", "k_proj", "v_proj"]
                 .map(|part| self.image_linear(normed, &name(&format!("self_attn.{part}")), hidden));
             let scale = ((hidden / vision.heads) as f32).powf(-0.5);
             let n_heads = vision.heads;
-            let mixed = self.push_rows("image.mixed", hidden, patches_per_row, |out| Op::ImageAttention {
-                query,
-                key,
-                value,
-                n_heads,
-                scale,
-                out,
-            });
+            let sources = [query, key, value].map(|source| (source, 0));
+            let push = |out| Op::ImageAttention { sources, n_heads, scale, out };
+            let mixed = self.push_rows("image.mixed", hidden, patches_per_row, push);
             let right = self.image_linear(mixed, &name("self_attn.out_proj"), hidden);
             stream =
                 self.push_rows("image.stream", hidden, patches_per_row, |out| Op::Add { left: stream, right, out });
-            let normed = self.layer_norm(stream, &name("layer_norm2"), vision);
+            let normed = self.layer_norm(stream, &name("layer_norm2"), vision.eps);
             let input = self.image_linear(normed, &name("mlp.fc1"), inner);
             let activation = Activation::GeluTanh;
             let active =
@@ -47,7 +42,7 @@ impl Builder<'_> {
             stream =
                 self.push_rows("image.stream", hidden, patches_per_row, |out| Op::Add { left: stream, right, out });
         }
-        let input = self.layer_norm(stream, "post_layernorm", vision);
+        let input = self.layer_norm(stream, "post_layernorm", vision.eps);
         let (across, side) = (vision.rows_across(), vision.pooled_side());
         let pooled = self.push("image.pooled", hidden, |out| Op::ImagePool { input, across, side, out });
         let weight = VectorRef { offset: self.config.norm_offset, ..plain("projector.mm_soft_emb_norm.weight") };
@@ -57,26 +52,27 @@ impl Builder<'_> {
         self.push("image.rows", rows, |out| Op::MatMul { input, matrix, out })
     }
 
-    fn layer_norm(&mut self, input: ValueId, name: &str, vision: &VisionConfig) -> ValueId {
+    pub(super) fn layer_norm(&mut self, input: ValueId, name: &str, eps: f32) -> ValueId {
         let (weight, bias) = (plain(&format!("{name}.weight")), plain(&format!("{name}.bias")));
-        let (eps, patches_per_row) = (vision.eps, vision.patches_per_row());
-        self.push_rows("image.normed", vision.hidden_size, patches_per_row, |out| Op::LayerNorm {
-            input,
-            weight,
-            bias,
-            eps,
-            out,
-        })
+        let (width, per_row) = (self.width(input), self.values[input.0].rows_per_token);
+        self.push_rows("image.normed", width, per_row, |out| Op::LayerNorm { input, weight, bias, eps, out })
     }
 
-    /// A matrix and a bias, of each patch.
-    fn image_linear(&mut self, input: ValueId, name: &str, rows: usize) -> ValueId {
-        let (cols, per_row) = (self.width(input), self.values[input.0].rows_per_token);
-        let matrix = MatrixRef { tensor: tensor(&format!("{name}.weight")), rows, cols, experts: None };
+    /// A matrix and a bias, of each patch or row.
+    pub(super) fn image_linear(&mut self, input: ValueId, name: &str, rows: usize) -> ValueId {
+        let per_row = self.values[input.0].rows_per_token;
         let bias = plain(&format!("{name}.bias"));
         let short = name.rsplit_once('.').map_or(name, |(_, last)| last);
-        let product = self.push_rows(&format!("image.{short}"), rows, per_row, |out| Op::MatMul { input, matrix, out });
+        let product = self.image_product(input, name, rows);
         self.push_rows(&format!("image.{short}_biased"), rows, per_row, |out| Op::Bias { input: product, bias, out })
+    }
+
+    /// A matrix, of each patch or row.
+    pub(super) fn image_product(&mut self, input: ValueId, name: &str, rows: usize) -> ValueId {
+        let (cols, per_row) = (self.width(input), self.values[input.0].rows_per_token);
+        let matrix = MatrixRef { tensor: tensor(&format!("{name}.weight")), rows, cols, experts: None };
+        let short = name.rsplit_once('.').map_or(name, |(_, last)| last);
+        self.push_rows(&format!("image.{short}"), rows, per_row, |out| Op::MatMul { input, matrix, out })
     }
 }
 
@@ -84,6 +80,6 @@ fn tensor(name: &str) -> String {
     format!("vision.{name}")
 }
 
-fn plain(name: &str) -> VectorRef {
+pub(super) fn plain(name: &str) -> VectorRef {
     VectorRef { tensor: tensor(name), offset: 0.0, scale: 1.0 }
 }

@@ -56,6 +56,9 @@ impl Op {
             Op::LayerNorm { .. } => "layer_norm",
             Op::RowBias { .. } => "row_bias",
             Op::Activate { .. } => "activate",
+            Op::ImagePositions { .. } => "image_positions",
+            Op::ImageRope { .. } => "image_rope",
+            Op::ImageFeatures { .. } => "image_features",
             Op::ImageAttention { .. } => "image_attention",
             Op::ImagePool { .. } => "image_pool",
         }
@@ -83,6 +86,11 @@ impl Op {
             Op::Bias { bias, .. } | Op::RowBias { bias, .. } => format!(" {bias}"),
             Op::LayerNorm { weight, bias, .. } => format!(" {weight} {bias}"),
             Op::Activate { activation, .. } => format!(" {activation:?}"),
+            Op::ImagePositions { learned, positions, side, .. } => {
+                format!(" {learned} positions={positions} side={side}")
+            }
+            Op::ImageRope { n_heads, .. } => format!(" heads={n_heads}"),
+            Op::ImageFeatures { first, .. } => format!(" first={first}"),
             Op::ImageAttention { n_heads, scale, .. } => format!(" heads={n_heads} scale={scale}"),
             Op::ImagePool { across, side, .. } => format!(" across={across} side={side}"),
             Op::ShortConv { taps, form, .. } => format!(" {form:?} {taps}"),

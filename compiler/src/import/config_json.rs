@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use unicorn_kernels::activation::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 
 use super::config::{Activation, DeltaConfig, LayerConfig, ModelConfig, QkNorm, RopeConfig};
-use super::families::{Bias, FamilyDefaults, Rotated, Windows, family_of};
+use super::families::{Bias, FamilyDefaults, Rotated, Windows, family_of, model_type_of};
 use super::full_heads;
 use super::json::Fields;
 use super::limits;
@@ -26,7 +26,7 @@ use super::rope_json::{
 };
 use crate::error::{CompileError, Result};
 
-pub(super) use vision::read_normalization;
+pub(super) use vision::{GRID_PIXELS, read_processor, rope_sections};
 
 /// Reads the whole model from config.json's parsed `config`; `path` is for messages.
 pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
@@ -177,7 +177,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         routing: experts::routing(&text, defaults)?,
         shared_expert_ungated: experts::shared_is_ungated(defaults),
         latent,
-        vision: vision::vision(&root, family)?,
+        vision: vision::vision(&root, &text, family)?,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)
@@ -194,7 +194,7 @@ pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> R
     let text_model = family.text_model(&text)?;
     let mut text = config["text_config"].clone();
     text["architectures"] = json!([text_model.architecture]);
-    text["model_type"] = json!(text_model.model_type);
+    text["model_type"] = json!(model_type_of(text_model));
     text["tie_word_embeddings"] = json!(model.tied_embeddings);
     Ok(text)
 }

@@ -34,6 +34,8 @@ pub(crate) enum ExpertNames {
     Gemma4,
     /// `feed_forward.gate`, `feed_forward.experts.0.w1`
     Lfm2,
+    /// `mlp.gate`, `mlp.experts.gate_up_proj`, see `import::transposed`; exported as [`ExpertNames::Qwen`]
+    Qwen3Vl,
 }
 
 /// How a mixture's experts are chosen and weighted.

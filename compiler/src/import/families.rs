@@ -6,7 +6,8 @@ mod qwen;
 
 use deepseek::{DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, GLM4_MOE_LITE};
 use gemma::{GEMMA2, GEMMA3_MULTIMODAL, GEMMA3_TEXT, GEMMA4_MULTIMODAL, GEMMA4_TEXT};
-use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN3_5_TEXT, QWEN3_MOE, QWEN3_NEXT};
+use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN3_5_TEXT};
+use qwen::{QWEN3_MOE, QWEN3_NEXT, QWEN3_VL, QWEN3_VL_MOE};
 
 use super::config::{Activation, FolderLayout, QkNorm};
 use super::experts_config::ExpertNames;
@@ -74,13 +75,22 @@ pub(super) struct FamilyDefaults {
     pub full_heads: Option<FullHeadDefaults>,
     /// Attention is over a latent vector of each token.
     pub latent: Option<LatentDefaults>,
-    /// It may have a vision tower that we compile.
-    pub vision: bool,
+    /// The vision tower that we compile, if config.json has one.
+    pub vision: Option<VisionTower>,
     /// The default rotary embedding is YaRN by this factor of 4096 positions, with a ramp that is not truncated.
     pub yarn: Option<f64>,
     /// The text model is config.json's `text_config`, and of one of these families if it is a model of its own: the first, if it
     /// does not name one.
     pub text_models: &'static [&'static FamilyDefaults],
+}
+
+/// A kind of vision tower.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum VisionTower {
+    /// SigLIP with Gemma 3's projector, for images of one size.
+    Siglip,
+    /// For images of any size.
+    Qwen3Vl,
 }
 
 /// Which layers have a rotary embedding.
@@ -256,7 +266,13 @@ pub(super) fn family_of(config: &Fields) -> Result<&'static FamilyDefaults> {
     })
 }
 
-static FAMILIES: [FamilyDefaults; 36] = [
+/// `model_type` of a text model on its own: that of the family with its architecture. Qwen3-VL's is a Qwen 3 there.
+pub(super) fn model_type_of(text_model: &FamilyDefaults) -> &'static str {
+    let found = FAMILIES.iter().find(|family| family.architecture == text_model.architecture);
+    found.map_or(text_model.model_type, |family| family.model_type)
+}
+
+static FAMILIES: [FamilyDefaults; 38] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -289,6 +305,8 @@ static FAMILIES: [FamilyDefaults; 36] = [
     QWEN3_5,
     QWEN3_5_MOE_TEXT,
     QWEN3_5_MOE,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     GLM4_MOE,
@@ -335,7 +353,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     sinks_and_expert_bias: false,
     full_heads: None,
     latent: None,
-    vision: false,
+    vision: None,
     yarn: None,
     text_models: &[],
 };

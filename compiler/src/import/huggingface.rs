@@ -40,7 +40,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     if let Some(vision) = &mut config.vision
         && let Some(json) = files.optional_json(PROCESSOR_FILE)?
     {
-        config_json::read_normalization(&Fields::root(&files.path(PROCESSOR_FILE), &json)?, vision)?;
+        config_json::read_processor(&Fields::root(&files.path(PROCESSOR_FILE), &json)?, vision)?;
     }
     let FoundTensors { tensors, skipped, kept } = find_tensors(&config, &weights, scheme.as_ref())?;
     config.kept_codes = kept;
@@ -221,7 +221,8 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             }
             continue;
         }
-        if let Some(stack) = strided::stack(config, &canonical) {
+        let is_strided = !transposed::is_upright(config, &canonical, &stored.shape);
+        if let Some(stack) = strided::stack(config, &canonical).filter(|_| is_strided) {
             if !stack.parts.iter().all(|(part, _)| is_expected(part)) {
                 return Err(unknown());
             }

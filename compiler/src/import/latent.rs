@@ -40,8 +40,8 @@ pub(super) fn elements(config: &ModelConfig, ours: &str) -> Option<Elements> {
     let (_, name, head) = of_head(ours)?;
     let first_row = head * (latent.nope_dim + latent.value_dim);
     Some(match name {
-        "k_b_proj" => Elements { first: first_row * latent.rank, row: 1, column: latent.rank },
-        _ => Elements { first: (first_row + latent.nope_dim) * latent.rank, row: latent.rank, column: 1 },
+        "k_b_proj" => Elements { first: first_row * latent.rank, row: 1, column: latent.rank, gaps: None },
+        _ => Elements { first: (first_row + latent.nope_dim) * latent.rank, row: latent.rank, column: 1, gaps: None },
     })
 }
 

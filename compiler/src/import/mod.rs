@@ -67,4 +67,4 @@ pub(crate) use source_layout::{RowOrder, SourceDType};
 pub(crate) use source_names::expert_source_name;
 pub(crate) use stacked::in_stack;
 pub(crate) use strided::strided_shape;
-pub(crate) use vision_config::VisionConfig;
+pub(crate) use vision_config::{GridConfig, VisionConfig};

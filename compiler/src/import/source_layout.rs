@@ -124,12 +124,24 @@ pub(crate) struct Elements {
     pub(crate) row: usize,
     /// Source elements from one column to the next.
     pub(crate) column: usize,
+    /// Source elements that are left out after each run of columns.
+    pub(crate) gaps: Option<Gaps>,
+}
+
+/// Elements of a source tensor that belong to another of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gaps {
+    /// Columns between two gaps.
+    pub(crate) run: usize,
+    /// Source elements of a gap.
+    pub(crate) len: usize,
 }
 
 impl Elements {
     /// Source index of the element in this row and column.
     pub(crate) fn at(&self, row: usize, column: usize) -> usize {
-        self.first + row * self.row + column * self.column
+        let left_out = self.gaps.map_or(0, |gaps| column / gaps.run * gaps.len);
+        self.first + row * self.row + column * self.column + left_out
     }
 }
 

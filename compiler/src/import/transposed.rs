@@ -1,5 +1,6 @@
 //! Experts as gpt-oss' folders stack them: each matrix transposed, (experts, inputs, outputs), the outputs of gate and up
-//! alternating; and their biases, (experts, outputs). Where matrices are MXFP4, their stacks are not transposed.
+//! alternating; and their biases, (experts, outputs). Where matrices are MXFP4, their stacks are not transposed. Qwen3-VL's folders have
+//! the same stacks, with all outputs of gate before those of up.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +20,28 @@ pub(super) struct Stack {
 /// The stack in the folder's tensor `canonical`; `None`: it is another tensor.
 pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
     let (block, name) = canonical.rsplit_once('.').filter(|(block, _)| block.ends_with("mlp.experts"))?;
-    let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
+    let are_transposed = |names| matches!(names, ExpertNames::GptOss | ExpertNames::Qwen3Vl);
+    let experts = config.experts.as_ref().filter(|experts| are_transposed(experts.names))?;
     let (matrix, kind) = name.strip_suffix("_bias").map_or((name, "weight"), |matrix| (matrix, "bias"));
     let names = matrices(matrix)?;
     let of_expert = |expert: usize| {
         names.iter().map(move |name| {
             let ours = format!("{block}.{expert}.{name}.{kind}");
-            let elements = elements(config, &ours).expect("a part of a stack");
+            let elements = elements_of(config.hidden_size, experts, &ours).expect("a part of a stack");
             (ours, elements)
         })
     };
     let (inputs, outputs) = widths(config, experts, matrix);
     let shape = if kind == "bias" { vec![experts.count, outputs] } else { vec![experts.count, inputs, outputs] };
     Some(Stack { shape, parts: (0..experts.count).flat_map(of_expert).collect() })
+}
+
+/// Whether the folder's tensor `canonical` of this shape is a stack that is not transposed after all: transformers 5 writes Qwen3-VL's so,
+/// and reads either by its shape.
+pub(super) fn is_upright(config: &ModelConfig, canonical: &str, shape: &[usize]) -> bool {
+    let is_of_qwen3_vl = config.experts.as_ref().is_some_and(|experts| experts.names == ExpertNames::Qwen3Vl);
+    let stack = stack(config, canonical).filter(|_| is_of_qwen3_vl);
+    stack.is_some_and(|stack| [stack.shape[0], stack.shape[2], stack.shape[1]] == *shape)
 }
 
 /// A stack that is MXFP4.
@@ -99,20 +109,27 @@ pub(super) fn holder(ours: &str) -> Option<String> {
     Some(format!("{block}.{stack}{suffix}"))
 }
 
-/// Where our tensor of an expert is stored in its stack; `None`: it is not such a tensor.
+/// Where our tensor of an expert is stored in the stack that a folder of ours has; `None`: it has no such stack.
 pub(super) fn elements(config: &ModelConfig, ours: &str) -> Option<Elements> {
     let experts = config.experts.as_ref().filter(|experts| experts.names == ExpertNames::GptOss)?;
+    elements_of(config.hidden_size, experts, ours)
+}
+
+/// Where our tensor of an expert is stored in its stack; `None`: it is not such a tensor.
+fn elements_of(hidden: usize, experts: &ExpertsConfig, ours: &str) -> Option<Elements> {
     let (_, expert, name, kind) = expert_tensor(ours)?;
-    let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
+    let inner = experts.intermediate_size;
+    // Outputs of gate and up alternate, or are the halves.
+    let (up, step) = if experts.names == ExpertNames::GptOss { (1, 2) } else { (inner, 1) };
     let (inputs, outputs, first, step) = match name {
-        "gate_proj" => (hidden, 2 * inner, 0, 2),
-        "up_proj" => (hidden, 2 * inner, 1, 2),
+        "gate_proj" => (hidden, 2 * inner, 0, step),
+        "up_proj" => (hidden, 2 * inner, up, step),
         "down_proj" => (inner, hidden, 0, 1),
         _ => return None,
     };
     Some(match kind {
-        "bias" => Elements { first: expert * outputs + first, row: 0, column: step },
-        _ => Elements { first: expert * inputs * outputs + first, row: step, column: outputs },
+        "bias" => Elements { first: expert * outputs + first, row: 0, column: step, gaps: None },
+        _ => Elements { first: expert * inputs * outputs + first, row: step, column: outputs, gaps: None },
     })
 }
 
@@ -159,6 +176,20 @@ mod tests {
         assert_eq!([up.at(0, 0), up.at(0, 1), up.at(1, 0), up.at(1, 3)], [17, 21, 19, 31]);
         let gate = part(&stack.parts, "layers.0.mlp.experts.2.gate_proj.weight");
         assert_eq!([gate.at(0, 0), gate.at(1, 2)], [32, 42]);
+    }
+
+    #[test]
+    fn qwen3_vl_has_gate_before_up() {
+        let mut config = gpt_oss();
+        config.experts.as_mut().expect("a mixture").names = ExpertNames::Qwen3Vl;
+        let gate_up = stack(&config, "layers.0.mlp.experts.gate_up_proj").expect("a stack");
+        let gate = part(&gate_up.parts, "layers.0.mlp.experts.1.gate_proj.weight");
+        let up = part(&gate_up.parts, "layers.0.mlp.experts.1.up_proj.weight");
+        assert_eq!([gate.at(0, 0), gate.at(1, 0), up.at(0, 0), up.at(1, 3)], [16, 17, 18, 31]);
+        let is_upright = |shape: &[usize]| is_upright(&config, "layers.0.mlp.experts.down_proj", shape);
+        assert!(is_upright(&[3, 4, 2]) && !is_upright(&[3, 2, 4]));
+        // An exported folder has a tensor for each.
+        assert!(elements(&config, "layers.0.mlp.experts.1.up_proj.weight").is_none());
     }
 
     #[test]

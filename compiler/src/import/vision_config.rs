@@ -7,20 +7,21 @@ use unicorn_artifact::step::MAX_IMAGE_ROWS;
 
 use super::limits;
 
-/// A tower of SigLIP (Zhai et al. 2023, arXiv 2303.15343) and Gemma 3's projector behind it: an image of fixed size becomes rows of the
-/// text model's stream, which attend to each other in both directions.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What makes rows of the text model's stream of an image. A tower of SigLIP (Zhai et al. 2023, arXiv 2303.15343) and Gemma 3's projector
+/// behind it take an image of fixed size, whose rows attend to each other in both directions; Qwen3-VL's takes one of any size, see
+/// [`GridConfig`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VisionConfig {
     /// Elements of a patch's row.
     pub(crate) hidden_size: usize,
     pub(crate) intermediate_size: usize,
     pub(crate) layers: usize,
     pub(crate) heads: usize,
-    /// Pixels of a side of the image.
+    /// Pixels of a side of the image; 0 where it has any size.
     pub(crate) image_size: usize,
     /// Pixels of a side of a patch.
     pub(crate) patch_size: usize,
-    /// Rows that an image becomes.
+    /// Rows that an image becomes; where it has any size, the most.
     pub(crate) image_rows: usize,
     /// Added to the variance in layer norms, and to the mean square in the projector's norm.
     pub(crate) eps: f32,
@@ -32,7 +33,31 @@ pub(crate) struct VisionConfig {
     /// The tokens before and behind an image's rows.
     pub(crate) begin_token: u32,
     pub(crate) end_token: u32,
+    /// What there is for images of any size; `None`: they are scaled to the fixed one. Artifacts from before it have no byte of it.
+    pub(crate) grid: Option<GridConfig>,
 }
+
+/// A tower for images of any size (Qwen3-VL): squares of patches become rows, whose places the rotary embeddings of tower and text model
+/// have, and which attend to what is before them only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GridConfig {
+    /// Learned positions of a side of their square, which are interpolated.
+    pub(crate) positions: usize,
+    /// Layers of the tower whose features are added to the stream behind the first layers of the text model, in order (deepstack).
+    pub(crate) feature_layers: Vec<usize>,
+    /// Fewest and most pixels that an image is scaled to.
+    pub(crate) min_pixels: usize,
+    pub(crate) max_pixels: usize,
+    /// Rotary pairs of the text model whose positions are an image's rows from the top, and from the left: `(h, w)` of `mrope_section`.
+    pub(crate) sections: [usize; 2],
+}
+
+/// Patches of a row of the stream from left to right, and from top to bottom, where images have any size.
+const GRID_SIDE: usize = 2;
+/// Most layers with features: one operation joins them with the rows.
+const MAX_FEATURES: usize = 3;
+/// Base of the frequencies of the tower's rotary embedding.
+const GRID_ROPE_THETA: f64 = 10_000.0;
 
 /// Red, green and blue.
 pub(crate) const CHANNELS: usize = 3;
@@ -60,7 +85,27 @@ impl VisionConfig {
 
     /// Patches of a row of the stream from left to right, and from top to bottom.
     pub(crate) fn pooled_side(&self) -> usize {
-        self.patches_across() / self.rows_across()
+        if self.grid.is_some() { GRID_SIDE } else { self.patches_across() / self.rows_across() }
+    }
+
+    /// Pixels of a side of the part of an image that becomes a row.
+    pub(crate) fn row_size(&self) -> usize {
+        self.pooled_side() * self.patch_size
+    }
+
+    /// Sets the fewest and the most pixels of an image of any size, and so its rows: at most those of one step.
+    pub(super) fn set_pixels(&mut self, [fewest, most]: [usize; 2]) {
+        let of_row = (self.row_size() * self.row_size()).max(1);
+        self.image_rows = (most / of_row).clamp(1, MAX_IMAGE_ROWS);
+        let most = most.clamp(of_row, self.image_rows * of_row);
+        if let Some(grid) = &mut self.grid {
+            (grid.min_pixels, grid.max_pixels) = (fewest.clamp(1, most), most);
+        }
+    }
+
+    /// Elements of a row of an image where a step of a text model with a stream of `text_hidden` reads it: with its features.
+    pub(crate) fn row_width(&self, text_hidden: usize) -> usize {
+        text_hidden * (1 + self.grid.as_ref().map_or(0, |grid| grid.feature_layers.len()))
     }
 
     /// Patches of a row of the stream.
@@ -75,7 +120,7 @@ impl VisionConfig {
             ("num_hidden_layers", self.layers, limits::LAYERS),
             ("num_attention_heads", self.heads, limits::HEADS),
             ("patch_size", self.patch_size, limits::PATCH_SIZE),
-            ("image_size", self.image_size, limits::IMAGE_SIZE),
+            ("image_size", if self.grid.is_some() { 1 } else { self.image_size }, limits::IMAGE_SIZE),
             ("mm_tokens_per_image", self.image_rows, MAX_IMAGE_ROWS),
         ] {
             if !(1..=most).contains(&value) {
@@ -91,7 +136,9 @@ impl VisionConfig {
             ));
         }
         let (across, rows) = (self.patches_across(), self.rows_across());
-        if rows * rows != self.image_rows || across == 0 || !across.is_multiple_of(rows) {
+        if let Some(grid) = &self.grid {
+            self.check_grid(grid)?;
+        } else if rows * rows != self.image_rows || across == 0 || !across.is_multiple_of(rows) {
             return Err(format!(
                 "mm_tokens_per_image is {} of {across} × {across} patches, expected squares of patches",
                 self.image_rows
@@ -107,8 +154,51 @@ impl VisionConfig {
         Ok(())
     }
 
+    fn check_grid(&self, grid: &GridConfig) -> Result<(), String> {
+        let head_dim = self.hidden_size / self.heads;
+        if !head_dim.is_multiple_of(4) {
+            return Err(format!("heads of the vision tower have {head_dim} elements, expected a multiple of 4"));
+        }
+        if !(2..=limits::IMAGE_SIZE).contains(&grid.positions) {
+            let found = grid.positions;
+            return Err(format!(
+                "the vision tower has {found} positions of a side, expected 2 to {}",
+                limits::IMAGE_SIZE
+            ));
+        }
+        let layers = &grid.feature_layers;
+        let are_in_order =
+            layers.is_sorted_by(|one, next| one < next) && layers.iter().all(|layer| *layer < self.layers);
+        if layers.len() > MAX_FEATURES || !are_in_order {
+            return Err(format!(
+                "deepstack_visual_indexes is {layers:?}, expected at most {MAX_FEATURES} of {} layers in order",
+                self.layers
+            ));
+        }
+        let most = self.image_rows * self.row_size() * self.row_size();
+        if !(1..=grid.max_pixels).contains(&grid.min_pixels) || grid.max_pixels > most {
+            let (fewest, found) = (grid.min_pixels, grid.max_pixels);
+            return Err(format!("an image has {fewest} to {found} pixels, expected 1 to {most}"));
+        }
+        Ok(())
+    }
+
+    /// Frequencies of the rotary embedding of images of any size, by transformers' `Qwen3VLVisionRotaryEmbedding`: a quarter of a head.
+    pub(crate) fn grid_frequencies(&self) -> Vec<f64> {
+        let half = self.hidden_size / self.heads / 2;
+        (0..half / 2).map(|pair| GRID_ROPE_THETA.powf(-((2 * pair) as f64) / half as f64)).collect()
+    }
+
+    /// Places from left to right, or from top to bottom, that a patch may have: an image may be one row of the stream high.
+    pub(crate) fn grid_places(&self) -> usize {
+        self.image_rows * self.pooled_side()
+    }
+
     /// The tensors in `ModelConfig::tensor_shapes`, of a text model with a stream of `text_hidden` elements.
     pub(super) fn add_shapes(&self, text_hidden: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
+        if let Some(grid) = &self.grid {
+            return self.add_grid_shapes(grid, text_hidden, shapes);
+        }
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let mut add = |name: String, shape: &[usize]| {
             shapes.insert(format!("{}{name}", VisionConfig::PREFIX), shape.to_vec());
@@ -133,6 +223,46 @@ impl VisionConfig {
         }
         add("projector.mm_soft_emb_norm.weight".into(), &[hidden]);
         add("projector.mm_input_projection.weight".into(), &[text_hidden, hidden]);
+    }
+
+    /// The same for images of any size.
+    fn add_grid_shapes(&self, grid: &GridConfig, text_hidden: usize, shapes: &mut BTreeMap<String, Vec<usize>>) {
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
+        let mut add = |name: String, shape: &[usize]| {
+            shapes.insert(format!("{}{name}", VisionConfig::PREFIX), shape.to_vec());
+        };
+        // The two frames of a video that a patch is made of; an image is both.
+        for frame in 0..2 {
+            add(format!("patch_embed.frame.{frame}.weight"), &[hidden, self.patch_width()]);
+        }
+        add("patch_embed.proj.bias".into(), &[hidden]);
+        add("pos_embed.weight".into(), &[grid.positions * grid.positions, hidden]);
+        let mut norm_and_linears = |norm: [&str; 2], width: usize, linears: [(&str, usize, usize); 2]| {
+            let [block, norm] = norm;
+            for kind in ["weight", "bias"] {
+                add(format!("{block}.{norm}.{kind}"), &[width]);
+            }
+            for (name, rows, cols) in linears {
+                add(format!("{block}.{name}.weight"), &[rows, cols]);
+                add(format!("{block}.{name}.bias"), &[rows]);
+            }
+        };
+        for layer in 0..self.layers {
+            let block = &format!("blocks.{layer}");
+            norm_and_linears(
+                [block, "norm1"],
+                hidden,
+                [("attn.qkv", 3 * hidden, hidden), ("attn.proj", hidden, hidden)],
+            );
+            let mlp = [("mlp.linear_fc1", inner, hidden), ("mlp.linear_fc2", hidden, inner)];
+            norm_and_linears([block, "norm2"], hidden, mlp);
+        }
+        let joined = self.patches_per_row() * hidden;
+        let linears = [("linear_fc1", joined, joined), ("linear_fc2", text_hidden, joined)];
+        norm_and_linears(["merger", "norm"], hidden, linears);
+        for index in 0..grid.feature_layers.len() {
+            norm_and_linears([&format!("deepstack_merger_list.{index}"), "norm"], joined, linears);
+        }
     }
 
     /// What canonical names of its tensors begin with.

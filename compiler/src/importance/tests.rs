@@ -130,6 +130,9 @@ fn run(checkpoint: &Checkpoint, tokens: [usize; 4], squares: &mut BTreeMap<Strin
             | Op::LayerNorm { .. }
             | Op::RowBias { .. }
             | Op::Activate { .. }
+            | Op::ImagePositions { .. }
+            | Op::ImageRope { .. }
+            | Op::ImageFeatures { .. }
             | Op::ImageAttention { .. }
             | Op::ImagePool { .. } => unreachable!("the families of this test have no images"),
             Op::Scale { .. } => unreachable!("the families of this test have layers without a factor"),

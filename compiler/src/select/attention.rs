@@ -8,7 +8,7 @@ use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::head_columns::{HeadBlock, HeadColumnsSpec, HeadPart};
-use unicorn_kernels::heads::{HeadsSpec, rope_coarse};
+use unicorn_kernels::heads::{HeadsSpec, RopePositions, rope_coarse};
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Role};
 
@@ -46,7 +46,17 @@ impl Selector<'_> {
             rotary_begins: self.config.latent.map_or(0, |latent| latent.rank),
             rope_coarse: rope_coarse(self.config.max_positions),
             kv_group: self.cache_of(node).0,
+            positions: if step.rope.is_some() { self.rope_positions() } else { RopePositions::Own },
             subgroup_size: self.target.subgroup_size,
+        }
+    }
+
+    /// Where angles of rotary embeddings come from: rows of images of any size have places, and what follows them other positions.
+    pub(super) fn rope_positions(&self) -> RopePositions {
+        match self.config.vision.as_ref().and_then(|vision| vision.grid.as_ref()) {
+            None => RopePositions::Own,
+            Some(_) if !self.kind.images => RopePositions::Shifted,
+            Some(grid) => RopePositions::OfImages { sections: grid.sections },
         }
     }
 
@@ -304,9 +314,10 @@ impl Selector<'_> {
         with((1..=ATTENTION_QUERIES).rev().find(fits).unwrap_or(1))
     }
 
-    /// Rows of an image, if rows of the step may be of images; else 0.
+    /// Rows of an image that attend to each other, if rows of the step may be of such images; else 0.
     fn image_rows(&self) -> usize {
-        self.config.vision.filter(|_| self.kind.images).map_or(0, |vision| vision.image_rows)
+        let both_ways = self.config.vision.as_ref().filter(|vision| self.kind.images && vision.grid.is_none());
+        both_ways.map_or(0, |vision| vision.image_rows)
     }
 
     /// Heads that are made of columns of several values' heads.
@@ -334,12 +345,13 @@ impl Selector<'_> {
             source_strides: sources.iter().map(|source| row_stride(*source)).collect(),
             blocks,
         };
+        let result = self.value(out);
         self.push(node, KernelSpec::HeadColumns(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(sources[0]),
             Role::Second => Operand::Value(sources[1]),
             Role::Third => Operand::Value(sources[2]),
             Role::Fourth => Operand::Value(sources[3]),
-            _ => Operand::Value(out),
+            _ => result,
         });
         self.quantize(node, out);
     }

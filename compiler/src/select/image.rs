@@ -1,9 +1,11 @@
 //! The kernels of a vision tower that no text model has.
 
-use unicorn_artifact::ImageSection;
+use unicorn_artifact::{ImageGrid, ImageSection};
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::image_attention::ImageAttentionSpec;
 use unicorn_kernels::image_pool::ImagePoolSpec;
+use unicorn_kernels::image_positions::ImagePositionsSpec;
+use unicorn_kernels::image_rope::ImageRopeSpec;
 use unicorn_kernels::layer_norm::LayerNormSpec;
 use unicorn_kernels::{KernelSpec, Number, Role};
 
@@ -23,14 +25,20 @@ pub(crate) fn image_section(config: &ModelConfig) -> Option<ImageSection> {
         image_size: vision.image_size as u32,
         patch_size: vision.patch_size as u32,
         patch_stride: stride(vision.patch_width()) as u32,
-        row_stride: stride(config.hidden_size) as u32,
+        row_stride: stride(vision.row_width(config.hidden_size)) as u32,
         mean: vision.mean,
         deviation: vision.deviation,
-        // As Gemma 3's processor has it.
-        around: "\n\n".into(),
+        // As Gemma 3's processor has it; Qwen3-VL's adds nothing.
+        around: if vision.grid.is_some() { "" } else { "\n\n" }.into(),
         begin_token: vision.begin_token,
         row_token: vision.row_token,
         end_token: vision.end_token,
+        grid: vision.grid.as_ref().map(|grid| ImageGrid {
+            side: vision.pooled_side() as u32,
+            row_width: vision.row_width(config.hidden_size) as u32,
+            min_pixels: grid.min_pixels as u32,
+            max_pixels: grid.max_pixels as u32,
+        }),
     })
 }
 
@@ -104,5 +112,59 @@ impl Selector<'_> {
             Role::Input => Operand::Value(input),
             _ => Operand::Value(out),
         });
+    }
+
+    pub(super) fn image_positions(&mut self, node: &FusedNode) {
+        let FusedOp::ImagePositions { input, learned, positions, side, out } = node.op else {
+            unreachable!("called for positions")
+        };
+        let spec =
+            ImagePositionsSpec { width: self.graph.values[out.0].width, stride: self.stride_of(out), positions, side };
+        let learned = Operand::Weight(self.weights.vector(learned));
+        self.push(node, KernelSpec::ImagePositions(spec), self.rows_of(out), 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            Role::Bias => learned,
+            _ => Operand::Value(out),
+        });
+    }
+
+    pub(super) fn image_rope(&mut self, node: &FusedNode, input: ValueId, n_heads: usize, out: ValueId) {
+        let vision = self.config.vision.as_ref().expect("a vision tower has rotated patches");
+        let spec = ImageRopeSpec {
+            n_heads,
+            head_dim: self.graph.values[out.0].width / n_heads,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            side: vision.pooled_side(),
+        };
+        let table = Operand::Weight(self.weights.image_rope());
+        self.push(node, KernelSpec::ImageRope(spec), self.rows_of(out), 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            Role::RopeTable => table,
+            _ => Operand::Value(out),
+        });
+    }
+
+    pub(super) fn image_features(&mut self, node: &FusedNode, input: ValueId, first: usize, out: ValueId) {
+        let spec = ElementwiseSpec {
+            op: ElementwiseOp::ImageFeatures { first, stride: self.image_stride() },
+            width: self.graph.values[out.0].width,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(out),
+            rows_per_token: 1,
+        };
+        let len = self.kind.rows * self.image_stride();
+        self.push(node, KernelSpec::Elementwise(spec), self.kind.rows, 0, |role| match role {
+            Role::Input => Operand::Value(input),
+            Role::InputRows => Operand::HostRows { len },
+            _ => Operand::Value(out),
+        });
+        self.quantize(node, out);
+    }
+
+    /// Elements between rows of images where a step reads them.
+    pub(super) fn image_stride(&self) -> usize {
+        let hidden = self.config.hidden_size;
+        stride(self.config.vision.as_ref().map_or(hidden, |vision| vision.row_width(hidden)))
     }
 }

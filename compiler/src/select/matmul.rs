@@ -41,7 +41,7 @@ impl Selector<'_> {
     /// Epsilon of a norm: of what makes rows of images, the vision tower's.
     fn norm_eps(&self, step: &NormStep) -> f32 {
         let of_images = step.weight.is_some_and(|weight| self.graph.vectors[weight.0].is_of_images());
-        match self.config.vision.filter(|_| of_images) {
+        match self.config.vision.as_ref().filter(|_| of_images) {
             Some(vision) => vision.eps,
             None => self.config.rms_norm_eps,
         }

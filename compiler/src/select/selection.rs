@@ -22,7 +22,7 @@ use crate::weights::PackedWeights;
 pub struct Selection {
     /// In the order of the targets that were requested.
     pub targets: Vec<TargetSelection>,
-    /// Rows of the logits buffer: of the largest program that gives logits of all rows.
+    /// Rows of the logits buffer: of the largest program that gives logits of all rows, or as many as hold an image's rows.
     pub(crate) logits_rows: usize,
     /// Tokens that a step appends at most: rows of the largest program.
     pub(crate) chunk_tokens: usize,
@@ -76,7 +76,7 @@ impl Selection {
         let targets: Vec<TargetSelection> = targets.par_iter().map(of_target).collect();
         let programs = || targets.iter().flat_map(|target| &target.programs).map(|program| program.kind);
         Selection {
-            logits_rows: LOGITS_ROWS,
+            logits_rows: LOGITS_ROWS.max(logits_rows_of_image(config)),
             chunk_tokens: programs().map(|kind| kind.rows).max().unwrap_or(1),
             targets,
         }
@@ -127,6 +127,12 @@ const LOGITS_ROWS: usize = {
     }
     rows
 };
+
+/// Rows of logits that are at least as long as all rows of an image; 0: the model takes none.
+fn logits_rows_of_image(config: &ModelConfig) -> usize {
+    let Some(vision) = &config.vision else { return 0 };
+    (vision.image_rows * stride(vision.row_width(config.hidden_size))).div_ceil(stride(config.vocab_size))
+}
 
 /// Whether the buffer of logits has room for `rows` hidden rows.
 fn hidden_rows_fit(config: &ModelConfig, rows: usize) -> bool {

@@ -26,6 +26,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     output[out] = input[at] + bias[row * WIDTH + column];
 //#else if SCALE
     output[out] = input[at] * bias[0];
+//#else if IMAGE_FEATURES
+    var value = input[at];
+    if (step.rows[row].token >= ${IMAGE_ROW}) {
+        value += input_rows[row * SECOND_STRIDE + SECOND_FIRST + column];
+    }
+    output[out] = value;
 //#else if PART
     output[out] = gated(input[at], second[row * SECOND_STRIDE + SECOND_FIRST + column]);
 //#else if ACTIVATE

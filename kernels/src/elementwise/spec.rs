@@ -1,6 +1,7 @@
 //! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
 
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::step::IMAGE_ROW;
 
 use crate::activation::Activation;
 use crate::kernel::Kernel;
@@ -49,6 +50,13 @@ pub enum ElementwiseOp {
     },
     /// `input * sigmoid(second)`
     GateEach,
+    /// `input`, or `input + input_rows` where the row is one of an image: from column `first` of its row on.
+    ImageFeatures {
+        /// Column of [`Role::InputRows`] for the input's first.
+        first: usize,
+        /// Elements between rows of [`Role::InputRows`].
+        stride: usize,
+    },
     /// `activation(input) * second`, where `second` is wider: from its column `first` on.
     ActMulPart {
         /// See [`Activation`].
@@ -71,6 +79,7 @@ impl Kernel for ElementwiseSpec {
             | ElementwiseOp::Gate { .. }
             | ElementwiseOp::GateEach => Some(Role::Second),
             ElementwiseOp::Bias | ElementwiseOp::RowBias | ElementwiseOp::Scale => Some(Role::Bias),
+            ElementwiseOp::ImageFeatures { .. } => Some(Role::InputRows),
             ElementwiseOp::Copy | ElementwiseOp::SoftCap(_) | ElementwiseOp::Activate(_) => None,
         };
         bindings([Role::Step, Role::Input, Role::Output].into_iter().chain(second))
@@ -89,6 +98,7 @@ impl Kernel for ElementwiseSpec {
         };
         let part = match self.op {
             ElementwiseOp::ActMulPart { first, second_stride, .. } => Some((first, second_stride)),
+            ElementwiseOp::ImageFeatures { first, stride } => Some((first, stride)),
             _ => None,
         };
         let cap = if let ElementwiseOp::SoftCap(cap) = self.op { cap.get() } else { 0.0 };
@@ -97,6 +107,8 @@ impl Kernel for ElementwiseSpec {
             .size("WIDTH", self.width)
             .size("SECOND_STRIDE", part.map(|(_, stride)| stride).or(gate).unwrap_or(0))
             .size("SECOND_FIRST", part.map_or(0, |(first, _)| first))
+            .flag("IMAGE_FEATURES", matches!(self.op, ElementwiseOp::ImageFeatures { .. }))
+            .text("IMAGE_ROW", format!("{IMAGE_ROW}u"))
             .flag("PART", part.is_some())
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)

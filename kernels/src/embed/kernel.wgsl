@@ -10,7 +10,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if IMAGES
     if (row < step.header.n_rows && chunk < CHUNKS && step.rows[row].token >= ${IMAGE_ROW}) {
         for (var column = chunk * CHUNK_COLS; column < min((chunk + 1u) * CHUNK_COLS, COLS); column++) {
-            output[row * OUTPUT_STRIDE + column] = input_rows[row * OUTPUT_STRIDE + column];
+            output[row * OUTPUT_STRIDE + column] = input_rows[row * IMAGE_STRIDE + column];
         }
         return;
     }

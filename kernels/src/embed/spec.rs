@@ -20,15 +20,15 @@ pub struct EmbedSpec {
     pub output_stride: usize,
     /// Factor of every element of the embedding.
     pub scale: Number,
-    /// Whether rows of images are copied from [`Role::InputRows`], which has the output's stride.
-    pub images: bool,
+    /// Elements between rows of [`Role::InputRows`], from which rows of images are copied; `None`: there are none.
+    pub image_stride: Option<usize>,
 }
 
 const WORKGROUP: usize = 64;
 
 impl Kernel for EmbedSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        let images = self.images.then_some(Role::InputRows);
+        let images = self.image_stride.map(|_| Role::InputRows);
         bindings([Role::Step, Role::Weights, Role::Output].into_iter().chain(images))
     }
 
@@ -50,7 +50,8 @@ impl Kernel for EmbedSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .number("SCALE", self.scale.get())
-            .flag("IMAGES", self.images)
+            .flag("IMAGES", self.image_stride.is_some())
+            .size("IMAGE_STRIDE", self.image_stride.unwrap_or(0))
             .text("IMAGE_ROW", format!("{IMAGE_ROW}u"))
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)

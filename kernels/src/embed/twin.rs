@@ -4,14 +4,14 @@ use unicorn_artifact::step::IMAGE_ROW;
 
 use super::spec::EmbedSpec;
 
-/// The kernel in plain loops: `output` and `input_rows`, which may be empty, are (tokens, output_stride); rows of tokens outside the table
-/// stay as they are.
+/// The kernel in plain loops: `output` is (tokens, output_stride), `input_rows`, which may be empty, (tokens, image_stride); rows of tokens
+/// outside the table stay as they are.
 pub fn twin(spec: &EmbedSpec, packed: &[u8], tokens: &[u32], input_rows: &[f32], output: &mut [f32]) {
     let mut weights = vec![0f32; spec.layout.cols];
     for (row, &token) in tokens.iter().enumerate() {
-        if spec.images && token >= IMAGE_ROW {
-            let columns = row * spec.output_stride..row * spec.output_stride + spec.layout.cols;
-            output[columns.clone()].copy_from_slice(&input_rows[columns]);
+        if let Some(image_stride) = spec.image_stride.filter(|_| token >= IMAGE_ROW) {
+            let of_row = &input_rows[row * image_stride..][..spec.layout.cols];
+            output[row * spec.output_stride..][..spec.layout.cols].copy_from_slice(of_row);
             continue;
         }
         let Some(table_row) = (token as usize).checked_sub(spec.first_token).filter(|&row| row < spec.layout.rows)

@@ -14,5 +14,5 @@
 mod spec;
 mod twin;
 
-pub use spec::{Destination, Growth, HeadsPart, HeadsSpec, NormOf, ROPE_FINE, rope_coarse, rope_table};
+pub use spec::{Destination, Growth, HeadsPart, HeadsSpec, NormOf, ROPE_FINE, RopePositions, rope_coarse, rope_table};
 pub use twin::{HeadsInputs, twin};

@@ -1,6 +1,7 @@
 //! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
 
 use serde::{Deserialize, Serialize};
+use unicorn_artifact::step::{MAX_IMAGE_ROWS, ROPE_SHIFT_BITS, image_across, image_of, rope_shift};
 
 use crate::cache::CacheLayout;
 use crate::kernel::Kernel;
@@ -34,8 +35,44 @@ pub struct HeadsSpec {
     pub rope_coarse: usize,
     /// Index of the cache's KV group, whose block table is read.
     pub kv_group: usize,
+    /// The positions of which angles are.
+    pub positions: RopePositions,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
+}
+
+/// The positions of which rotary embeddings take angles. Where a model takes images of any size (Qwen3-VL's interleaved M-RoPE), a row of
+/// an image has three: that of the image's first row, and this plus its places from the top and from the left. What follows an image
+/// continues behind the largest of them, by [`rope_word`](unicorn_artifact::step::rope_word).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum RopePositions {
+    /// Those in the sequence.
+    Own,
+    /// Those in the sequence less what images before took up in excess; no row is one of an image.
+    Shifted,
+    /// The same, and of rows of images the three.
+    OfImages {
+        /// Pair `i` has the place from the top where `i mod 3` is 1 and `i < 3 · sections[0]`, that from the left where it is 2 and
+        /// `i < 3 · sections[1]`, else the position of the first row.
+        sections: [usize; 2],
+    },
+}
+
+impl RopePositions {
+    /// The position of rotary pair `pair`, for twins: of the row at `position` of its sequence with this token and word.
+    pub fn of(self, pair: usize, position: u32, token: u32, word: u32) -> u32 {
+        let RopePositions::OfImages { sections } = self else {
+            return if self == RopePositions::Own { position } else { position - rope_shift(word) };
+        };
+        let (shifted, across) = (position - rope_shift(word), image_across(word));
+        let Some((_, row)) = image_of(token).filter(|_| across > 0) else { return shifted };
+        let (first, row) = (shifted - row as u32, row as u32);
+        match pair % 3 {
+            1 if pair < 3 * sections[0] => first + row / across,
+            2 if pair < 3 * sections[1] => first + row % across,
+            _ => first,
+        }
+    }
 }
 
 /// Consecutive heads that are treated alike.
@@ -193,6 +230,12 @@ impl HeadsSpec {
                 "ROTARY_BEGINS",
                 if self.rotary_begins > 0 { format!("{}u + ", self.rotary_begins) } else { String::new() },
             )
+            .flag("SHIFTED", self.positions != RopePositions::Own)
+            .flag("PLACES", self.sections().is_some())
+            .count("PAIRS_DOWN", 3 * self.sections().map_or(0, |[down, _]| down))
+            .count("PAIRS_ACROSS", 3 * self.sections().map_or(0, |[_, across]| across))
+            .text("ROPE_SHIFT_BITS", format!("{ROPE_SHIFT_BITS}u"))
+            .text("MAX_IMAGE_ROWS", format!("{MAX_IMAGE_ROWS}u"))
             .size("ROPE_COARSE", self.rope_coarse)
             .size("ROPE_FINE", ROPE_FINE)
             .number("EPS", self.eps.get())
@@ -206,6 +249,13 @@ impl HeadsSpec {
             .flag("STORE_LATENT", self.has(|part| part.to == Destination::Latent))
             .flag("STORE_KEYS", self.has(|part| part.to == Destination::Keys))
             .flag("STORE_VALUES", self.has(|part| part.to == Destination::Values))
+    }
+
+    fn sections(&self) -> Option<[usize; 2]> {
+        match self.positions {
+            RopePositions::OfImages { sections } => Some(sections),
+            _ => None,
+        }
     }
 
     /// Values that describe each part of the row, for the standalone kernel.

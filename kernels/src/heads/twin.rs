@@ -1,6 +1,6 @@
 //! The kernel in plain loops, to check it by.
 
-use super::spec::{Destination, HeadsSpec, NormOf, ROPE_FINE};
+use super::spec::{Destination, HeadsSpec, NormOf, ROPE_FINE, RopePositions};
 use crate::activation_format::ActivationFormat;
 use crate::cache::{Cell, Side};
 use crate::norm::{NormSpec, norm_row};
@@ -19,8 +19,11 @@ pub struct HeadsInputs<'a> {
     pub positions: &'a [u32],
     /// Page of the pool for each page of the sequence, in this KV group.
     pub block_table: &'a [u32],
-    /// Variant of the RoPE table: 0, or 1 for LongRoPE's long frequencies.
-    pub rope_variant: usize,
+    /// Token of each row; empty where no angle depends on it.
+    pub tokens: &'a [u32],
+    /// Variant of the RoPE table: 0, or 1 for LongRoPE's long frequencies; of a model that takes images of any size, what
+    /// `unicorn_artifact::step::rope_word` makes.
+    pub rope_variant: u32,
 }
 
 /// The kernel in plain loops, all rows of one sequence.
@@ -43,7 +46,7 @@ pub fn twin(spec: &HeadsSpec, inputs: &HeadsInputs, output: &mut [f32], keys: &m
                     vector = norm_row(&spec.head_norm(), &vector, &[], &[], weight).1;
                 }
                 if part.rope {
-                    rope(spec, inputs, position as usize, &mut vector);
+                    rope(spec, inputs, row, &mut vector);
                 }
                 let cell = Cell { page, kv_head: part_head, slot };
                 match part.to {
@@ -82,10 +85,14 @@ impl HeadsSpec {
     }
 }
 
-fn rope(spec: &HeadsSpec, inputs: &HeadsInputs, position: usize, vector: &mut [f32]) {
+fn rope(spec: &HeadsSpec, inputs: &HeadsInputs, row: usize, vector: &mut [f32]) {
     let pairs = spec.rotary_dim / 2;
-    let variant = inputs.rope_variant * (spec.rope_coarse + ROPE_FINE) * pairs;
+    let word = inputs.rope_variant;
+    let variant = if spec.positions == RopePositions::Own { word as usize } else { 0 };
+    let variant = variant * (spec.rope_coarse + ROPE_FINE) * pairs;
     for i in 0..pairs {
+        let token = inputs.tokens.get(row).copied().unwrap_or(0);
+        let position = spec.positions.of(i, inputs.positions[row], token, word) as usize;
         let [coarse_cos, coarse_sin] = inputs.rope_table[variant + position / ROPE_FINE * pairs + i];
         let [fine_cos, fine_sin] = inputs.rope_table[variant + (spec.rope_coarse + position % ROPE_FINE) * pairs + i];
         let cos = coarse_cos * fine_cos - coarse_sin * fine_sin;

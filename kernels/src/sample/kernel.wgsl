@@ -206,7 +206,11 @@ fn finish(token: u32, logit: f32, candidates: u32) {
         token,
         position,
         step.rows[sampler].sequence,
+//#if KEEPS_ROPE_WORD
+        step.rows[sampler].rope_variant,
+//#else
         select(0u, 1u, position + 1u > step.header.long_rope_above),
+//#endif
     );
     step.samplers[sampler].sample += 1u;
     if (params.history_capacity > 0u) {

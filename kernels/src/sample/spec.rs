@@ -20,6 +20,9 @@ pub struct SampleSpec {
     pub workgroup: usize,
     /// Invocations of a subgroup.
     pub subgroup_size: u32,
+    /// Whether a row's [`unicorn_artifact::step::Row::rope_variant`] stays as it is when the next token takes the row, see
+    /// `unicorn_artifact::step::rope_word`.
+    pub keeps_rope_word: bool,
     /// Whether the program synchronises by counters: the output then reports waits that timed out (`Output::stalled`).
     pub counter_sync: bool,
 }
@@ -37,6 +40,7 @@ impl Kernel for SampleSpec {
 
     fn wgsl(&self) -> String {
         let values = counter_sync::values(self.counter_sync, Values::default())
+            .flag("KEEPS_ROPE_WORD", self.keeps_rope_word)
             .size("SLOTS", counter_sync::SLOTS)
             .size("KEPT_SAMPLES", KEPT_SAMPLES)
             .size("VOCAB", self.vocab)

@@ -59,15 +59,25 @@ fn normed(vector: Pairs, weight: Pairs) -> Pairs {
 //#endif
 
 //#if ROPE
+//#if SHIFTED
+//#include rope_position
+//#endif
 // Cosine and sine of each pair's angle, in row `row`; of pairs that are not rotated, those of none.
 fn rotations_of(row: u32, lane: u32) -> Pairs {
+//#if SHIFTED
+    let variant = 0u;
+//#else
     let position = step.rows[row].position;
     let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
+//#endif
     var rotations: Pairs;
     for (var slot = 0u; slot < PAIR_SLOTS; slot++) {
         let pair = lane + slot * SUBGROUP;
         rotations[slot] = vec2<f32>(1.0, 0.0);
         if (pair < ROTARY_PAIRS) {
+//#if SHIFTED
+            let position = rope_position(row, pair);
+//#endif
             let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + pair];
             let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + pair];
             rotations[slot] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);

@@ -55,14 +55,24 @@ fn norm_value(vector: u32, lane: u32) {
 //#endif
 
 //#if ROPE
+//#if SHIFTED
+//#include rope_position
+//#endif
 // Cosine and sine of each rotary pair's angle.
 var<workgroup> rotations: array<vec2<f32>, ROTARY_PAIRS>;
 
 // Of row `row`; to be read behind a barrier.
 fn fetch_rotations(row: u32, lane: u32) {
+//#if SHIFTED
+    let variant = 0u;
+//#else
     let position = step.rows[row].position;
     let variant = step.rows[row].rope_variant * (ROPE_COARSE + ROPE_FINE) * ROTARY_PAIRS;
+//#endif
     for (var i = lane; i < ROTARY_PAIRS; i += WORKGROUP) {
+//#if SHIFTED
+        let position = rope_position(row, i);
+//#endif
         let coarse = rope_table[variant + (position / ROPE_FINE) * ROTARY_PAIRS + i];
         let fine = rope_table[variant + (ROPE_COARSE + position % ROPE_FINE) * ROTARY_PAIRS + i];
         rotations[i] = vec2<f32>(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);

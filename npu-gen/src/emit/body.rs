@@ -25,6 +25,7 @@ pub fn epilogue_name(epilogue: Epilogue) -> &'static str {
         Epilogue::ActMul(Activation::Silu) => "unicorn_silu_mul_bf16",
         Epilogue::ActMul(Activation::GeluTanh) => "unicorn_gelu_mul_bf16",
         Epilogue::ActMul(Activation::ClampedSwiGlu) => unreachable!("only experts have it, and no NPU computes those"),
+        Epilogue::ActMul(Activation::Gelu) => unreachable!("only what makes rows of images has it, without a product"),
     }
 }
 

@@ -147,7 +147,8 @@ impl PromptEncoder {
                 })?;
             client.check()?;
             let picture = Picture::decode(file).map_err(|error| of_messages(&error))?;
-            model.encode_image(&picture.patches(section)).map_err(|error| ApiError::failed(error.to_string()))
+            let patches = picture.patches(section).map_err(|error| of_messages(&error))?;
+            model.encode_image(&patches).map_err(|error| ApiError::failed(error.to_string()))
         };
         pictures.iter().map(one).collect()
     }

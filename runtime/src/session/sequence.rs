@@ -11,7 +11,7 @@ use crate::error::RunError;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
 use crate::step::engine::{Engine, Rows, Step};
-use crate::step::images::{Image, Images};
+use crate::step::images::{Image, Images, rope_shift};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
@@ -291,7 +291,8 @@ impl Sequence {
             return Ok(false);
         };
         let input = Sampling::default().input(0, false, &[]);
-        run_entry(engine, self.slot, &mut self.tables, &entry, input, Watch::default())?;
+        let rope_shift = rope_shift(&self.journal.tokens()[..position as usize], &self.images);
+        run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, Watch::default())?;
         cache.replay = Some(Replay { next_entry: next_entry + 1, position: position + entry.tokens.len() as u32 });
         Ok(true)
     }
@@ -307,10 +308,11 @@ impl Sequence {
         watch: Watch<'_>,
     ) -> Result<(), Stop> {
         let position = self.len_tokens();
+        let rope_shift = rope_shift(self.tokens(), &self.images);
         self.journal.append(tokens, program, rope_variant);
         let input = sampling.input(self.samples, false, self.journal.tokens());
         let entry = Entry { program, position, tokens, rope_variant };
-        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, input, watch);
+        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, watch);
         self.add_gpu_seconds(engine.gpu_seconds(program, 0).unwrap_or_default());
         if ran.is_err() {
             self.journal.truncate(position);
@@ -357,7 +359,9 @@ impl Sequence {
     /// The last `n_tokens` as rows of a step.
     pub fn newest_rows(&self, n_tokens: usize, rope_variant: u32) -> Rows<'_> {
         let position = self.tokens().len() - n_tokens;
-        Rows { slot: self.slot, position: position as u32, tokens: &self.tokens()[position..], rope_variant }
+        let (before, tokens) = self.tokens().split_at(position);
+        let rope_shift = rope_shift(before, &self.images);
+        Rows { slot: self.slot, position: position as u32, tokens, rope_variant, rope_shift }
     }
 
     /// How the token after the last is sampled; `feeds`: on the device, it is the next step's.
@@ -440,17 +444,18 @@ fn truncate(tables: &mut [BlockTable], pools: &PagePools, len_tokens: u32) {
     }
 }
 
-/// Runs one step of a sequence.
+/// Runs one step of a sequence, before whose first token rotary embeddings leave out `rope_shift` positions.
 fn run_entry(
     engine: &mut Engine,
     slot: u32,
     tables: &mut [BlockTable],
     entry: &Entry<'_>,
+    rope_shift: u32,
     input: SamplerInput<'_>,
     watch: Watch<'_>,
 ) -> Result<(), Stop> {
     let &Entry { program, position, tokens, rope_variant } = entry;
     engine.advance(slot, position..position + tokens.len() as u32, tables)?;
-    let rows = [Rows { slot, position, tokens, rope_variant }];
+    let rows = [Rows { slot, position, tokens, rope_variant, rope_shift }];
     engine.run(&Step { program, rows: &rows, apart_rows: 0, samplers: &[input] }, watch)
 }

@@ -51,7 +51,7 @@ pub fn measure(
         let Some((list, timer)) = program.record_alone(&device, &first)? else { return Ok(()) };
         engine.wait_for_weights(index, &first)?;
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
-        let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0 }];
+        let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0, rope_shift: 0 }];
         let samplers = [Sampling::default().input(0, false, &[])];
         engine.write(&Step { program: index, rows: &rows, apart_rows: 0, samplers: &samplers })?;
         // The first run raises the device's clocks.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use unicorn_artifact::LogitsRows;
 use unicorn_artifact::step::{HISTORY_AT, KEPT_SAMPLES, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
-use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, image_of};
+use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, image_of, rope_word};
 
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
@@ -18,7 +18,7 @@ use crate::program::chunks::ProgramShape;
 use crate::program::profile::StepProfile;
 use crate::program::programs::{NpuStop, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
-use crate::step::images::Images;
+use crate::step::images::{Image, Images};
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::steps_in_flight::{SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
@@ -71,6 +71,8 @@ pub struct Rows<'s> {
     pub tokens: &'s [u32],
     /// 0, or 1 for LongRoPE's long frequencies.
     pub rope_variant: u32,
+    /// Positions that rotary embeddings leave out before the first token.
+    pub rope_shift: u32,
 }
 
 impl<'s> Rows<'s> {
@@ -370,10 +372,16 @@ impl Engine {
         view.write_words(0, &header.to_words());
         let mut at = ROWS_AT;
         for rows in step.rows {
+            let mut shift = rows.rope_shift;
             for (&token, position) in rows.tokens.iter().zip(rows.position..) {
-                let row = Row { token, position, sequence: rows.slot, rope_variant: rows.rope_variant };
+                let image = image_of(token).and_then(|_| self.images.of_token(token));
+                let across = image.as_ref().map_or(0, Image::across);
+                // A model has variants, or places, or neither.
+                let rope_variant = rows.rope_variant | rope_word(shift, across);
+                let row = Row { token, position, sequence: rows.slot, rope_variant };
                 view.write_words(at, &row.to_words());
                 at += Row::WORDS;
+                shift += image.filter(|image| image.ends_with(token)).map_or(0, |image| image.left_out());
             }
         }
         for (index, input) in step.samplers.iter().enumerate() {
@@ -404,19 +412,21 @@ impl Engine {
         view.flush()
     }
 
-    /// Makes rows of the patches of an image, `patches`, in rows of the stride that the artifact names. Nothing is in flight. Returns the
-    /// rows, `width` elements each.
+    /// Makes rows of the patches of an image, `patches`, in rows of the stride that the artifact names; `across`: rows from left to right.
+    /// Nothing is in flight. Returns the rows, `width` elements each.
     ///
     /// # Errors
     /// When the device fails, or there is no such program.
-    pub fn run_image(&mut self, patches: &[f32], n_rows: u32, width: u32) -> Result<Vec<f32>, Stop> {
+    pub fn run_image(&mut self, patches: &[f32], n_rows: u32, across: u32, width: u32) -> Result<Vec<f32>, Stop> {
         let is_it = |shape: &ProgramShape| shape.logits == LogitsRows::Image;
         let program = self.programs.shapes.iter().position(is_it);
         let program = program.ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
         let view = self.views.input.as_mut().expect("a model with such programs takes images");
         write_floats(view, 0, patches);
         view.flush()?;
-        self.views.step.write_words(0, &StepHeader { n_rows, ..StepHeader::default() }.to_words());
+        self.views
+            .step
+            .write_words(0, &StepHeader { n_rows, image_across: across, ..StepHeader::default() }.to_words());
         self.views.step.flush()?;
         self.begin(program, 0)?;
         self.end(0)?;

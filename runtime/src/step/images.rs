@@ -23,28 +23,76 @@ impl Eq for Image {}
 struct ImageRows {
     number: u32,
     hash: [u8; 32],
-    /// Elements of a row.
-    width: usize,
+    shape: ImageShape,
     /// One row behind the other.
     rows: Vec<f32>,
+}
+
+/// Rows of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageShape {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows from left to right, where rotary embeddings have their places; 0: rows have positions like those of tokens.
+    pub across: u32,
+}
+
+/// The pixels of an image as [`crate::Model::encode_image`] takes them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImagePatches {
+    /// (patches, patch width), as [`unicorn_artifact::ImageSection`] describes them.
+    pub values: Vec<f32>,
+    /// Rows of the image from left to right.
+    pub rows_across: u32,
 }
 
 impl Image {
     /// What stands for its rows in a sequence of this model, in order: numbers above those of all tokens.
     pub fn tokens(&self) -> impl Iterator<Item = u32> {
         let number = self.0.number;
-        (0..self.0.rows.len() / self.0.width).map(move |row| image_row(number, row))
+        (0..self.0.n_rows()).map(move |row| image_row(number, row))
     }
 
-    /// Row `row`, as many f32 as the model's stream has.
+    /// Row `row`: as many f32 as the model's stream has, and the features that are added behind some layers.
     pub fn row(&self, row: usize) -> &[f32] {
-        &self.0.rows[row * self.0.width..][..self.0.width]
+        &self.0.rows[row * self.0.shape.width..][..self.0.shape.width]
+    }
+
+    /// Rows from left to right, where rotary embeddings have their places; else 0.
+    pub(crate) fn across(&self) -> u32 {
+        self.0.shape.across
+    }
+
+    /// Whether a token is its last row.
+    pub(crate) fn ends_with(&self, token: u32) -> bool {
+        token == image_row(self.0.number, self.0.n_rows() - 1)
+    }
+
+    /// Positions that rotary embeddings leave out behind it: it has as many rows, and advances them by the larger of its sides.
+    pub(crate) fn left_out(&self) -> u32 {
+        let (rows, across) = (self.0.n_rows() as u32, self.0.shape.across);
+        if across == 0 { 0 } else { rows - across.max(rows / across) }
     }
 
     /// Whether a token is one of its rows.
     pub(crate) fn has(&self, token: u32) -> bool {
         image_of(token).is_some_and(|(number, _)| number == self.0.number)
     }
+}
+
+impl ImageRows {
+    fn n_rows(&self) -> usize {
+        self.rows.len() / self.shape.width
+    }
+}
+
+/// Positions that rotary embeddings have left out before what follows `tokens`, which have rows of no other images than `images`.
+pub fn rope_shift(tokens: &[u32], images: &[Image]) -> u32 {
+    let of_image = |image: &Image| match image.left_out() {
+        0 => 0,
+        left_out => left_out * tokens.iter().filter(|&&token| image.ends_with(token)).count() as u32,
+    };
+    images.iter().map(of_image).sum()
 }
 
 /// Images of one model. Those that were used last are kept: an image that comes again, as it does with each turn of a conversation, has
@@ -76,13 +124,13 @@ impl Images {
         Some(Image(found))
     }
 
-    /// Adds an image, whose `rows` are `width` elements each.
-    pub fn add(&self, hash: [u8; 32], width: usize, rows: Vec<f32>) -> Image {
+    /// Adds an image of these rows.
+    pub fn add(&self, hash: [u8; 32], shape: ImageShape, rows: Vec<f32>) -> Image {
         let mut known = self.lock();
         let number = known.next_number;
         known.next_number = (number + 1) % MAX_IMAGES;
         known.by_number.retain(|_, image| image.strong_count() > 0);
-        let image = Arc::new(ImageRows { number, hash, width, rows });
+        let image = Arc::new(ImageRows { number, hash, shape, rows });
         known.by_number.insert(number, Arc::downgrade(&image));
         known.keep(image.clone());
         Image(image)
@@ -92,7 +140,7 @@ impl Images {
     pub fn of_token(&self, token: u32) -> Option<Image> {
         let (number, row) = image_of(token)?;
         let image = self.lock().by_number.get(&number)?.upgrade()?;
-        (row < image.rows.len() / image.width).then_some(Image(image))
+        (row < image.n_rows()).then_some(Image(image))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -125,7 +173,19 @@ mod tests {
     use super::*;
 
     fn image(images: &Images, hash: u8) -> Image {
-        images.add([hash; 32], 2, vec![f32::from(hash); 6])
+        images.add([hash; 32], ImageShape { width: 2, across: 0 }, vec![f32::from(hash); 6])
+    }
+
+    #[test]
+    fn what_follows_an_image_continues_behind_its_larger_side() {
+        let images = Images::default();
+        let of = |hash, across, rows: usize| images.add([hash; 32], ImageShape { width: 1, across }, vec![0.0; rows]);
+        let (wide, high, plain) = (of(1, 4, 12), of(2, 1, 3), of(3, 0, 7));
+        let tokens: Vec<u32> = [5].into_iter().chain(wide.tokens()).chain([6]).chain(wide.tokens()).collect();
+        let all = [wide.clone(), high.clone(), plain.clone()];
+        // Twelve rows take four positions.
+        assert_eq!([1, 12, 13, 14, 25, 26].map(|len| rope_shift(&tokens[..len], &all)), [0, 0, 8, 8, 8, 16]);
+        assert_eq!((high.left_out(), plain.left_out()), (0, 0));
     }
 
     #[test]

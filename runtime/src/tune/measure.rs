@@ -250,7 +250,8 @@ impl MadeUpSteps<'_> {
         let tokens: Vec<u32> = (0..self.shape.rows).map(|index| index.wrapping_mul(7919) % vocab_size).collect();
         let rope_variant = self.model.rope_variant(position + rows_each);
         let both = slots.iter().zip(tokens.chunks(rows_each as usize));
-        let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
+        let rows: Vec<Rows> =
+            both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant, rope_shift: 0 }).collect();
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let candidates = engine.programs.shapes.len();
         let total = effort.rounds * candidates as u32;

@@ -139,7 +139,7 @@ impl Tracer<'_> {
                 let chunk = chunk.ok_or(RunError::NoTokens)?;
                 engine.advance(slot, at..at + chunk.n_rows, tables)?;
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];
-                let rows = [Rows { slot, position: at, tokens, rope_variant }];
+                let rows = [Rows { slot, position: at, tokens, rope_variant, rope_shift: 0 }];
                 let step = Step { program: chunk.program, rows: &rows, apart_rows: 0, samplers: &[] };
                 engine.run(&step, Watch::default())?;
                 at += chunk.n_rows;
@@ -147,7 +147,8 @@ impl Tracer<'_> {
             engine.advance(slot, position..position + rows_each as u32, tables)?;
         }
         let both = slots.iter().zip(step.tokens.chunks(rows_each.max(1)));
-        let rows: Vec<Rows> = both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant }).collect();
+        let rows: Vec<Rows> =
+            both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant, rope_shift: 0 }).collect();
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let samplers = if samples { &samplers[..] } else { &[] };
         Ok(engine.write(&Step { program: 0, rows: &rows, apart_rows: 0, samplers })?)

@@ -32,6 +32,7 @@ mod reply;
 
 mod images;
 mod picture;
+mod resize;
 
 mod sampling;
 mod token_sampler;
@@ -54,6 +55,7 @@ pub use images::{IMAGE_MARK, encode_with_images, without_marks};
 pub use output::{EndReason, OutputText, Piece, StopConditions};
 pub use picture::Picture;
 pub use reply::{Delta, ReasoningMarks, ReplyFormat, ReplyParser, ToolFormat, admits_text};
+pub use resize::Filter;
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;
 pub use token_sampler::{AnswerConstraint, TokenSampler};

@@ -5,8 +5,10 @@ use std::io::Cursor;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageReader, Limits};
 use unicorn_artifact::ImageSection;
+use unicorn_runtime::ImagePatches;
 
 use crate::error::TextError;
+use crate::resize::{Filter, Taps, size_in_units};
 
 /// A picture of red, green and blue, 8 bits each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,79 +70,68 @@ impl Picture {
         Ok(Picture { width, height, pixels })
     }
 
+    /// Width and height, in pixels.
+    pub fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
+    }
+
     /// The patches of this picture for [`Model::encode_image`](unicorn_runtime::Model::encode_image): scaled to the model's size whatever
-    /// its shape, each channel normalised, patch by patch from the top.
-    pub fn patches(&self, section: &ImageSection) -> Vec<f32> {
-        let (size, side) = (section.image_size as usize, section.patch_size as usize);
-        let scaled = self.scaled(size, size);
-        let across = size / side;
-        let mut patches = Vec::with_capacity(across * across * CHANNELS * side * side);
-        for (top, left) in (0..across).flat_map(|down| (0..across).map(move |right| (down * side, right * side))) {
+    /// its shape, or to a size near its own where the model takes any, each channel normalised, patch by patch.
+    ///
+    /// # Errors
+    /// [`TextError::Picture`] for a picture that is too long and narrow.
+    pub fn patches(&self, section: &ImageSection) -> Result<ImagePatches, TextError> {
+        let side = section.patch_size as usize;
+        let Some(grid) = &section.grid else {
+            let size = section.image_size as usize;
+            let values = self.scaled(size, size, Filter::Triangle).cut(section, 1);
+            return Ok(ImagePatches { values, rows_across: section.rows_across() });
+        };
+        let (of_row, pixels) = (grid.side as usize, [grid.min_pixels as usize, grid.max_pixels as usize]);
+        let (width, height) = size_in_units((self.width, self.height), of_row * side, pixels)?;
+        let values = self.scaled(width, height, Filter::Cubic).cut(section, of_row);
+        Ok(ImagePatches { values, rows_across: (width / (of_row * side)) as u32 })
+    }
+
+    /// The patches of a picture whose sides are multiples of `of_row` patches: those of such squares follow one another.
+    fn cut(&self, section: &ImageSection, of_row: usize) -> Vec<f32> {
+        let side = section.patch_size as usize;
+        let square = of_row * side;
+        let mut values = Vec::with_capacity(self.pixels.len());
+        let squares =
+            (0..self.height / square).flat_map(|down| (0..self.width / square).map(move |right| (down, right)));
+        let inside = || (0..of_row).flat_map(|down| (0..of_row).map(move |right| (down, right)));
+        let places =
+            squares.flat_map(|(down, right)| inside().map(move |(y, x)| (down * of_row + y, right * of_row + x)));
+        for (top, left) in places.map(|(down, right)| (down * side, right * side)) {
             for channel in 0..CHANNELS {
                 let normalized =
                     |byte: u8| (f32::from(byte) / 255.0 - section.mean[channel]) / section.deviation[channel];
-                for row in scaled.pixels.chunks_exact(CHANNELS * size).skip(top).take(side) {
+                for row in self.pixels.chunks_exact(CHANNELS * self.width).skip(top).take(side) {
                     let pixels = row.chunks_exact(CHANNELS).skip(left).take(side);
-                    patches.extend(pixels.map(|pixel| normalized(pixel[channel])));
+                    values.extend(pixels.map(|pixel| normalized(pixel[channel])));
                 }
             }
         }
-        patches
+        values
     }
 
-    /// The picture in another size, by the triangle filter over all pixels that an output pixel covers, first across and then down, each
-    /// rounded to 8 bits: pixel by pixel what Pillow's `BILINEAR` gives (Pillow 13 goes down first where that is less work).
-    pub fn scaled(&self, width: usize, height: usize) -> Picture {
-        let across = Taps::of(self.width, width);
+    /// The picture in another size, by a filter over all pixels that an output pixel covers, first across and then down, each
+    /// rounded to 8 bits: pixel by pixel what Pillow gives (Pillow 13 goes down first where that is less work).
+    pub fn scaled(&self, width: usize, height: usize, filter: Filter) -> Picture {
+        let across = Taps::of(self.width, width, filter);
         let narrow: Vec<u8> =
             self.pixels.chunks_exact(CHANNELS * self.width).flat_map(|row| across.scaled(row, CHANNELS)).collect();
         // Rows are the elements of a column of whole rows.
-        let pixels = Taps::of(self.height, height).scaled(&narrow, CHANNELS * width);
+        let pixels = Taps::of(self.height, height, filter).scaled(&narrow, CHANNELS * width);
         Picture { width, height, pixels }
-    }
-}
-
-/// Which input pixels make each output pixel, and their weights.
-struct Taps(Vec<(usize, Vec<i32>)>);
-
-/// Weights are integers of this unit: Pillow's, so that sums round alike.
-const UNIT_BITS: u32 = 22;
-
-impl Taps {
-    fn of(from: usize, to: usize) -> Taps {
-        let scale = from as f64 / to as f64;
-        // A triangle of one pixel where the picture grows, else of one output pixel.
-        let support = scale.max(1.0);
-        let tap = |index: usize| {
-            let center = (index as f64 + 0.5) * scale;
-            // Truncated as C does; the first is not below 0.
-            let first = (center - support + 0.5).max(0.0) as usize;
-            let end = ((center + support + 0.5) as usize).min(from);
-            let weight = |at: usize| (1.0 - ((at as f64 - center + 0.5) / support).abs()).max(0.0);
-            let weights: Vec<f64> = (first..end).map(weight).collect();
-            let sum: f64 = weights.iter().sum();
-            let unit = f64::from(1 << UNIT_BITS);
-            (first, weights.iter().map(|weight| (weight / sum * unit + 0.5) as i32).collect())
-        };
-        Taps((0..to).map(tap).collect())
-    }
-
-    /// Scales a line of pixels of `width` elements each.
-    fn scaled(&self, line: &[u8], width: usize) -> Vec<u8> {
-        let mut scaled = Vec::with_capacity(self.0.len() * width);
-        for (first, weights) in &self.0 {
-            for element in 0..width {
-                let pixels = line[first * width + element..].iter().step_by(width);
-                let sum: i32 = pixels.zip(weights).map(|(&pixel, weight)| i32::from(pixel) * weight).sum();
-                scaled.push(((sum + (1 << (UNIT_BITS - 1))) >> UNIT_BITS).clamp(0, 255) as u8);
-            }
-        }
-        scaled
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use unicorn_artifact::ImageGrid;
+
     use super::*;
 
     /// A PNG file of these pixels.
@@ -168,12 +159,19 @@ mod tests {
             begin_token: 0,
             row_token: 1,
             end_token: 2,
+            grid: None,
         };
-        let patches = picture.patches(&section);
-        assert_eq!(patches.len(), 48);
+        let ImagePatches { values: patches, rows_across } = picture.patches(&section).unwrap();
+        assert_eq!((patches.len(), rows_across), (48, 2));
         // The second patch begins at the third pixel; its channels follow one another.
         let second: Vec<f32> = patches[12..24].iter().map(|value| value.round()).collect();
         assert_eq!(second, [6.0, 9.0, 18.0, 21.0, 7.0, 10.0, 19.0, 22.0, 8.0, 11.0, 20.0, 23.0]);
+        // In a grid, four pixels of one patch each are a row's, before the next row's.
+        let grid = Some(ImageGrid { side: 2, row_width: 32, min_pixels: 16, max_pixels: 16 });
+        let section = ImageSection { rows: 4, image_size: 0, patch_size: 1, grid, ..section };
+        let ImagePatches { values: patches, rows_across } = picture.patches(&section).unwrap();
+        let red: Vec<f32> = patches.iter().step_by(3).map(|value| value.round()).collect();
+        assert_eq!((&red[..8], rows_across), (&[0.0, 3.0, 12.0, 15.0, 6.0, 9.0, 18.0, 21.0][..], 2));
     }
 
     #[test]

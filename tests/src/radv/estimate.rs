@@ -148,6 +148,8 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::GatedNorm(_)
         | KernelSpec::LayerNorm(_)
         | KernelSpec::ImagePool(_)
+        | KernelSpec::ImagePositions(_)
+        | KernelSpec::ImageRope(_)
         | KernelSpec::Norm(_)
         | KernelSpec::Quantize(_)
         | KernelSpec::NpuInput(_)

@@ -99,6 +99,7 @@ mod tests {
                 logits_stride: 32,
                 workgroup: 32,
                 subgroup_size: 32,
+                keeps_rope_word: false,
                 counter_sync: false,
             }),
             rows: BTreeSet::from([rows]),

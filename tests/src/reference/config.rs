@@ -162,6 +162,7 @@ impl Config {
             norms: norm_names(family),
             query_and_key_are_normed: gemma3
                 || matches!(family, "qwen3" | "qwen3_moe" | "olmoe" | "olmo2" | "olmo3" | "lfm2" | "lfm2_moe")
+                || matches!(family, "qwen3_vl_text" | "qwen3_vl_moe_text")
                 || json["use_qk_norm"] == true
                 || has_delta_nets(family),
             residual_multiplier: multiplier("residual_multiplier"),
@@ -197,7 +198,7 @@ fn latent_scale(latent: &Latent, rope: &Value) -> f32 {
     (plain * stretched * stretched) as f32
 }
 
-const SUPPORTED: [&str; 28] = [
+const SUPPORTED: [&str; 30] = [
     "glm4_moe",
     "deepseek_v2",
     "deepseek_v3",
@@ -212,6 +213,8 @@ const SUPPORTED: [&str; 28] = [
     "qwen2_moe",
     "qwen3",
     "qwen3_moe",
+    "qwen3_vl_text",
+    "qwen3_vl_moe_text",
     "olmoe",
     "gpt_oss",
     "olmo2",
@@ -309,6 +312,7 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
         "gemma4_text" if json["enable_moe_block"] == true => "num_experts",
         "mixtral" | "gpt_oss" => "num_local_experts",
         "qwen2_moe" | "qwen3_moe" | "olmoe" | "qwen3_next" | "qwen3_5_moe_text" | "lfm2_moe" => "num_experts",
+        "qwen3_vl_moe_text" => "num_experts",
         "deepseek_v2" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => "n_routed_experts",
         _ => return None,
     };
@@ -324,7 +328,7 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
             _ => 1.0,
         },
         normalized: match family {
-            "gemma4_text" | "mixtral" | "qwen3_5_moe_text" | "gpt_oss" => true,
+            "gemma4_text" | "mixtral" | "qwen3_5_moe_text" | "qwen3_vl_moe_text" | "gpt_oss" => true,
             "qwen3_next" | "lfm2_moe" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => json["norm_topk_prob"] != false,
             "deepseek_v2" => false,
             _ => json["norm_topk_prob"] == true,
@@ -339,7 +343,7 @@ fn has_experts(json: &Value, family: &str, layer: usize) -> bool {
         "deepseek_v2" | "deepseek_v3" | "glm4_moe" => layer >= required(json, "first_k_dense_replace"),
         "glm4_moe_lite" => json["mlp_layer_types"][layer] == "sparse",
         "mixtral" | "olmoe" | "qwen3_5_moe_text" | "gpt_oss" => true,
-        "qwen2_moe" | "qwen3_moe" | "qwen3_next" => {
+        "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_vl_moe_text" => {
             !without && (layer + 1).is_multiple_of(count(json, "decoder_sparse_step").unwrap_or(1))
         }
         _ => false,

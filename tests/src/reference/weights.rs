@@ -52,8 +52,15 @@ impl Weights {
             let down = self.get(&format!("{block}.experts.down_proj"));
             if self.find(&format!("{block}.experts.down_proj_bias")).is_some() {
                 // gpt-oss: (experts, inputs, outputs), gate and up in turn.
-                return [(gate_up, 0, 2), (gate_up, 1, 2), (down, 0, 1)]
-                    .map(|(stack, first, step)| transposed_expert(stack, expert, first, step));
+                return [(gate_up, 0, 2), (gate_up, 1, 2), (down, 0, 1)].map(|(stack, first, step)| {
+                    transposed_expert(stack, expert, (first..stack.shape[2]).step_by(step))
+                });
+            }
+            if gate_up.shape[1] == down.shape[2] && gate_up.shape[2] != down.shape[1] {
+                // Qwen3-VL: the same, gate before up.
+                let half = gate_up.shape[2] / 2;
+                return [(gate_up, 0..half), (gate_up, half..2 * half), (down, 0..down.shape[2])]
+                    .map(|(stack, rows)| transposed_expert(stack, expert, rows));
             }
             let of_expert = |stack: &Tensor, first: usize, rows: usize| {
                 let (height, cols) = (stack.shape[1], stack.shape[2]);
@@ -78,11 +85,10 @@ impl Weights {
     }
 }
 
-/// Every `step`-th output from `first` on of an expert of a stack (experts, inputs, outputs), as a matrix (outputs, inputs).
-fn transposed_expert(stack: &Tensor, expert: usize, first: usize, step: usize) -> Tensor {
+/// These outputs of an expert of a stack (experts, inputs, outputs), as a matrix (outputs, inputs).
+fn transposed_expert(stack: &Tensor, expert: usize, rows: impl ExactSizeIterator<Item = usize> + Clone) -> Tensor {
     let [_, inputs, outputs] = stack.shape[..] else { panic!("a stack has three axes, found {:?}", stack.shape) };
     let element = |output: usize, input: usize| stack.values[(expert * inputs + input) * outputs + output];
-    let rows = (first..outputs).step_by(step);
     let values = rows.clone().flat_map(|output| (0..inputs).map(move |input| element(output, input))).collect();
     Tensor { shape: vec![rows.len(), inputs], values }
 }

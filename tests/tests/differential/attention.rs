@@ -8,7 +8,7 @@ use unicorn_kernels::combine::{self, CombineSpec, partials_len};
 use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::{self, FlashSpec, FlashTile};
 use unicorn_kernels::heads::{
-    self, Destination, Growth, HeadsInputs, HeadsPart, HeadsSpec, NormOf, rope_coarse, rope_table,
+    self, Destination, Growth, HeadsInputs, HeadsPart, HeadsSpec, NormOf, RopePositions, rope_coarse, rope_table,
 };
 use unicorn_kernels::split::Split;
 use unicorn_kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
@@ -300,6 +300,7 @@ impl Case {
             rotary_begins: 0,
             rope_coarse: rope_coarse(CONTEXT),
             kv_group: 0,
+            positions: RopePositions::Own,
             subgroup_size: target.subgroup_size,
         };
         let formats = [
@@ -418,7 +419,7 @@ impl Case {
             first_token: 0,
             output_stride: heads.input_stride,
             scale: Number::new(1.5),
-            images: false,
+            image_stride: None,
         };
         let mut text = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..VOCAB as u32)).collect() };
         let (before, tokens, other) = (text(self.n_before), text(self.n_rows), text(70));
@@ -515,6 +516,7 @@ impl Case {
             rope_table: &table,
             positions: &positions,
             block_table: &block_table,
+            tokens: &[],
             rope_variant: 0,
         };
         heads::twin(heads, &heads_inputs, &mut queries, &mut keys, &mut values);

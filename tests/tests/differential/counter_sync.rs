@@ -30,6 +30,7 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
         logits_stride: vocab,
         workgroup: 64,
         subgroup_size: target.subgroup_size,
+        keeps_rope_word: false,
         counter_sync: true,
     };
     let logits = Operand::Out { id: 0, words: vocab };

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use tests::launch::{Launch, Operand};
 use unicorn_kernels::image_attention::{self, ImageAttentionInputs, ImageAttentionSpec};
 use unicorn_kernels::image_pool::{self, ImagePoolSpec};
+use unicorn_kernels::image_positions::{self, ImagePositionsSpec};
+use unicorn_kernels::image_rope::{self, ImageRopeSpec, image_rope_table};
 use unicorn_kernels::layer_norm::{self, LayerNormSpec};
 use unicorn_kernels::{KernelSpec, Number};
 
@@ -95,4 +97,54 @@ fn means_of_squares_are_those_of_the_twin() {
             assert_same(&format!("{} {spec:?}", target.name), &floats(&found[&0]), &expected, TOLERANCE);
         },
     );
+}
+
+/// Steps of this test have images of one row of squares from left to right; `tests/image_grids.rs` has others.
+#[test]
+fn positions_of_patches_are_those_of_the_twin() {
+    let targets = targets();
+    let cases = (0..targets.len(), 1..200usize, 2..9usize, 1..3usize, 1..7usize);
+    check_cases("image positions", 4, &cases, |&(target, width, positions, side, n_rows), rng| {
+        let target = &targets[target];
+        let spec = ImagePositionsSpec { width, stride: width.next_multiple_of(32), positions, side };
+        let rows_per_token = side * side;
+        let words = n_rows * rows_per_token * spec.stride;
+        let (input, learned) = (normals(rng, words), normals(rng, positions * positions * width));
+        let out = Operand::Out { id: 0, words };
+        let operands = vec![Operand::Step, Operand::floats(&input), Operand::floats(&learned), out];
+        let launch = launch(target, KernelSpec::ImagePositions(spec.clone()), operands, n_rows);
+        let found = Launch { rows_per_token, ..launch }.run();
+        let mut expected = vec![POISON; words];
+        image_positions::twin(&spec, &input, &learned, n_rows, 1, &mut expected);
+        assert_same(&format!("{} {spec:?}", target.name), &floats(&found[&0]), &expected, TOLERANCE);
+    });
+}
+
+#[test]
+fn rotated_patches_are_those_of_the_twin() {
+    let targets = targets();
+    let cases = (0..targets.len(), 1..6usize, 1..4usize, 1..3usize, 1..7usize);
+    check_cases("image rope", 4, &cases, |&(target, quads, n_heads, side, n_rows), rng| {
+        let target = &targets[target];
+        let (head_dim, rows_per_token) = (4 * quads, side * side);
+        let width = n_heads * head_dim;
+        let strides = [(width + 5).next_multiple_of(32), width.next_multiple_of(32)];
+        let [input_stride, output_stride] = strides;
+        let spec = ImageRopeSpec { n_heads, head_dim, input_stride, output_stride, side };
+        let frequencies: Vec<f64> = (0..quads).map(|pair| 0.5_f64.powi(pair as i32)).collect();
+        let table = image_rope_table(&frequencies, n_rows * side);
+        let input = normals(rng, n_rows * rows_per_token * input_stride);
+        let words = n_rows * rows_per_token * output_stride;
+        let operands = vec![
+            Operand::Step,
+            Operand::floats(&input),
+            Operand::floats(table.as_flattened()),
+            Operand::Out { id: 0, words },
+        ];
+        let launch = launch(target, KernelSpec::ImageRope(spec.clone()), operands, n_rows);
+        let found = Launch { rows_per_token, ..launch }.run();
+        let mut expected = vec![POISON; words];
+        image_rope::twin(&spec, &input, &table, n_rows, 1, &mut expected);
+        assert_same(&format!("{} {spec:?}", target.name), &floats(&found[&0]), &expected, TOLERANCE);
+    });
 }

@@ -275,7 +275,7 @@ fn embed_of_every_format() {
             let target = &targets[target];
             let layout = WeightLayout { format, rows, cols };
             let output_stride = layout.cols.next_multiple_of(32);
-            let spec = EmbedSpec { layout, first_token: 7, output_stride, scale: Number::new(3.5), images: false };
+            let spec = EmbedSpec { layout, first_token: 7, output_stride, scale: Number::new(3.5), image_stride: None };
             let weights = packed(rng, &layout);
             // Tokens before, inside and behind this part of the table.
             let tokens: Vec<u32> = (0..6).map(|_| rng.random_range(0..layout.rows as u32 + 20)).chain([0, 7]).collect();
@@ -300,6 +300,7 @@ fn elementwise_operations() {
         ElementwiseOp::RowBias,
         ElementwiseOp::Scale,
         ElementwiseOp::Activate(Activation::GeluTanh),
+        ElementwiseOp::Activate(Activation::Gelu),
         ElementwiseOp::ActMul(Activation::Silu),
         ElementwiseOp::ActMul(Activation::GeluTanh),
         ElementwiseOp::ActMul(Activation::ClampedSwiGlu),
@@ -381,6 +382,7 @@ fn sampling_is_that_of_the_twin() {
                 logits_stride: vocab,
                 workgroup: 64,
                 subgroup_size: target.subgroup_size,
+                keeps_rope_word: false,
                 counter_sync: false,
             };
             let mut one = launch(

@@ -464,3 +464,27 @@ fn sizes_that_make_no_model_are_refused() {
         assert!(message.contains(expected), "{message}\nhas not: {expected}");
     }
 }
+
+/// Fields of Qwen3-VL-4B-Instruct, shortened.
+fn qwen3_vl() -> Value {
+    json!({
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "tie_word_embeddings": true,
+        "text_config": {
+            "model_type": "qwen3_vl_text", "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 2,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5_000_000,
+            "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"},
+        },
+    })
+}
+
+#[test]
+fn the_text_of_qwen3_vl_is_a_qwen3() {
+    let config = ok(qwen3_vl());
+    assert_eq!((config.qk_norm, config.tied_embeddings), (QkNorm::Heads, true));
+    assert!((theta(&config, 0) / 5e6 - 1.0).abs() < 1e-9);
+    assert_eq!(windows(&config), [None, None]);
+    let alone = text_config(Path::new("config.json"), &qwen3_vl(), &config).unwrap();
+    assert_eq!((&alone["architectures"][0], &alone["model_type"]), (&json!("Qwen3ForCausalLM"), &json!("qwen3")));
+}

@@ -49,7 +49,7 @@ pub(super) const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
     architecture: "Gemma3ForConditionalGeneration",
     model_type: "gemma3",
     text_models: &[&GEMMA3_TEXT],
-    vision: true,
+    vision: Some(VisionTower::Siglip),
     ..GEMMA3_TEXT
 };
 

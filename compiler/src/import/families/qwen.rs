@@ -1,4 +1,4 @@
-//! Qwen 2, 2.5, 3, 3.5 and 3.6, Qwen3-Next, and their mixtures of experts.
+//! Qwen 2, 2.5, 3, 3.5 and 3.6, Qwen3-VL, Qwen3-Next, and their mixtures of experts.
 
 use super::*;
 
@@ -65,6 +65,53 @@ pub(super) const QWEN3_MOE: FamilyDefaults = FamilyDefaults {
         names: ExpertNames::Qwen,
     }),
     ..QWEN3
+};
+
+/// The text model of Qwen3-VL, whose text is that of Qwen 3.
+const QWEN3_VL_TEXT: FamilyDefaults = FamilyDefaults {
+    model_type: "qwen3_vl_text",
+    max_positions: 128_000,
+    rope_theta: 500_000.0,
+    windows: Windows::Never,
+    ..QWEN3
+};
+
+pub(super) const QWEN3_VL: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3VLForConditionalGeneration",
+    model_type: "qwen3_vl",
+    vision: Some(VisionTower::Qwen3Vl),
+    text_models: &[&QWEN3_VL_TEXT],
+    ..QWEN3_VL_TEXT
+};
+
+const QWEN3_VL_MOE_TEXT: FamilyDefaults = FamilyDefaults {
+    model_type: "qwen3_vl_moe_text",
+    intermediate_size: 5632,
+    heads: 16,
+    kv_heads: Some(16),
+    max_positions: 128_000,
+    rope_theta: 500_000.0,
+    windows: Windows::Never,
+    experts: Some(ExpertDefaults {
+        count_field: "num_experts",
+        count: 60,
+        chosen: Some(4),
+        normalized: Normalized::Always,
+        intermediate_size: Some(1408),
+        shared: SharedExpert::Absent,
+        layers: ExpertLayers::Selected,
+        routing: RoutingDefaults::Softmax,
+        names: ExpertNames::Qwen3Vl,
+    }),
+    ..QWEN3_MOE
+};
+
+pub(super) const QWEN3_VL_MOE: FamilyDefaults = FamilyDefaults {
+    architecture: "Qwen3VLMoeForConditionalGeneration",
+    model_type: "qwen3_vl_moe",
+    vision: Some(VisionTower::Qwen3Vl),
+    text_models: &[&QWEN3_VL_MOE_TEXT],
+    ..QWEN3_VL_MOE_TEXT
 };
 
 const DELTA: DeltaDefaults =

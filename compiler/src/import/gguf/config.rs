@@ -10,6 +10,7 @@ use super::gemma4;
 use super::keys::{Architecture, Keys, object};
 use super::reader::Gguf;
 use super::rope::{self, RopeShape};
+use super::value::Value;
 use crate::error::{CompileError, Result};
 
 /// Makes the config.json; `tokenizer` gives its token ids.
@@ -59,7 +60,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
             let fields = json!({ "hidden_act": "silu", "use_sliding_window": false, "norm_topk_prob": false });
             experts_fields(&keys, fields)?
         }
-        Architecture::Qwen3Moe => {
+        Architecture::Qwen3Moe | Architecture::Qwen3VlMoe => {
             // llama.cpp divides by the sum for this architecture, whatever the metadata has.
             let mut fields = qwen3_fields(gguf);
             fields.insert("norm_topk_prob".into(), json!(true));
@@ -69,7 +70,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
             experts_fields(&keys, json!({ "hidden_act": "silu", "attention_bias": false, "norm_topk_prob": false }))?
         }
         Architecture::Qwen2 => object(json!({ "hidden_act": "silu", "use_sliding_window": false })),
-        Architecture::Qwen3 => qwen3_fields(gguf),
+        Architecture::Qwen3 | Architecture::Qwen3Vl => qwen3_fields(gguf),
         Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => delta_fields(&keys, &sizes)?,
         Architecture::Olmo2 => olmo_fields(&keys, &sizes)?,
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
@@ -88,6 +89,15 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
     };
     config.extend(own);
+    if architecture.has_image_positions()
+        && config.get("rope_scaling").is_none_or(Json::is_null)
+        && let Some(Value::Array(sections)) = gguf.value(&keys.name("rope.dimension_sections"))
+    {
+        // Of frames, and of an image's rows and columns; no model has a fourth.
+        let sections: Vec<Option<u64>> = sections.values().take(3).map(|value| value.as_unsigned()).collect();
+        let rope = json!({ "rope_type": "default", "mrope_interleaved": true, "mrope_section": sections });
+        config.insert("rope_scaling".into(), rope);
+    }
     Ok(Json::Object(config))
 }
 
@@ -114,7 +124,7 @@ fn experts_fields(keys: &Keys, fields: Json) -> Result<Map<String, Json>> {
     let name = if is_local { "num_local_experts" } else { "num_experts" };
     fields.insert(name.into(), json!(count));
     fields.insert("num_experts_per_tok".into(), json!(keys.required_size("expert_used_count")?));
-    if matches!(keys.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe)
+    if matches!(keys.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::Qwen3VlMoe)
         || keys.architecture.has_delta_nets()
     {
         let stack = keys.gguf.tensors.get("blk.0.ffn_gate_exps.weight");

@@ -17,6 +17,9 @@ pub enum Architecture {
     Qwen2Moe,
     Qwen3,
     Qwen3Moe,
+    /// The text model of Qwen3-VL.
+    Qwen3Vl,
+    Qwen3VlMoe,
     Qwen3Next,
     Qwen35,
     Qwen35Moe,
@@ -40,13 +43,15 @@ pub enum Architecture {
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 23] = [
+const ARCHITECTURES: [(&str, Architecture); 25] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
     ("qwen2moe", Architecture::Qwen2Moe),
     ("qwen3", Architecture::Qwen3),
     ("qwen3moe", Architecture::Qwen3Moe),
+    ("qwen3vl", Architecture::Qwen3Vl),
+    ("qwen3vlmoe", Architecture::Qwen3VlMoe),
     ("qwen3next", Architecture::Qwen3Next),
     ("qwen35", Architecture::Qwen35),
     ("qwen35moe", Architecture::Qwen35Moe),
@@ -106,6 +111,7 @@ impl Architecture {
             Architecture::Mixtral
                 | Architecture::Qwen2Moe
                 | Architecture::Qwen3Moe
+                | Architecture::Qwen3VlMoe
                 | Architecture::Qwen3Next
                 | Architecture::Qwen35Moe
                 | Architecture::Olmoe
@@ -115,6 +121,11 @@ impl Architecture {
                 | Architecture::DeepSeek2
                 | Architecture::Glm4Moe
         )
+    }
+
+    /// Rows of images have several positions, in sections of each head.
+    pub fn has_image_positions(self) -> bool {
+        matches!(self, Architecture::Qwen3Vl | Architecture::Qwen3VlMoe)
     }
 
     /// Some layers have a short convolution in place of attention, and the last norm has a name of its own.
@@ -144,8 +155,8 @@ impl Architecture {
             Architecture::Mixtral => ("MixtralForCausalLM", "mixtral"),
             Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
             Architecture::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
-            Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
-            Architecture::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+            Architecture::Qwen3 | Architecture::Qwen3Vl => ("Qwen3ForCausalLM", "qwen3"),
+            Architecture::Qwen3Moe | Architecture::Qwen3VlMoe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
             Architecture::Qwen3Next => ("Qwen3NextForCausalLM", "qwen3_next"),
             Architecture::Qwen35 => ("Qwen3_5ForCausalLM", "qwen3_5_text"),
             Architecture::Qwen35Moe => ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
@@ -281,7 +292,7 @@ impl Keys<'_> {
             );
         }
         // Positions of text are the same in all sections.
-        let is_text_alone = self.architecture.has_delta_nets();
+        let is_text_alone = self.architecture.has_delta_nets() || self.architecture.has_image_positions();
         if let Some(Value::Array(sections)) = self.gguf.value(&self.name("rope.dimension_sections"))
             && !is_text_alone
             && sections.values().any(|section| section.as_f64() != Some(0.0))

@@ -1,4 +1,5 @@
-//! A vision tower and Gemma 3's projector in a GGUF file of their own, beside that of the text model, as llama.cpp's converter writes them.
+//! A vision tower with its projector in a GGUF file of their own, beside that of the text model, as llama.cpp's converter writes those of
+//! Gemma 3 and Qwen3-VL.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,18 +13,35 @@ use super::reader::Gguf;
 use super::tensors::TensorPlace;
 use super::value::Value;
 use crate::error::{CompileError, Result};
+use crate::import::config_json::{GRID_PIXELS, rope_sections};
+use crate::import::json::Fields;
 use crate::import::source_bytes::SourcePart;
 use crate::import::source_layout::{RowOrder, StoredAs};
-use crate::import::vision_config::{CHANNELS, VisionConfig};
+use crate::import::vision_config::{CHANNELS, GridConfig, VisionConfig};
 use crate::import::{Checkpoint, ModelConfig, vision};
 
-/// The tokens of a text before, for and behind the rows of an image.
+/// What a tower takes from the text model.
 #[derive(Clone, Copy, Debug)]
-struct ImageTokens {
+struct OfText {
+    /// The tokens of a text before, for and behind the rows of an image.
     begin: u32,
     row: u32,
     end: u32,
+    /// See [`GridConfig::sections`].
+    sections: [usize; 2],
+    /// Fewest and most pixels of an image of any size.
+    pixels: [usize; 2],
 }
+
+/// A kind of projector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Projector {
+    Gemma3,
+    Qwen3Vl,
+}
+
+/// llama.cpp's names of projectors that are supported.
+const PROJECTORS: [(&str, Projector); 2] = [("gemma3", Projector::Gemma3), ("qwen3vl_merger", Projector::Qwen3Vl)];
 
 /// Gives a model the vision tower and projector in the GGUF file at `path`, instead of those that it may have.
 ///
@@ -36,9 +54,10 @@ pub(crate) fn add_projector(checkpoint: &mut Checkpoint, path: &Path) -> Result<
             "is no GGUF file, expected the one with the vision tower, such as mmproj-model-f16.gguf beside the model's";
         return Err(CompileError::malformed(path, what));
     }
-    let tokens = ImageTokens::of(checkpoint, path)?;
+    let gguf = Gguf::read(path, map.bytes())?;
+    let of_text = OfText::of(checkpoint, path, projector(&gguf)?)?;
     checkpoint.leave_out_vision();
-    let places = places_of(path, map.bytes(), &mut checkpoint.config, tokens)?;
+    let places = places_of(&gguf, &mut checkpoint.config, of_text)?;
     checkpoint.source_bytes += places.values().map(|place| place.source.len_bytes as u64).sum::<u64>();
     let of_file = [Arc::clone(&map)];
     checkpoint.tensors.extend(places.into_iter().map(|(name, place)| (name, place.tensor(&of_file))));
@@ -52,30 +71,30 @@ pub(crate) fn add_projector(checkpoint: &mut Checkpoint, path: &Path) -> Result<
 /// # Errors
 /// For every input that is not a supported tower; no input makes it panic.
 pub fn parse_projector(path: &Path, bytes: &[u8], text: &mut ParsedGguf) -> Result<()> {
-    let places = places_of(path, bytes, &mut text.config, ImageTokens { begin: 0, row: 0, end: 0 });
+    let of_text = OfText { begin: 0, row: 0, end: 0, sections: [1, 1], pixels: GRID_PIXELS };
+    let places = places_of(&Gguf::read(path, bytes)?, &mut text.config, of_text);
     places.map(|places| text.tensors.extend(places))
 }
 
-/// Checks the `bytes` of such a file and gives `config` its tower. Returns the place of each tensor by canonical name. `path` only names
-/// the file in errors.
-fn places_of(
-    path: &Path,
-    bytes: &[u8],
-    config: &mut ModelConfig,
-    tokens: ImageTokens,
-) -> Result<BTreeMap<String, TensorPlace>> {
-    let gguf = Gguf::read(path, bytes)?;
-    config.vision = Some(tower(&gguf, tokens)?);
+/// Checks such a file and gives `config` its tower. Returns the place of each tensor by canonical name.
+fn places_of(gguf: &Gguf, config: &mut ModelConfig, of_text: OfText) -> Result<BTreeMap<String, TensorPlace>> {
+    config.vision = Some(tower(gguf, of_text)?);
     config.check().map_err(|what| gguf.malformed(what))?;
-    locate(&gguf, config)
+    locate(gguf, config)
 }
 
-impl ImageTokens {
-    /// Those of the tower that a model has; without one, those that Gemma's tokenizers name. One that lacks the token for a row, of which a
-    /// text never shows anything, has its end there.
-    fn of(checkpoint: &Checkpoint, path: &Path) -> Result<ImageTokens> {
+impl OfText {
+    /// As the tower has it that a model may have; without one, with the tokens that the family's tokenizers name. A Gemma that lacks the
+    /// token for a row, of which a text never shows anything, has its end there.
+    fn of(checkpoint: &Checkpoint, path: &Path, projector: Projector) -> Result<OfText> {
+        let sections = match projector {
+            Projector::Gemma3 => [0; 2],
+            Projector::Qwen3Vl => rope_sections(&Fields::root(path, &checkpoint.config_json)?)?,
+        };
         if let Some(tower) = &checkpoint.config.vision {
-            return Ok(ImageTokens { begin: tower.begin_token, row: tower.row_token, end: tower.end_token });
+            let pixels = tower.grid.as_ref().map_or(GRID_PIXELS, |grid| [grid.min_pixels, grid.max_pixels]);
+            let [begin, row, end] = [tower.begin_token, tower.row_token, tower.end_token];
+            return Ok(OfText { begin, row, end, sections, pixels });
         }
         let tokenizer: Json = serde_json::from_str(&checkpoint.tokenizer.tokenizer_json).unwrap_or_default();
         let id = |name: &str| {
@@ -87,33 +106,46 @@ impl ImageTokens {
             let what = || format!("is for a model whose tokenizer has {name}, and this one has none");
             id(name).ok_or_else(|| CompileError::malformed(path, what()))
         };
-        let (begin, end) = (required("<start_of_image>")?, required("<end_of_image>")?);
-        Ok(ImageTokens { begin, row: id("<image_soft_token>").unwrap_or(end), end })
+        let [begin, row, end] = match projector {
+            Projector::Gemma3 => {
+                let (begin, end) = (required("<start_of_image>")?, required("<end_of_image>")?);
+                [begin, id("<image_soft_token>").unwrap_or(end), end]
+            }
+            Projector::Qwen3Vl => {
+                [required("<|vision_start|>")?, required("<|image_pad|>")?, required("<|vision_end|>")?]
+            }
+        };
+        Ok(OfText { begin, row, end, sections, pixels: GRID_PIXELS })
     }
 }
 
-/// What the file's tower computes, by the keys of llama.cpp's clip.cpp.
-fn tower(gguf: &Gguf, tokens: ImageTokens) -> Result<VisionConfig> {
+/// The projector of a vision tower's file.
+fn projector(gguf: &Gguf) -> Result<Projector> {
     let text = |key: &str| gguf.require(key, gguf.string(key)?);
     let architecture = text("general.architecture")?;
     if architecture != "clip" {
         return Err(gguf.malformed(format!("general.architecture is {architecture}, expected clip, a vision tower")));
     }
-    let unsupported = |what: String, expected: &str| {
-        Err(CompileError::Unsupported {
-            what,
-            detail: format!("supported is {expected}; the text model alone can be compiled"),
-        })
-    };
-    let projector = match gguf.string("clip.vision.projector_type")? {
+    let found = match gguf.string("clip.vision.projector_type")? {
         Some(projector) => projector,
         None => text("clip.projector_type")?,
     };
-    if projector != "gemma3" {
-        return unsupported(format!("projector {projector} of the vision tower"), "gemma3");
-    }
+    let known = PROJECTORS.iter().find(|(name, _)| *name == found);
+    known.map(|(_, projector)| *projector).ok_or_else(|| {
+        let names = PROJECTORS.map(|(name, _)| name).join(" and ");
+        unsupported(format!("projector {found} of the vision tower"), &names)
+    })
+}
+
+fn unsupported(what: String, expected: &str) -> CompileError {
+    CompileError::Unsupported { what, detail: format!("supported is {expected}; the text model alone can be compiled") }
+}
+
+/// What the file's tower computes, by the keys of llama.cpp's clip.cpp.
+fn tower(gguf: &Gguf, of_text: OfText) -> Result<VisionConfig> {
+    let projector = projector(gguf)?;
     if gguf.bool("clip.use_gelu")? == Some(false) {
-        return unsupported("activation of the vision tower".into(), "gelu");
+        return Err(unsupported("activation of the vision tower".into(), "gelu"));
     }
     let size = |name: &str| {
         let key = format!("clip.vision.{name}");
@@ -123,10 +155,11 @@ fn tower(gguf: &Gguf, tokens: ImageTokens) -> Result<VisionConfig> {
     let pooled_side = gguf.unsigned("clip.vision.projector.scale_factor")?.unwrap_or(POOLED_SIDE);
     let across = image_size.checked_div(patch_size).and_then(|across| across.checked_div(pooled_side)).unwrap_or(0);
     let eps = "clip.vision.attention.layer_norm_epsilon";
-    Ok(VisionConfig {
+    let layers = size("block_count")?;
+    let mut vision = VisionConfig {
         hidden_size: size("embedding_length")?,
         intermediate_size: size("feed_forward_length")?,
-        layers: size("block_count")?,
+        layers,
         heads: size("attention.head_count")?,
         image_size,
         patch_size,
@@ -134,10 +167,38 @@ fn tower(gguf: &Gguf, tokens: ImageTokens) -> Result<VisionConfig> {
         eps: gguf.require(eps, gguf.float(eps)?)? as f32,
         mean: channels(gguf, "clip.vision.image_mean")?,
         deviation: channels(gguf, "clip.vision.image_std")?,
-        begin_token: tokens.begin,
-        row_token: tokens.row,
-        end_token: tokens.end,
-    })
+        begin_token: of_text.begin,
+        row_token: of_text.row,
+        end_token: of_text.end,
+        grid: None,
+    };
+    if projector == Projector::Qwen3Vl {
+        let merged = "clip.vision.spatial_merge_size";
+        if let Some(side) = gguf.unsigned(merged)?.filter(|side| *side != 2) {
+            return Err(gguf.malformed(format!("{merged} is {side}, expected 2")));
+        }
+        vision.grid = Some(GridConfig {
+            positions: image_size / patch_size.max(1),
+            feature_layers: feature_layers(gguf, layers)?,
+            min_pixels: 1,
+            max_pixels: 1,
+            sections: of_text.sections,
+        });
+        vision.image_size = 0;
+        vision.set_pixels(of_text.pixels);
+    }
+    Ok(vision)
+}
+
+/// Layers with features: a bool for each layer.
+fn feature_layers(gguf: &Gguf, layers: usize) -> Result<Vec<usize>> {
+    let key = "clip.vision.is_deepstack_layers";
+    let flags = gguf.require(key, gguf.array(key)?)?;
+    if flags.len() != layers {
+        let found = flags.len();
+        return Err(gguf.malformed(format!("{key} has {found} elements, expected one for each of {layers} layers")));
+    }
+    Ok(flags.values().enumerate().filter(|(_, flag)| *flag == Value::Bool(true)).map(|(layer, _)| layer).collect())
 }
 
 /// Patches of a row of the stream from left to right, where the file does not tell.
@@ -159,11 +220,14 @@ fn locate(gguf: &Gguf, config: &ModelConfig) -> Result<BTreeMap<String, TensorPl
     let are_swapped = are_swapped(gguf, config);
     let mut places = BTreeMap::new();
     for (canonical, shape) in config.tensor_shapes().into_iter().filter(|(name, _)| VisionConfig::has(name)) {
-        let name = source_name(&canonical, are_swapped);
+        let name = match config.vision.as_ref().and_then(|vision| vision.grid.as_ref()) {
+            Some(grid) => grid_source_name(&canonical, grid),
+            None => source_name(&canonical, are_swapped),
+        };
         let Some(source) = gguf.tensors.get(name.as_str()) else {
             return Err(CompileError::MissingTensor { name, hint: format!(", needed for {canonical}") });
         };
-        let stack = vision::stack(config, &canonical);
+        let stack = vision::stack(config, &canonical).or_else(|| vision::frame(config, &canonical));
         let expected = stack.as_ref().map_or(&shape, |stack| &stack.shape);
         if source.shape != *expected {
             return Err(CompileError::TensorShape { name, expected: expected.clone(), found: source.shape.clone() });
@@ -188,7 +252,7 @@ fn locate(gguf: &Gguf, config: &ModelConfig) -> Result<BTreeMap<String, TensorPl
 
 /// Files of before May 2025 call the first matrix of a layer `ffn_down`: clip.cpp tells so by its shape.
 fn are_swapped(gguf: &Gguf, config: &ModelConfig) -> bool {
-    let Some(tower) = config.vision else { return false };
+    let Some(tower) = &config.vision else { return false };
     let down = gguf.tensors.get("v.blk.0.ffn_down.weight");
     tower.hidden_size != tower.intermediate_size
         && down.is_some_and(|down| down.shape == [tower.intermediate_size, tower.hidden_size])
@@ -220,8 +284,35 @@ fn source_name(canonical: &str, are_swapped: bool) -> String {
     theirs.into_iter().fold(canonical.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
 }
 
+/// The file's name of a canonical tensor of a tower for images of any size: features have the number of their layer.
+fn grid_source_name(canonical: &str, grid: &GridConfig) -> String {
+    let name = canonical.strip_prefix("vision.").unwrap_or(canonical);
+    if let Some((index, part)) = name.strip_prefix("deepstack_merger_list.").and_then(|rest| rest.split_once('.')) {
+        let layer = index.parse().ok().and_then(|index: usize| grid.feature_layers.get(index));
+        let layer = layer.expect("a merger of each layer with features");
+        return format!("v.deepstack.{layer}.{}", part.replace("linear_fc", "fc"));
+    }
+    let theirs = [
+        ("patch_embed.frame.0.weight", "v.patch_embd.weight"),
+        ("patch_embed.frame.1.weight", "v.patch_embd.weight.1"),
+        ("patch_embed.proj", "v.patch_embd"),
+        ("pos_embed", "v.position_embd"),
+        ("merger.norm", "v.post_ln"),
+        ("merger.linear_fc1", "mm.0"),
+        ("merger.linear_fc2", "mm.2"),
+        ("blocks.", "v.blk."),
+        (".norm", ".ln"),
+        ("attn.qkv", "attn_qkv"),
+        ("attn.proj", "attn_out"),
+        ("mlp.linear_fc1", "ffn_up"),
+        ("mlp.linear_fc2", "ffn_down"),
+    ];
+    theirs.into_iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::parse;
     use super::super::test_file::{TestFile, TestValue};
     use super::*;
     use crate::import::huggingface;
@@ -232,16 +323,23 @@ mod tests {
 
     fn refusal(file: &[u8]) -> String {
         let mut config = huggingface::open(&folder()).unwrap().config;
-        let tokens = ImageTokens { begin: 300, row: 302, end: 301 };
-        places_of(Path::new("mmproj.gguf"), file, &mut config, tokens).expect_err("it is refused").to_string()
+        let of_text = OfText { begin: 300, row: 302, end: 301, sections: [1, 1], pixels: GRID_PIXELS };
+        let mut places = |file| places_of(&Gguf::read(Path::new("mmproj.gguf"), file)?, &mut config, of_text);
+        places(file).expect_err("it is refused").to_string()
     }
 
     /// Rows of every tensor are those of the folder, of which llama.cpp's converter made the file.
     #[test]
     fn a_tower_of_the_converter_is_that_of_the_folder() {
-        let whole = huggingface::open(&folder()).unwrap();
-        let mut other = huggingface::open(&folder()).unwrap();
-        add_projector(&mut other, &folder().join("mmproj.gguf")).unwrap();
+        for name in ["gemma3-vision", "qwen3-vl"] {
+            compare(&folder().with_file_name(name));
+        }
+    }
+
+    fn compare(folder: &Path) {
+        let whole = huggingface::open(folder).unwrap();
+        let mut other = huggingface::open(folder).unwrap();
+        add_projector(&mut other, &folder.join("mmproj.gguf")).unwrap();
         assert_eq!(other.config.vision, whole.config.vision);
         assert!(whole.tensors.keys().eq(other.tensors.keys()));
         for (name, expected) in &whole.tensors {
@@ -264,6 +362,29 @@ mod tests {
         assert_eq!(source_name("vision.encoder.layers.1.mlp.fc1.bias", false), "v.blk.1.ffn_up.bias");
         assert_eq!(source_name("vision.encoder.layers.1.mlp.fc1.bias", true), "v.blk.1.ffn_down.bias");
         assert_eq!(source_name("vision.projector.mm_soft_emb_norm.weight", false), "mm.soft_emb_norm.weight");
+    }
+
+    #[test]
+    fn features_have_the_number_of_their_layer() {
+        let grid =
+            GridConfig { positions: 6, feature_layers: vec![5, 11], min_pixels: 1, max_pixels: 1, sections: [2, 2] };
+        for (ours, theirs) in [
+            ("vision.deepstack_merger_list.1.linear_fc2.bias", "v.deepstack.11.fc2.bias"),
+            ("vision.merger.norm.weight", "v.post_ln.weight"),
+            ("vision.blocks.3.norm2.bias", "v.blk.3.ln2.bias"),
+            ("vision.patch_embed.frame.1.weight", "v.patch_embd.weight.1"),
+        ] {
+            assert_eq!(grid_source_name(ours, &grid), theirs);
+        }
+    }
+
+    /// What a tower needs of a text model, by llama.cpp's keys.
+    #[test]
+    fn a_text_model_has_sections_of_rotary_pairs() {
+        let path = folder().join("../../gguf/qwen3-vl.gguf");
+        let parsed = parse(&path, &std::fs::read(&path).unwrap()).unwrap();
+        let text = Fields::root(&path, &parsed.config_json).unwrap();
+        assert_eq!(rope_sections(&text).unwrap(), [2, 2]);
     }
 
     #[test]

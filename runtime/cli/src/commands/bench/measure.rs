@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::cases::{Case, WARM_UP_STEPS};
-use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
+use unicorn_runtime::{BatchRow, ImagePatches, Model, RunError, Sampling, Session};
 
 /// Length of the runs that are not measured. A device that was idle, even for a second while kernels were compiled, raises its
 /// frequency only after a while.
@@ -102,9 +102,10 @@ impl Bench<'_> {
     /// Each run has another image: one that is known is not computed.
     fn image(&self) -> Result<Measured, RunError> {
         let section = self.model.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
-        let mut patches = vec![0.0; section.patches() as usize * section.patch_width() as usize];
+        let values = vec![0.0; section.patches() as usize * section.patch_width() as usize];
+        let mut patches = ImagePatches { values, rows_across: section.rows_across() };
         let mut run = || {
-            patches[0] += 1.0;
+            patches.values[0] += 1.0;
             let begin = Instant::now();
             self.model.encode_image(&patches)?;
             Ok(Run { tokens: section.rows.into(), wall: begin.elapsed(), gpu_seconds: None, cached_tokens: 0 })

@@ -38,12 +38,12 @@ pub fn encoded(model: &Model, pictures: &[Picture]) -> Result<Vec<Image>, CliErr
     let Some(section) = model.image() else {
         let name = &model.meta().model.name;
         return Err(CliError::new(format!(
-            "{name} takes text alone: --image needs a model with a vision tower, such as Gemma 3 from 4B on, compiled from its \
+            "{name} takes text alone: --image needs a model with a vision tower, such as Gemma 3 from 4B on or Qwen3-VL, compiled from its \
              Hugging Face folder without --no-vision"
         )));
     };
-    let images = pictures.iter().map(|picture| model.encode_image(&picture.patches(section)));
-    images.collect::<Result<_, _>>().map_err(|error| TextError::from(error).into())
+    let encoded = |picture: &Picture| Ok(model.encode_image(&picture.patches(section)?)?);
+    pictures.iter().map(encoded).collect::<Result<_, TextError>>().map_err(CliError::from)
 }
 
 /// Extensions of files that are taken as pictures in a message.

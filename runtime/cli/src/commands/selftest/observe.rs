@@ -11,7 +11,8 @@ use super::row::{spread, top};
 use crate::error::CliError;
 use crate::files::tuning_file;
 use unicorn_runtime::{
-    BatchRow, Choice, Model, Programs, PromptPart, RunError, Sampled, Sampling, Session, StepShape, TraceSink,
+    BatchRow, Choice, ImagePatches, Model, Programs, PromptPart, RunError, Sampled, Sampling, Session, StepShape,
+    TraceSink,
     TracedStep,
 };
 
@@ -182,10 +183,11 @@ impl<'m> Sides<'m> {
     /// Computes an image's rows and a text behind them by one of the targets, and reads the logits of the text.
     pub fn observe_image(&mut self, image: &ImageSection, is_own: bool) -> Result<Observation, CliError> {
         let elements = 0..image.patches() * image.patch_width();
-        let mut patches: Vec<f32> = elements.map(|at| (at as f32 * 0.37).sin()).collect();
+        let values = elements.map(|at| (at as f32 * 0.37).sin()).collect();
+        let mut patches = ImagePatches { values, rows_across: image.rows_across() };
         if is_own {
             // The same image would not be computed again.
-            patches[0] = f32::MIN_POSITIVE;
+            patches.values[0] = f32::MIN_POSITIVE;
         }
         let text = self.window(0, BESIDE_IMAGE as usize - 2);
         if is_own {
