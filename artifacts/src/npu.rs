@@ -16,6 +16,7 @@ pub mod registers;
 pub mod shims;
 pub mod task;
 pub mod tile;
+pub mod xclbin;
 
 use serde::{Deserialize, Serialize};
 

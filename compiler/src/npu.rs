@@ -39,7 +39,7 @@ use products::{Product, products, solution};
 
 pub use check::NpuCheck;
 use control::control_part;
-pub(crate) use control::{keep_control, with_control};
+pub(crate) use control::{keep_control, with_control, with_cores};
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuTexts, NpuWork};
 pub(crate) use weights::pack;
@@ -104,11 +104,12 @@ impl NpuOptions {
     }
 }
 
-/// Decides what the NPU does in prefill, and makes the programs. `plan`, the GPU's, gives the memory that is left; `None`: memory
+/// Decides what the NPU does in prefill, and makes the programs, with machine code of their cores if there is a compiler for it. `plan`, the GPU's, gives the memory that is left; `None`: memory
 /// is not considered.
 ///
 /// # Errors
-/// [`CompileError::Option`] for options that no program can be made with, and for requested work whose weights do not fit.
+/// [`CompileError::Option`] for options that no program can be made with, for requested work whose weights do not fit, and for cores that are
+/// not compiled.
 pub fn npu_plan(
     graph: &FusedGraph,
     policy: FormatPolicy,
@@ -163,7 +164,11 @@ pub fn npu_plan(
     // In the order of a step.
     chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
     let solutions = solutions.into_iter().filter_map(|(problem, found)| Some((problem, found.ok()?))).collect();
-    Ok(assemble(graph, decisions, &chosen, &solutions))
+    let mut made = assemble(graph, decisions, &chosen, &solutions);
+    if let Some(peano) = &options.peano {
+        made.section = with_cores(&made.section, peano)?;
+    }
+    Ok(made)
 }
 
 /// Bytes that the GPU's plan leaves to an NPU of the largest memory that an NPU reads: system memory, of which GTT is a part.

@@ -9,7 +9,7 @@ use unicorn_artifact::{Account, ArtifactView, Budget, Machine, fit};
 
 use crate::error::{CompileError, Result};
 use crate::import::map_artifact;
-use crate::npu::with_control;
+use crate::npu::{with_control, with_cores};
 use crate::place::replace::replace;
 use crate::planned_context;
 use crate::progress::{self, Progress, Stage};
@@ -30,10 +30,12 @@ pub struct ReplanOptions {
     pub no_npu: bool,
     /// A folder with the control image of each NPU program, NAME.pdi, which the artifact gets; `None`: as before.
     pub npu_control: Option<PathBuf>,
+    /// An installation of Peano (llvm-aie), which makes machine code of each NPU program's cores; `None`: as before.
+    pub npu_peano: Option<PathBuf>,
 }
 
 /// Makes another plan for the artifact at `path` and replaces its plan section, with `no_npu` all that concerns an NPU, and with
-/// `npu_control` the control images of its programs. A draft in it gets another plan, too. Returns the sums of the model's plan.
+/// `npu_control` or `npu_peano` the control images of its programs. A draft in it gets another plan, too. Returns the sums of the model's plan.
 ///
 /// # Errors
 /// When it is not an artifact, when it does not fit the machine, when a control image is missing or none of its program, and when
@@ -59,13 +61,20 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         true => Some(without_npu(path, &view, progress)?),
         false => None,
     };
-    let with_control = match (&options.npu_control, &view.npu) {
-        (Some(folder), Some(section)) if without_npu.is_none() => Some(with_control(section, folder)?),
-        (Some(_), _) => {
-            let what = "control images are of NPU programs, of which the artifact has none".into();
-            return Err(CompileError::Option { option: "npu_control", what });
+    let section = view.npu.as_ref().filter(|_| without_npu.is_none());
+    let with_control = match (&options.npu_control, &options.npu_peano, section) {
+        (None, None, _) => None,
+        (Some(folder), None, Some(section)) => Some(with_control(section, folder)?),
+        (None, Some(folder), Some(section)) => Some(with_cores(section, folder)?),
+        (Some(_), Some(_), _) => {
+            let what = "control images are given, expected these or a compiler that makes them".into();
+            return Err(CompileError::Option { option: "npu_peano", what });
         }
-        (None, _) => None,
+        (images, _, None) => {
+            let what = "control images are of NPU programs, of which the artifact has none".into();
+            let option = if images.is_some() { "npu_control" } else { "npu_peano" };
+            return Err(CompileError::Option { option, what });
+        }
     };
     let before = without_npu.as_ref().map_or(&view.plan, |without| &without.plan);
     let draft = view.draft.as_ref().map(|draft| {

@@ -194,7 +194,8 @@ fn npu_of(view: &ArtifactView) -> std::result::Result<Option<NpuOptions>, String
     };
     let works = recorded(view, "npu-for").unwrap_or_default();
     let work = NpuWork::ALL.into_iter().filter(|work| works.split(',').any(|name| name == work.name())).collect();
-    Ok(Some(NpuOptions { rows: number("npu-rows")?, columns: number("npu-columns")?, work: Some(work) }))
+    let (rows, columns) = (number("npu-rows")?, number("npu-columns")?);
+    Ok(Some(NpuOptions::default().with(|npu| (npu.rows, npu.columns, npu.work) = (rows, columns, Some(work)))))
 }
 
 /// The value of an option that the artifact was compiled with.

@@ -2,6 +2,7 @@
 
 #![cfg(feature = "cli")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -178,4 +179,80 @@ fn the_command_names_what_has_no_npu_program() {
     assert!(!done && error.contains("cannot be used with"), "{error}");
     let (done, error) = run(&path, &[]);
     assert!(done, "{error}");
+}
+
+/// A stand-in for Peano, which is not available here: it takes the arguments and gives one word of code.
+fn stand_in(folder: &Path) -> PathBuf {
+    std::fs::create_dir_all(folder.join("bin")).unwrap();
+    let words = [
+        0x464c_457fu32,
+        0x0001_0101,
+        0,
+        0,
+        0x0108_0002,
+        1,
+        0,
+        52,
+        0,
+        0,
+        0x0020_0034,
+        1,
+        0,
+        1,
+        84,
+        0,
+        0,
+        4,
+        4,
+        5,
+        4,
+        0x1234_5678,
+    ];
+    let elf: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    std::fs::write(folder.join("core"), elf).unwrap();
+    let program = folder.join("bin/clang++");
+    let script = "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\ncp \"$(dirname \"$0\")/../core\" \"$2\"\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    folder.to_owned()
+}
+
+#[test]
+fn cores_are_compiled_into_the_images() {
+    let (folder, path, _) = folders();
+    let peano = stand_in(folder.path());
+    let mut options = ReplanOptions::default();
+    options.npu_peano = Some(peano.clone());
+    replan(&path, &options, &mut Silent).unwrap();
+    let replanned = std::fs::read(&path).unwrap();
+    for (program, before) in section_of(&replanned).programs.iter().zip(&section_of(artifact()).programs) {
+        let control = check_control(&program.control, program.shape.columns).unwrap();
+        assert!(control.cores == 16 && program.runs_cores(), "{}: {control:?}", program.name);
+        // The commands of the image without cores are in it.
+        let [with, without] = [program, before].map(|one| read_pdi(&one.control).unwrap());
+        let is_kept = |command: &&CdoCommand| !matches!(command, CdoCommand::Nothing { .. });
+        assert!(without.iter().filter(is_kept).all(|command| with.contains(command)));
+    }
+    // The same as when the model is compiled with it, and what is made again keeps it.
+    assert!(replanned == compiled(Some(npu_options().with(|npu| npu.peano = Some(peano)))));
+    reproduce(&path, Some(&model()), &mut Silent).unwrap();
+}
+
+#[test]
+fn without_a_compiler_the_artifact_stays() {
+    let (folder, path, _) = folders();
+    let refused = |peano: &Path, part: &str| {
+        let mut options = ReplanOptions::default();
+        options.npu_peano = Some(peano.to_owned());
+        let error = replan(&path, &options, &mut Silent).expect_err(part).to_string();
+        assert!(error.contains(part), "{part} is not in: {error}");
+        assert!(std::fs::read(&path).unwrap() == artifact());
+    };
+    refused(&folder.path().join("nowhere"), "bin/clang++");
+    let peano = stand_in(folder.path());
+    std::fs::write(peano.join("core"), "").unwrap();
+    refused(&peano, "is no program of a core");
+    let program = peano.join("bin/clang++");
+    std::fs::write(&program, "#!/bin/sh\necho 'error: unknown target' >&2\nexit 1\n").unwrap();
+    refused(&peano, "unknown target");
 }

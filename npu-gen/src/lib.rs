@@ -3,7 +3,8 @@
 //! ```text
 //! Problem ─ solve ─► GemmShape ─ gemm ─► Design ─ lower ─► Lowered ─ legal ─► usage, or faults
 //!                                           │                 └──── interpret ─► outputs, by the twins' maths
-//!                                           ├─ control (route, addresses) ─► CDO files, device image (PDI)
+//!                                           ├─ peano (C++ of the cores, a user's compiler) ─► machine code
+//!                                           ├─ control (route, addresses, machine code) ─► CDO files, device image (PDI)
 //!                                           ├─ stream ─► instruction stream (bytes), and back into commands of the interpreter
 //!                                           └─ emit ─► MLIR, in the dialect of 2024 or of 2026
 //! ```
@@ -12,7 +13,7 @@
 //! not depend on models, weights, Vulkan or a driver.
 //!
 //! There is no NPU and no compiler for its cores where this is developed: designs are emitted, checked against the device's limits and
-//! simulated on the host. None was compiled to AIE2 machine code or run on hardware.
+//! simulated on the host. None was compiled to AIE2 machine code or run on hardware: [`peano`] does the former where a user has the compiler.
 
 #![deny(missing_docs)]
 
@@ -25,6 +26,7 @@ pub mod switch;
 
 pub mod addresses;
 pub mod control;
+pub mod peano;
 pub mod route;
 
 pub mod attention;
@@ -34,7 +36,6 @@ pub mod interpret;
 pub mod legal;
 pub mod solve;
 pub mod stream;
-pub mod xclbin;
 
 // The packages whose types are part of this one's public signatures, so that one dependency is enough.
 pub use unicorn_artifact;

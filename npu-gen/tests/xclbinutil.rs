@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{small, small_gemv};
+use unicorn_artifact::npu::xclbin::{Program, xclbin};
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::control::control;
 use unicorn_npu::design::Design;
 use unicorn_npu::lower::lower;
-use unicorn_npu::xclbin::{Program, xclbin};
-use unicorn_npu::{gemm, unicorn_kernels};
+use unicorn_npu::{gemm, unicorn_artifact, unicorn_kernels};
 
 const IDENTITY: [u8; 16] = *b"\x01\x23\x45\x67\x89\xab\xcd\xef\x10\x32\x54\x76\x98\xba\xdc\xfe";
 const IDENTITY_TEXT: &str = "01234567-89ab-cdef-1032-547698badcfe";
@@ -93,7 +93,8 @@ fn the_tool_reads_and_writes_the_same_sections() {
         }
         std::fs::create_dir_all(&folder).unwrap();
         let image = control(design, &lower(design), &BTreeMap::new()).unwrap().image();
-        let made = Program { columns: design.columns, arguments: &design.arguments, image: &image, identity: IDENTITY };
+        let arguments: Vec<&str> = design.arguments.iter().map(|argument| argument.name).collect();
+        let made = Program { columns: design.columns, arguments: &arguments, image: &image, identity: IDENTITY };
         let made = xclbin(&made);
         assert_eq!(u64::from_le_bytes(made[0x130..0x138].try_into().unwrap()), made.len() as u64);
         let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content).unwrap();

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use unicorn_runtime::npu::driver::Driver;
 
+pub use array::Array;
 pub use faults::Fault;
 use faults::Faults;
 

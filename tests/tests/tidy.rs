@@ -76,10 +76,11 @@ fn every_dependency_has_its_reason() {
 }
 
 #[test]
-fn unsafe_is_in_three_places() {
+fn unsafe_is_in_few_places() {
     for file in files("rs") {
         let name = shown(&file);
-        let is_room = ["artifacts/src/map.rs", "runtime/src/npu/ioctl.rs"].contains(&&name[..])
+        let is_room = ["artifacts/src/map.rs", "runtime/src/npu/ioctl.rs", "runtime/src/npu/xrt/library.rs"]
+            .contains(&&name[..])
             || name.starts_with("runtime/src/vk/");
         // MLIR's engine takes untyped pointers: the test that runs bodies of NPU cores gives it some.
         if is_room || ["npu-gen/tests/bodies.rs", "tests/tests/tidy.rs"].contains(&&name[..]) {
@@ -87,7 +88,7 @@ fn unsafe_is_in_three_places() {
         }
         let text = read(&file);
         let found: Vec<&str> = text.lines().filter(|line| opens_unsafe(line)).collect();
-        assert!(found.is_empty(), "{name}: unsafe outside its three places: {found:#?}");
+        assert!(found.is_empty(), "{name}: unsafe outside its places: {found:#?}");
     }
 }
 

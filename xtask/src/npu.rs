@@ -56,7 +56,8 @@ const TOOL_PACKAGES: [&str; 3] = ["libxrt-utils-npu", "libxrt-utils", "xilinx-bo
 const TOOLS: [(&str, &str); 4] =
     [("AIEBU_ASM", "aiebu-asm"), ("AIEBU_DUMP", "aiebu-dump"), ("BOOTGEN", "bootgen"), ("XCLBINUTIL", "xclbinutil")];
 
-/// Lets AMD's tools read instruction streams, and read and write device images and XCLBIN files: skipped on a system that gets no packages
+/// Lets AMD's tools read instruction streams, and read and write device images and XCLBIN files, and compares what the runtime calls with XRT's
+/// library: skipped on a system that gets no packages
 /// from Debian.
 ///
 /// # Errors
@@ -75,6 +76,10 @@ pub fn compare_with_tools_where_possible(skipped: &Skipped) -> Result<()> {
         test.env(variable, tree.program(tool, &libraries)?);
     }
     // Here nothing is skipped.
+    run(test.env("UNICORN_STRICT", "all"))?;
+    let mut test = cargo();
+    test.args(["test", "--workspace", "--lib", "--", "npu::xrt"]);
+    test.env("XRT_LIBRARY", tree.path("usr/lib/x86_64-linux-gnu/libxrt_coreutil.so.2"));
     run(test.env("UNICORN_STRICT", "all"))
 }
 

@@ -1,21 +1,26 @@
-//! Control images of an artifact's NPU programs: made here without programs for the cores, which have no compiler here, and by a user's tools
-//! with them.
+//! Control images of an artifact's NPU programs: made here without programs for the cores, unless a user has Peano to compile them; and taken
+//! from a user's tools.
 //!
 //! ```text
 //! Design, Lowered ─ control_part ─► NPU section, files of --emit
+//!                └ peano (C++, machine code) ─► the same with programs for the cores
 //! --emit mlir ─► NAME.mlir ─ aiecc with Peano ─► NAME.pdi, NAME.insts.bin ─ with_control ─► NPU section
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use unicorn_artifact::npu::control::{Control as Checked, MAX_CONTROL_BYTES, check_control};
 use unicorn_artifact::npu::{NpuProgram, NpuSection};
-use unicorn_npu::Design;
+use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_npu::control::{Control, control};
-use unicorn_npu::lower::Lowered;
+use unicorn_npu::lower::{Lowered, lower};
+use unicorn_npu::peano::Peano;
+use unicorn_npu::stream::encode;
+use unicorn_npu::{Design, gemm};
 
 use crate::error::{CompileError, Result};
 
@@ -60,6 +65,48 @@ pub fn with_control(section: &NpuSection, folder: &Path) -> Result<NpuSection> {
         program.control = image;
     }
     Ok(section)
+}
+
+/// `section` with a control image for each program that has machine code of its cores, made by the Peano in `folder`.
+///
+/// # Errors
+/// Where there is no Peano, it refuses a program, or a program's instructions are not those that this version makes. Nothing is taken then.
+pub fn with_cores(section: &NpuSection, folder: &Path) -> Result<NpuSection> {
+    let refused = |what: String| CompileError::Option { option: "npu_peano", what };
+    let peano = Peano::at(folder).map_err(|error| refused(error.to_string()))?;
+    let work = work_folder();
+    fs::create_dir_all(&work).map_err(CompileError::io(&work))?;
+    let mut section = section.clone();
+    for program in &mut section.programs {
+        let of_other_version = || {
+            let what = format!(
+                "NPU program {} is not as this version makes it: compile the model again with this one",
+                program.name
+            );
+            refused(what)
+        };
+        let shape = GemmShape::of_program(program).ok_or_else(of_other_version)?;
+        let design = gemm::design(&shape);
+        let lowered = lower(&design);
+        if encode(&design, &lowered) != program.instructions {
+            return Err(of_other_version());
+        }
+        let cores = peano.compile(&program.name, &design, &lowered, &work);
+        let cores = cores.map_err(|error| refused(error.to_string()))?;
+        program.control = control(&design, &lowered, &cores).expect("a legal design has routes and addresses").image();
+        check_control(&program.control, program.shape.columns)
+            .map_err(|what| refused(format!("machine code of NPU program {}: {what}", program.name)))?;
+    }
+    // Where it failed, the errors name files in it.
+    fs::remove_dir_all(&work).map_err(CompileError::io(&work))?;
+    Ok(section)
+}
+
+/// A folder for the cores' files that no one else has.
+fn work_folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("unicorn-cores-{}-{number}", std::process::id()))
 }
 
 /// The control images with programs for the cores, which a user's tools have made, of `found` for those programs of `made` that have the same

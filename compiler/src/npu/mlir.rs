@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use unicorn_artifact::hash::hash;
+use unicorn_artifact::npu::xclbin::{Program, xclbin};
 use unicorn_npu::emit::{Dialect, generic_text, module, readable};
 use unicorn_npu::lower::Lowered;
 use unicorn_npu::stream::encode;
-use unicorn_npu::xclbin::{Program, xclbin};
 use unicorn_npu::{Design, Problem};
 
 use super::attention::attention;
@@ -89,7 +89,8 @@ fn control_files(design: &Design, lowered: &Lowered) -> Vec<(String, Vec<u8>)> {
     let control = control_part(design, lowered);
     let image = control.image();
     let identity = *hash(&image).first_chunk().expect("a hash has 32 bytes");
-    let program = Program { columns: design.columns, arguments: &design.arguments, image: &image, identity };
+    let arguments: Vec<&str> = design.arguments.iter().map(|argument| argument.name).collect();
+    let program = Program { columns: design.columns, arguments: &arguments, image: &image, identity };
     let container = xclbin(&program);
     let mut files: Vec<(String, Vec<u8>)> =
         control.files().into_iter().map(|(name, bytes)| (format!("{name}.cdo"), bytes)).collect();

@@ -1,6 +1,7 @@
 //! What is requested of the NPU, and its programs as text.
 
 use std::fmt::{self, Display};
+use std::path::PathBuf;
 
 /// A kind of work that the NPU has programs for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,11 +51,13 @@ pub struct NpuOptions {
     pub columns: usize,
     /// What the NPU does; `None`, the default: what it does faster than the GPU by the estimate.
     pub work: Option<Vec<NpuWork>>,
+    /// An installation of Peano (llvm-aie), which makes machine code of the cores; `None`, the default: the programs have none.
+    pub peano: Option<PathBuf>,
 }
 
 impl Default for NpuOptions {
     fn default() -> NpuOptions {
-        NpuOptions { rows: 512, columns: 4, work: None }
+        NpuOptions { rows: 512, columns: 4, work: None, peano: None }
     }
 }
 

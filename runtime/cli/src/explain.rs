@@ -116,8 +116,11 @@ pub fn how_to_enable(part: LeftOut) -> &'static str {
 fn npu_remedy(error: &NpuError) -> String {
     let control = match error {
         NpuError::NoCorePrograms { .. } => {
-            "\n  compile what unicorn-compile --emit mlir writes with AMD's tools, and give the artifact their images: \
-             unicorn-compile replan ARTIFACT --npu-control DIR"
+            "\n  where Peano (llvm-aie) is installed, a folder with bin/clang++, have it compile them: \
+             unicorn-compile replan ARTIFACT --npu-peano DIR"
+        }
+        NpuError::NoXrt { .. } => {
+            "\n  --npu-driver xrt:FILE names the library; without --npu-driver, the kernel's driver is used, which needs no XRT"
         }
         _ => "",
     };

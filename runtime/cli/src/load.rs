@@ -178,6 +178,9 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     options.direct_io = args.direct_io;
     options.barriers = args.barriers;
     options.npu = if args.npu_optional { NpuUse::Optional } else { NpuUse::Required };
+    if let Some(opener) = &args.npu_driver {
+        options.npu_opener = opener.clone();
+    }
     simulated_npu::choose(&mut options);
     options.load_alone = args.load_alone;
     options.verify_weights = !args.no_verify;

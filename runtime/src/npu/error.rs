@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 /// What is wrong with the NPU. Each names the cause, what was found, and what to do about it.
 #[derive(Debug)]
@@ -11,6 +12,11 @@ pub enum NpuError {
     Missing {
         /// Cause and remedy, as a whole message.
         cause: String,
+    },
+    /// AMD's runtime (XRT) was requested and is not installed.
+    NoXrt {
+        /// Where its library was looked for.
+        tried: Vec<PathBuf>,
     },
     /// The node may not be opened, or not now.
     Denied {
@@ -81,6 +87,11 @@ impl fmt::Display for NpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NpuError::Missing { cause } => write!(f, "no NPU can be used: {cause}"),
+            NpuError::NoXrt { tried } => {
+                let tried: Vec<String> = tried.iter().map(|path| path.display().to_string()).collect();
+                let tried = tried.join(", ");
+                write!(f, "XRT's library cannot be loaded: {tried}; expected XRT for NPUs (Debian: libxrt-npu2)")
+            }
             NpuError::Denied { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
                 write!(
                     f,

@@ -1,10 +1,11 @@
-//! The NPU: programs of an artifact's NPU section, run through the kernel's driver amdxdna.
+//! The NPU: programs of an artifact's NPU section, run through the kernel's driver amdxdna, or through AMD's runtime (XRT).
 //!
 //! ```text
 //! NpuSection ─► device   heap, context, buffers of programs and weights; one command at a time, with a time limit
 //!                 │ command  ERT packets, as words
 //!                 ▼
-//!               driver (trait) ─► amdxdna ─► ioctl ─► uapi     /dev/accel/accel0: all unsafe code of this folder is in `ioctl`
+//!               driver (trait) ─► amdxdna ─► ioctl ─► uapi     /dev/accel/accel0
+//!                              ├► xrt ─► xrt::library    libxrt_coreutil: all unsafe code of this folder is there and in `ioctl`
 //!                              └► a simulated one, of another package
 //! diagnosis: why there is no NPU that can be used
 //! ```
@@ -24,11 +25,19 @@ mod ioctl;
 mod amdxdna;
 mod device;
 mod opener;
+mod xrt;
+
+// The tests' own file, for one way of skipping; its other functions are for others.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../tests/src/skip.rs"]
+mod skip;
 
 pub use amdxdna::Amdxdna;
 pub use device::{COMMAND_LIMIT, NpuDevice};
 pub use error::NpuError;
 pub use opener::{NpuOpener, NpuUse};
+pub use xrt::Xrt;
 
 /// Facts of this machine's NPU.
 ///

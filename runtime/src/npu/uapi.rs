@@ -153,16 +153,12 @@ structs! {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/src/skip.rs"]
-#[allow(dead_code)]
-mod skip;
-
-#[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::process::Command;
 
     use super::*;
+    use crate::npu::skip;
 
     fn constants() -> Vec<(&'static str, u64)> {
         let all = [

@@ -124,6 +124,10 @@ pub struct Args {
     /// Tokens of the step that a program computes: 512, 64 or 8 of a prompt, or 1
     #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..), help_heading = DEVICE, hide_short_help = true)]
     pub npu_rows: u16,
+    /// Compile the cores of the NPU's programs with Peano (llvm-aie), AMD's compiler for them: a folder that has bin/clang++. Without it the
+    /// programs start no core and do not run on an NPU; replan --npu-peano adds it later
+    #[arg(long, value_name = "DIR", requires = "npu", help_heading = DEVICE, hide_short_help = true)]
+    pub npu_peano: Option<PathBuf>,
     /// Version of mlir-aie's dialects that the MLIR is for
     #[arg(long, value_name = "YEAR", value_parser = ["2024", "2026"], default_value = "2026", requires = "npu", help_heading = DEVICE, hide_short_help = true)]
     pub npu_dialect: String,
@@ -200,6 +204,9 @@ pub struct ReplanArgs {
     /// is there too, has to be the program's instructions
     #[arg(long, value_name = "DIR", conflicts_with = "no_npu")]
     pub npu_control: Option<PathBuf>,
+    /// Compile the cores of each NPU program with Peano (llvm-aie), AMD's compiler for them: a folder that has bin/clang++
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["no_npu", "npu_control"])]
+    pub npu_peano: Option<PathBuf>,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,

@@ -86,6 +86,7 @@ fn option_flag(option: &str) -> Option<&'static str> {
         "draft" => "--draft",
         "npu_for" => "--npu-for",
         "npu_control" => "--npu-control",
+        "npu_peano" => "--npu-peano",
         _ => return None,
     })
 }

@@ -173,6 +173,7 @@ fn run_replan(args: &ReplanArgs) -> Result<(), CompileError> {
     options.context_tokens = args.context;
     options.no_npu = args.no_npu;
     options.npu_control.clone_from(&args.npu_control);
+    options.npu_peano.clone_from(&args.npu_peano);
     let mut bars = Bars::new(args.quiet || args.json);
     let account = replan(&args.artifact, &options, &mut bars)?;
     bars.finish();

@@ -28,14 +28,15 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
             return refused(format!("{alone} is given together with work, expected {alone} alone"));
         }
     }
+    let requested = NpuOptions::default().with(|npu| npu.peano.clone_from(&args.npu_peano));
     if has("draft") {
         // All products of a token's step: those of a GEMV.
         let columns = usize::from(args.npu_columns);
         let work = Some(NpuWork::ALL.to_vec());
-        return Ok(Some(NpuOptions::default().with(|npu| (npu.rows, npu.columns, npu.work) = (1, columns, work))));
+        return Ok(Some(requested.with(|npu| (npu.rows, npu.columns, npu.work) = (1, columns, work))));
     }
     let work = NpuWork::ALL.into_iter().filter(|work| has(work.name())).collect();
-    Ok(Some(NpuOptions::default().with(|npu| {
+    Ok(Some(requested.with(|npu| {
         npu.rows = usize::from(args.npu_rows);
         npu.columns = usize::from(args.npu_columns);
         npu.work = (!args.npu_for.is_empty()).then_some(work);
@@ -53,6 +54,12 @@ pub fn write_programs(
         let what = "form mlir is of NPU programs, expected --npu phoenix with it".into();
         return Err(CompileError::Option { option: "emit", what });
     };
+    if args.npu_peano.is_some() {
+        let what =
+            "form mlir has no machine code of the cores, expected an artifact for it: -o FILE without --emit mlir"
+                .into();
+        return Err(CompileError::Option { option: "npu_peano", what });
+    }
     let planned = plan(source, options, bars)?;
     let texts = npu_mlir(&planned, wanted, &args.npu_dialect)?;
     bars.finish();

@@ -6,6 +6,7 @@ use clap::value_parser;
 
 use unicorn_artifact::Budget;
 use unicorn_runtime::UploadPath;
+use unicorn_runtime::npu::NpuOpener;
 
 use super::{COMMON, DEVICE, EXPERT, MEMORY};
 
@@ -26,6 +27,9 @@ pub struct LoadArgs {
     /// Where the plan uses an NPU that is missing or fails, let the GPU do its work
     #[arg(long, help_heading = DEVICE, hide_short_help = true)]
     pub npu_optional: bool,
+    /// Driver of the NPU: amdxdna (the kernel's, which needs nothing else) or xrt (AMD's runtime; xrt:FILE names its library) [default: amdxdna]
+    #[arg(long, value_name = "DRIVER", help_heading = DEVICE, hide_short_help = true)]
+    pub npu_driver: Option<NpuOpener>,
     /// Fetch a MODEL of the form oci://REGISTRY/NAME:TAG from a registry that has no TLS
     #[arg(long, help_heading = EXPERT, hide_short_help = true)]
     pub plain_http: bool,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::value_parser;
+use unicorn_runtime::npu::NpuOpener;
 
 use super::{COMMON, DEVICE, LoadArgs};
 
@@ -34,6 +35,9 @@ pub struct SelftestArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
 pub struct NpuSelftestArgs {
+    /// Driver of the NPU: amdxdna (the kernel's) or xrt (AMD's runtime; xrt:FILE names its library) [default: amdxdna]
+    #[arg(long, value_name = "DRIVER", help_heading = DEVICE)]
+    pub npu_driver: Option<NpuOpener>,
     /// Artifact that was compiled with --npu
     #[arg(value_name = "ARTIFACT", help_heading = None::<&str>)]
     pub artifact: PathBuf,

@@ -27,6 +27,9 @@ pub fn run(args: &NpuSelftestArgs) -> Result<(), CliError> {
         CliError::at(&args.artifact, "no product is the NPU's; compile with --npu phoenix --npu-for qkv,ffn")
     })?;
     let mut options = LoadOptions::default();
+    if let Some(opener) = &args.npu_driver {
+        options.npu_opener = opener.clone();
+    }
     simulated_npu::choose(&mut options);
     let slices: Vec<&[u8]> = view.npu_weights().iter().map(|slice| slice.bytes).collect();
     let driver = options.npu_opener.open().map_err(CliError::new)?;

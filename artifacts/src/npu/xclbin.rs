@@ -1,4 +1,4 @@
-//! XCLBIN: the container by which AMD's own runtime (XRT) loads a program. This project's runtime needs none of it.
+//! XCLBIN: the container by which AMD's own runtime (XRT) loads a program. The kernel's driver needs none of it.
 //!
 //! ```text
 //! 0x000   "xclbin2" · -1: no signature · 28 + 256 bytes without a key
@@ -19,15 +19,13 @@
 
 use std::fmt::Write;
 
-use crate::design::Argument;
-
 /// Device image of a program, with what a host must know to run it.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'p> {
     /// Columns of the array that it takes.
     pub columns: u32,
-    /// The host's buffers, in the order of a command.
-    pub arguments: &'p [Argument],
+    /// Names of the host's buffers, in the order of a command.
+    pub arguments: &'p [&'p str],
     /// The device image.
     pub image: &'p [u8],
     /// Identity of the file and of the image, such as a hash of its content.
@@ -36,7 +34,8 @@ pub struct Program<'p> {
 
 /// Columns of the array, of which the first has no DMA to DRAM.
 const ARRAY_COLUMNS: u32 = 5;
-const KERNEL: &str = "MLIR_AIE";
+/// Name of the kernel, by which XRT opens it.
+pub const KERNEL: &str = "MLIR_AIE";
 const INSTANCE: &str = "MLIRAIE";
 /// The kernel of the firmware that runs instruction streams.
 const DPU_KERNEL: u32 = 0x901;
@@ -46,9 +45,10 @@ const OPERATIONS_PER_CYCLE: u32 = 2048;
 /// What mlir-aie's tools write; nothing compares them.
 const FINGERPRINTS: [u64; 2] = [23423, 12345];
 
-/// Memories and their numbers.
-const HOST: u32 = 0;
-const SRAM: u32 = 1;
+/// Number of the memory of a command's buffers.
+pub const HOST: u32 = 0;
+/// Number of the memory of its instructions.
+pub const SRAM: u32 = 1;
 const MEMORIES: [(&str, u64); 2] = [("HOST", 0x1_0000), ("SRAM", 0xc000)];
 const MEMORY_BASE: u64 = 0x400_0000;
 const MEM_DRAM: u32 = 2;
@@ -129,10 +129,10 @@ fn kernels() -> Vec<u8> {
 }
 
 /// Number of the first argument that is a buffer: after the opcode, the instructions and their number.
-const FIRST_BUFFER: usize = 3;
+pub const FIRST_BUFFER: usize = 3;
 
 /// `connection`: argument, kernel, memory.
-fn connections(arguments: &[Argument]) -> Vec<[u32; 3]> {
+fn connections(arguments: &[&str]) -> Vec<[u32; 3]> {
     let buffers = (FIRST_BUFFER..).zip(arguments).map(|(index, _)| [index as u32, 0, HOST]);
     std::iter::once([1, 0, SRAM]).chain(buffers).collect()
 }
@@ -141,7 +141,7 @@ fn counted(connections: &[[u32; 3]]) -> Vec<u8> {
     bytes(&[connections.len() as u32]).chain(connections.iter().flat_map(|one| bytes(one))).collect()
 }
 
-fn metadata(arguments: &[Argument]) -> String {
+fn metadata(arguments: &[&str]) -> String {
     let mut xml = format!(
         r#"<?xml version="1.0" encoding="utf-8"?>
 <project>
@@ -153,7 +153,7 @@ fn metadata(arguments: &[Argument]) -> String {
 "#
     );
     let scalars = [("opcode", 0, 8, 0, "uint64_t"), ("instr", 1, 8, 8, "char *"), ("ninstr", 0, 4, 16, "uint32_t")];
-    let buffers = arguments.iter().enumerate().map(|(index, one)| (one.name, 1, 8, 20 + 8 * index, "void*"));
+    let buffers = arguments.iter().enumerate().map(|(index, name)| (*name, 1, 8, 20 + 8 * index, "void*"));
     for (id, (name, qualifier, size, offset, kind)) in scalars.into_iter().chain(buffers).enumerate() {
         writeln!(
             xml,
