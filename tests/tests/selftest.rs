@@ -16,7 +16,7 @@ use tests::tiny_model::TinyModel;
 use unicorn_artifact::{
     ArtifactView, ArtifactWriter, LogitsRows, MappedFile, Module, ModuleSet, Pipeline, Program, TargetKernels,
 };
-use unicorn_runtime::{Corrections, DeviceChoice, LoadOptions, Model};
+use unicorn_runtime::{Corrections, DeviceChoice, ImagePatches, LoadOptions, Model};
 use unicorn_spirv::{Target, target};
 
 /// The target under test, made for subgroups of the device at hand; it has alternatives.
@@ -195,7 +195,8 @@ fn rows_of_image(path: &Path) -> Vec<f32> {
     assert_eq!(model.report().corrections.note, None);
     let section = model.image().expect("it takes images");
     let elements = 0..section.patches() * section.patch_width();
-    let patches: Vec<f32> = elements.map(|at| (at as f32 * 0.37).sin()).collect();
+    let values = elements.map(|at| (at as f32 * 0.37).sin()).collect();
+    let patches = ImagePatches { values, rows_across: section.rows_across() };
     let image = model.encode_image(&patches).expect("it is computed");
     (0..image.tokens().count()).flat_map(|row| image.row(row).to_vec()).collect()
 }

@@ -47,6 +47,9 @@ fn definitions(tile: &CoreTile) -> String {
         Epilogue::ActMul(Activation::ClampedSwiGlu) => {
             unreachable!("only experts have it, and no NPU computes those")
         }
+        Epilogue::ActMul(Activation::Gelu) => {
+            unreachable!("only what makes rows of images has it, without a product")
+        }
     };
     let numbers = [
         ("ROWS", tile.rows),

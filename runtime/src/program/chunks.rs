@@ -82,7 +82,7 @@ pub struct Chunk {
 
 /// A program may have up to this many times the rows in use: it reads the weights once, where several smaller programs would
 /// read them several times.
-const MAX_ROWS_OVER_USED: u32 = 4;
+pub const MAX_ROWS_OVER_USED: u32 = 4;
 
 /// The next step for `remaining` tokens after `cached` ones, in steps of at most `limit` rows, which may be of images if `images`. When a token is to be sampled, the
 /// last step's program samples. `None`: no program gives the output.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use unicorn_artifact::step::image_of;
 
 use super::{Scheduler, TokenReceiver};
+use crate::program::chunks::MAX_ROWS_OVER_USED;
 use crate::session::session::Session;
 
 /// Measured times of steps.
@@ -22,6 +23,8 @@ pub(super) struct MixedTimes {
 /// A step that decodes and feeds takes at most this many times as long as the median of the last steps, if the smallest program allows it: the
 /// 99th percentile of times between tokens stays below twice the median.
 const MOST_TIMES_MEDIAN: f64 = 1.8;
+/// The same of a step without a prompt: where half of the steps have none, that is the median.
+const MOST_TIMES_PLAIN: f64 = 2.2;
 /// Steps of which the median is taken.
 const RECENT_STEPS: usize = 64;
 /// Steps in which the prompts that wait are to be fed, if these may be long enough.
@@ -66,7 +69,7 @@ impl MixedTimes {
     /// sequences take turns.
     fn prompt_rows(&self, n_decoding: u32, prompts: &Prompts, plain: Option<Duration>) -> Option<u32> {
         let plain = plain.map_or(0.0, |plain| plain.as_secs_f64());
-        let most = MOST_TIMES_MEDIAN * self.median();
+        let most = (MOST_TIMES_MEDIAN * self.median()).min(MOST_TIMES_PLAIN * plain);
         let wanted = n_decoding + prompts.first.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
         let has_room = |rows: u32| rows >= n_decoding + prompts.first.min(rows / MIN_PROMPT_PART);
         let mut chosen = None;
@@ -86,7 +89,7 @@ impl MixedTimes {
         let rows = chosen?;
         let n_rows = rows.min(n_decoding + prompts.first);
         // A matmul computes all rows of its program.
-        (2 * n_rows >= rows).then_some(n_rows - n_decoding)
+        (n_rows.saturating_mul(MAX_ROWS_OVER_USED) >= rows).then_some(n_rows - n_decoding)
     }
 
     /// Seconds of the last steps; 0 without any.
@@ -152,6 +155,8 @@ mod tests {
     fn where_most_steps_have_a_prompt_they_are_longer() {
         let rows = |n_mixed| times(&[(64, 8), (128, 10)], n_mixed).prompt_rows(32, &one(300), PLAIN);
         assert_eq!([0, 10, 40].map(rows), [Some(32), Some(32), Some(128 - 32)]);
+        let rows = times(&[(128, 10)], 64).prompt_rows(32, &one(1000), PLAIN);
+        assert_eq!(rows, Some(128 - 32), "15 ms are foreseen, three times those of a step without a prompt");
     }
 
     #[test]
@@ -168,7 +173,8 @@ mod tests {
         let times = times(&[(64, 6), (128, 6), (256, 7)], 0);
         let rows = |n_decoding, n_prompt| times.prompt_rows(n_decoding, &one(n_prompt), PLAIN);
         assert_eq!(rows(4, 40), Some(40));
-        assert_eq!(rows(4, 27), None, "31 of 64 rows");
+        assert_eq!(rows(4, 12), Some(12));
+        assert_eq!(rows(4, 11), None, "15 of 64 rows");
         assert_eq!(rows(60, 20), Some(20), "in 128 rows");
         assert_eq!(rows(60, 2), Some(2), "in 64 rows, with the end of the prompt");
         assert_eq!(rows(60, 1000), Some(256 - 60));

@@ -12,8 +12,7 @@ use crate::error::CliError;
 use crate::files::tuning_file;
 use unicorn_runtime::{
     BatchRow, Choice, ImagePatches, Model, Programs, PromptPart, RunError, Sampled, Sampling, Session, StepShape,
-    TraceSink,
-    TracedStep,
+    TraceSink, TracedStep,
 };
 
 /// Tokens decoded one by one in a check of decode.
