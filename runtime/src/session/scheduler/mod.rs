@@ -15,7 +15,7 @@
 //! others, and each whole prompt, is also kept as a sequence that has ended.
 //!
 //! A part of a prompt and the tokens of the sequences that decode are one step where the artifact has programs for it, so that these get their
-//! tokens steadily (`mixed.rs`); otherwise they take turns.
+//! tokens steadily (`mixed_times.rs`); otherwise they take turns.
 //!
 //! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
 //! computed, before the step that it shares with the others.
@@ -27,7 +27,7 @@
 
 mod deterministic;
 mod kept;
-mod mixed;
+mod mixed_times;
 mod pages;
 mod prompts;
 
@@ -37,7 +37,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::mixed::MixedTimes;
+use self::mixed_times::MixedTimes;
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
 use crate::session::kv_store::KvStore;

@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use unicorn_artifact::step::image_of;
+
+use super::mixed_times::Prompts;
 use super::{Active, AfterStep, End, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver};
 use crate::error::RunError;
 use crate::session::sequence::EndedSequence;
@@ -14,6 +17,9 @@ const MIN_PREFILL_TOKENS: usize = 64;
 /// How long sequences that decode may wait for a tick's prefill, if their own steps are not longer: a pause that a reader hardly notices.
 /// With shorter parts, more time goes into reading weights: on an H200 with 32 clients, those of 64 tokens cost a fifth of all tokens/s.
 const PREFILL_PAUSE: Duration = Duration::from_millis(100);
+/// Longest sequence that decodes in a step that feeds a prompt: its row attends to the cache in one workgroup a KV head, where a step that only
+/// decodes divides the cache between many.
+const MAX_DECODED_TOKENS: u32 = 8192;
 
 impl<R: TokenReceiver> Scheduler<R> {
     /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
@@ -77,6 +83,26 @@ impl<R: TokenReceiver> Scheduler<R> {
             .filter(|(_, (common, len))| *common > 0 && 2 * common >= (*len).min(prompt.len() as u32));
         let best = worth.max_by_key(|(_, (common, _))| *common).map(|(index, _)| index);
         best.or((!self.idle.is_empty()).then_some(0))
+    }
+
+    /// Tokens of the first prompt, which has begun, that the next step of the sequences that decode can feed; `None`: they take turns.
+    pub(super) fn prompt_rows_beside(&self) -> Option<usize> {
+        let first = self.prefill.front()?;
+        let reads_rows =
+            first.receiver.reads_hidden_rows() || first.receiver.reads_prompt_logits() && first.resumes.is_none();
+        let is_long = |session: &Session| session.len_tokens() > MAX_DECODED_TOKENS;
+        let longest = self.decoding.iter().any(|active| is_long(&active.session));
+        if self.deterministic || self.decoding.is_empty() || reads_rows || longest {
+            return None;
+        }
+        let left = |rest: &[u32]| rest.len() as u32;
+        let prompts = Prompts {
+            first: left(&first.rest).min(self.max_prefill_tokens as u32),
+            all: self.prefill.iter().map(|active| left(&active.rest)).sum(),
+        };
+        let n_decoding = self.decoding.len() as u32;
+        let n_tokens = self.mixed_times.prompt_rows(n_decoding, &prompts, self.times.plain())? as usize;
+        first.rest[..n_tokens].iter().all(|&token| image_of(token).is_none()).then_some(n_tokens)
     }
 
     /// Feeds a step's worth of the first prompt, which has begun, and moves its request on when that was the rest of it.

@@ -4,11 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use unicorn_artifact::step::image_of;
-
-use super::{Scheduler, TokenReceiver};
 use crate::program::chunks::MAX_ROWS_OVER_USED;
-use crate::session::session::Session;
 
 /// Measured times of steps.
 #[derive(Default)]
@@ -25,24 +21,23 @@ pub(super) struct MixedTimes {
 const MOST_TIMES_MEDIAN: f64 = 1.8;
 /// The same of a step without a prompt: where half of the steps have none, that is the median.
 const MOST_TIMES_PLAIN: f64 = 2.2;
+/// Seconds of a step that nobody notices, whatever the others take: 200 tokens/s.
+const UNNOTICED_SECONDS: f64 = 0.005;
 /// Steps of which the median is taken.
 const RECENT_STEPS: usize = 64;
 /// Steps in which the prompts that wait are to be fed, if these may be long enough.
 const STEPS_OF_PROMPTS: u32 = 4;
 /// Part of the rows of such a step that are at least the prompt's, unless it ends: a fourth.
 const MIN_PROMPT_PART: u32 = 4;
-/// Longest sequence that decodes in such a step: its row attends to the cache in one workgroup a KV head, where a step that only decodes divides
-/// the cache between many.
-const MAX_DECODED_TOKENS: u32 = 8192;
 /// Weight of the newest time in an average.
 const NEWEST_TIME: f64 = 0.25;
 
 /// Tokens of prompts.
-struct Prompts {
+pub(super) struct Prompts {
     /// Left of the first one.
-    first: u32,
+    pub first: u32,
     /// Left of all.
-    all: u32,
+    pub all: u32,
 }
 
 impl MixedTimes {
@@ -67,9 +62,9 @@ impl MixedTimes {
 
     /// Tokens of the first prompt that a step feeds beside `n_decoding` sequences, whose steps alone take `plain`; `None`: prompt and
     /// sequences take turns.
-    fn prompt_rows(&self, n_decoding: u32, prompts: &Prompts, plain: Option<Duration>) -> Option<u32> {
+    pub fn prompt_rows(&self, n_decoding: u32, prompts: &Prompts, plain: Option<Duration>) -> Option<u32> {
         let plain = plain.map_or(0.0, |plain| plain.as_secs_f64());
-        let most = (MOST_TIMES_MEDIAN * self.median()).min(MOST_TIMES_PLAIN * plain);
+        let most = (MOST_TIMES_MEDIAN * self.median()).min(MOST_TIMES_PLAIN * plain).max(UNNOTICED_SECONDS);
         let wanted = n_decoding + prompts.first.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
         let has_room = |rows: u32| rows >= n_decoding + prompts.first.min(rows / MIN_PROMPT_PART);
         let mut chosen = None;
@@ -97,28 +92,6 @@ impl MixedTimes {
         let mut sorted: Vec<f64> = self.recent.iter().copied().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    }
-}
-
-impl<R: TokenReceiver> Scheduler<R> {
-    /// Tokens of the first prompt, which has begun, that the next step of the sequences that decode can feed; `None`: they take turns.
-    pub(super) fn prompt_rows_beside(&self) -> Option<usize> {
-        let first = self.prefill.front()?;
-        let reads_rows =
-            first.receiver.reads_hidden_rows() || first.receiver.reads_prompt_logits() && first.resumes.is_none();
-        let is_long = |session: &Session| session.len_tokens() > MAX_DECODED_TOKENS;
-        let longest = self.decoding.iter().any(|active| is_long(&active.session));
-        if self.deterministic || self.decoding.is_empty() || reads_rows || longest {
-            return None;
-        }
-        let left = |rest: &[u32]| rest.len() as u32;
-        let prompts = Prompts {
-            first: left(&first.rest).min(self.max_prefill_tokens as u32),
-            all: self.prefill.iter().map(|active| left(&active.rest)).sum(),
-        };
-        let n_decoding = self.decoding.len() as u32;
-        let n_tokens = self.mixed_times.prompt_rows(n_decoding, &prompts, self.times.plain())? as usize;
-        first.rest[..n_tokens].iter().all(|&token| image_of(token).is_none()).then_some(n_tokens)
     }
 }
 
