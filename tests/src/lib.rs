@@ -14,6 +14,7 @@ pub mod tiny_model;
 pub mod compiled;
 pub mod control_image;
 pub mod generators;
+pub mod image_golden;
 pub mod mutated_module;
 pub mod mutated_plan;
 pub mod oracles;

@@ -6,22 +6,17 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use tests::compiled::{Compiled, options, with};
-use tests::models::models;
+use tests::image_golden::{F16_TOLERANCE, INT8_TOLERANCE, ImageGolden, compiled, load, with_rows};
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::server::Server;
 use unicorn_compiler::WeightsOption;
-use unicorn_runtime::{DeviceChoice, Image, LoadOptions, Model, Sampling};
-use unicorn_spirv::target::by_name;
+use unicorn_runtime::{Image, Model, Sampling};
 use unicorn_text::{Filter, Picture};
 
-/// f16 weights and KV cache over a few layers, as in `images`.
-const F16_TOLERANCE: f64 = 5e-3;
-/// INT8 weights and activations.
-const INT8_TOLERANCE: f64 = 3e-2;
+/// The tiny model.
+const MODEL: &str = "qwen3-vl";
 
 /// What transformers made of pictures and a text around them.
 struct Golden {
@@ -36,44 +31,20 @@ struct Golden {
 }
 
 fn golden() -> Golden {
-    let bytes = fs::read(models().join("tiny/qwen3-vl/image.safetensors")).expect("a golden");
-    let tensors = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let golden = ImageGolden::of(MODEL);
     let picture = |name: &str, number: usize| {
-        let tensor = tensors.tensor(&format!("{name}.{number}")).expect(name);
-        let [height, width, _] = tensor.shape()[..] else { panic!("a picture has three axes") };
-        Picture::new(width, height, tensor.data().to_vec()).expect("a picture")
+        let (shape, bytes) = golden.bytes_of(&format!("{name}.{number}"));
+        let [height, width, _] = shape[..] else { panic!("a picture has three axes") };
+        Picture::new(width, height, bytes).expect("a picture")
     };
-    let words = |name: &str| -> Vec<u32> {
-        let data = tensors.tensor(name).expect(name).data().to_vec();
-        data.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
-    };
-    let floats = |name: &str| words(name).into_iter().map(f32::from_bits).collect::<Vec<f32>>();
     Golden {
         pictures: (0..2).map(|number| picture("picture", number)).collect(),
         resized: (0..2).map(|number| picture("resized", number)).collect(),
-        rows: floats("rows"),
-        tokens: words("tokens"),
-        logits: floats("logits"),
-        greedy: words("greedy"),
+        rows: golden.floats("rows"),
+        tokens: golden.words("tokens"),
+        logits: golden.floats("logits"),
+        greedy: golden.words("greedy"),
     }
-}
-
-fn compiled(weights: WeightsOption, fuse: bool) -> Compiled {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(by_name).collect();
-    let options = with(options(targets, vec![]), |options| {
-        options.policy.weights = weights;
-        options.fuse = fuse;
-    });
-    Compiled::of_folder(&models().join("tiny/qwen3-vl"), &options)
-}
-
-fn load(artifact: &Compiled) -> Model {
-    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let options = LoadOptions::default().with(|options| {
-        options.device = DeviceChoice::Name(device);
-        options.slots = 2;
-    });
-    Model::load(&artifact.artifact_path(), &options).expect("it loads")
 }
 
 fn encoded(model: &Model, golden: &Golden) -> Vec<Image> {
@@ -81,14 +52,6 @@ fn encoded(model: &Model, golden: &Golden) -> Vec<Image> {
     let encode =
         |picture: &Picture| model.encode_image(&picture.patches(section).expect("a size")).expect("it is computed");
     golden.pictures.iter().map(encode).collect()
-}
-
-/// The golden's tokens with the images' rows in their places.
-fn tokens_of(model: &Model, golden: &Golden, images: &[Image]) -> Vec<u32> {
-    let row_token = model.image().expect("the model takes images").row_token;
-    let mut rows = images.iter().flat_map(Image::tokens);
-    let token = |&token: &u32| if token == row_token { rows.next().expect("as many rows") } else { token };
-    golden.tokens.iter().map(token).collect()
 }
 
 #[test]
@@ -110,7 +73,7 @@ fn rows_features_and_logits_are_those_of_transformers() {
         (WeightsOption::F16, false, F16_TOLERANCE),
         (WeightsOption::Int8, true, INT8_TOLERANCE),
     ] {
-        let model = load(&compiled(weights, fuse));
+        let model = load(&compiled(MODEL, weights, fuse));
         let images = encoded(&model, &golden);
         let counts: Vec<usize> = images.iter().map(|image| image.tokens().count()).collect();
         assert_eq!(counts, [32, 12]);
@@ -122,7 +85,7 @@ fn rows_features_and_logits_are_those_of_transformers() {
         let error = relative_error(&golden.rows, &rows);
         println!("{weights:?}, fused {fuse}: rows differ by {error:.1e}");
         assert!(error <= tolerance, "{weights:?}, fused {fuse}: rows differ by {error:.2e}");
-        let tokens = tokens_of(&model, &golden, &images);
+        let tokens = with_rows(&model, &golden.tokens, &images);
         let mut session = model.session().expect("a free slot");
         for chunk in [0, 7, 1] {
             session.clear();
@@ -140,8 +103,8 @@ fn rows_features_and_logits_are_those_of_transformers() {
 #[test]
 fn a_text_behind_images_continues_as_transformers_continue_it() {
     let golden = golden();
-    let model = load(&compiled(WeightsOption::F16, true));
-    let tokens = tokens_of(&model, &golden, &encoded(&model, &golden));
+    let model = load(&compiled(MODEL, WeightsOption::F16, true));
+    let tokens = with_rows(&model, &golden.tokens, &encoded(&model, &golden));
     let mut session = model.session().expect("a free slot");
     let greedy = Sampling::default();
     let n_tokens = golden.greedy.len() as u32;
@@ -158,18 +121,16 @@ fn a_text_behind_images_continues_as_transformers_continue_it() {
 
 /// A PNG file of a golden's picture.
 fn picture_file(folder: &Path, number: usize) -> PathBuf {
-    let bytes = fs::read(models().join("tiny/qwen3-vl/image.safetensors")).expect("a golden");
-    let tensors = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let tensor = tensors.tensor(&format!("picture.{number}")).expect("a picture");
-    let [height, width, _] = tensor.shape()[..] else { panic!("a picture has three axes") };
+    let (shape, bytes) = ImageGolden::of(MODEL).bytes_of(&format!("picture.{number}"));
+    let [height, width, _] = shape[..] else { panic!("a picture has three axes") };
     let path = folder.join(format!("{number}.png"));
-    image::RgbImage::from_raw(width as u32, height as u32, tensor.data().to_vec()).unwrap().save(&path).unwrap();
+    image::RgbImage::from_raw(width as u32, height as u32, bytes).unwrap().save(&path).unwrap();
     path
 }
 
 #[test]
 fn a_prompt_is_about_the_pictures_that_options_name() {
-    let artifact = compiled(WeightsOption::F16, true);
+    let artifact = compiled(MODEL, WeightsOption::F16, true);
     let (artifact, folder) = (artifact.artifact_path(), tempfile::tempdir().unwrap());
     let files: Vec<PathBuf> = (0..2).map(|number| picture_file(folder.path(), number)).collect();
     let answer = |files: &[&PathBuf]| -> Value {
@@ -191,7 +152,7 @@ fn a_prompt_is_about_the_pictures_that_options_name() {
 fn a_server_takes_images_of_any_size() {
     const TEMPLATE: &str =
         "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>";
-    let artifact = compiled(WeightsOption::F16, true);
+    let artifact = compiled(MODEL, WeightsOption::F16, true);
     let folder = tempfile::tempdir().unwrap();
     let mut command = program("unicorn-run");
     command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));

@@ -8,10 +8,10 @@ use std::process::Output;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, Silent, options, with};
 use tests::http::post;
+use tests::image_golden::{F16_TOLERANCE, INT8_TOLERANCE, ImageGolden, compiled, load, with_rows};
 use tests::models::models;
 use tests::programs::program;
 use tests::reference::relative_error;
@@ -19,14 +19,12 @@ use tests::server::Server;
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::{ArtifactView, ImageSection, LogitsRows};
 use unicorn_compiler::{WeightsOption, reproduce};
-use unicorn_runtime::{DeviceChoice, Image, ImagePatches, LoadOptions, Model, Sampling, Session};
+use unicorn_runtime::{Image, ImagePatches, Model, Sampling, Session};
 use unicorn_spirv::target::by_name;
 use unicorn_text::{Filter, Picture};
 
-/// f16 weights and KV cache over a few layers, as in `e2e`.
-const F16_TOLERANCE: f64 = 5e-3;
-/// INT8 weights and activations.
-const INT8_TOLERANCE: f64 = 3e-2;
+/// The tiny model.
+const MODEL: &str = "gemma3-vision";
 
 /// What transformers made of images and a text around them.
 struct Golden {
@@ -42,43 +40,15 @@ struct Golden {
 }
 
 fn golden() -> Golden {
-    let bytes = fs::read(models().join("tiny/gemma3-vision/image.safetensors")).expect("a golden");
-    let tensors = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let bytes_of = |name: &str| {
-        let tensor = tensors.tensor(name).expect(name);
-        (tensor.shape().to_vec(), tensor.data().to_vec())
-    };
-    let words = |name: &str| bytes_of(name).1.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    let floats = |name: &str| {
-        let words: Vec<u32> = words(name);
-        words.into_iter().map(f32::from_bits).collect::<Vec<f32>>()
-    };
+    let golden = ImageGolden::of(MODEL);
     Golden {
-        pictures: bytes_of("pictures"),
-        resized: bytes_of("resized"),
-        rows: floats("rows"),
-        tokens: words("tokens"),
-        logits: floats("logits"),
-        greedy: words("greedy"),
+        pictures: golden.bytes_of("pictures"),
+        resized: golden.bytes_of("resized"),
+        rows: golden.floats("rows"),
+        tokens: golden.words("tokens"),
+        logits: golden.floats("logits"),
+        greedy: golden.words("greedy"),
     }
-}
-
-fn compiled(weights: WeightsOption, fuse: bool) -> Compiled {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(by_name).collect();
-    let options = with(options(targets, vec![]), |options| {
-        options.policy.weights = weights;
-        options.fuse = fuse;
-    });
-    Compiled::of_folder(&models().join("tiny/gemma3-vision"), &options)
-}
-
-fn load(artifact: &Compiled) -> Model {
-    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
-    let options = LoadOptions::default().with(|options| {
-        options.device = DeviceChoice::Name(device);
-        options.slots = 2;
-    });
-    Model::load(&artifact.artifact_path(), &options).expect("it loads")
 }
 
 /// Patches of a picture that has the model's size, in plain loops.
@@ -106,14 +76,6 @@ fn encoded(model: &Model, golden: &Golden) -> Vec<Image> {
     pictures.map(|pixels| model.encode_image(&patches(section, pixels)).expect("it is computed")).collect()
 }
 
-/// The golden's tokens with the images' rows in their places.
-fn tokens_of(model: &Model, golden: &Golden, images: &[Image]) -> Vec<u32> {
-    let row_token = model.image().expect("the model takes images").row_token;
-    let mut rows = images.iter().flat_map(Image::tokens);
-    let token = |&token: &u32| if token == row_token { rows.next().expect("as many rows") } else { token };
-    golden.tokens.iter().map(token).collect()
-}
-
 /// Logits behind the last token, fed in steps of at most `chunk` tokens.
 fn last_logits(session: &mut Session, tokens: &[u32], chunk: u32) -> Vec<f32> {
     session.set_chunk_tokens(chunk);
@@ -130,13 +92,13 @@ fn rows_and_logits_are_those_of_transformers() {
         (WeightsOption::F16, false, F16_TOLERANCE),
         (WeightsOption::Int8, true, INT8_TOLERANCE),
     ] {
-        let model = load(&compiled(weights, fuse));
+        let model = load(&compiled(MODEL, weights, fuse));
         let images = encoded(&model, &golden);
         let rows: Vec<f32> = images.iter().flat_map(|image| (0..4).flat_map(|row| image.row(row).to_vec())).collect();
         let error = relative_error(&golden.rows, &rows);
         println!("{weights:?}, fused {fuse}: rows differ by {error:.1e}");
         assert!(error <= tolerance, "{weights:?}, fused {fuse}: rows differ by {error:.2e}");
-        let tokens = tokens_of(&model, &golden, &images);
+        let tokens = with_rows(&model, &golden.tokens, &images);
         let mut session = model.session().expect("a free slot");
         for chunk in [0, 5, 1] {
             session.clear();
@@ -151,8 +113,8 @@ fn rows_and_logits_are_those_of_transformers() {
 #[test]
 fn a_text_behind_images_continues_as_transformers_continue_it() {
     let golden = golden();
-    let model = load(&compiled(WeightsOption::F16, true));
-    let tokens = tokens_of(&model, &golden, &encoded(&model, &golden));
+    let model = load(&compiled(MODEL, WeightsOption::F16, true));
+    let tokens = with_rows(&model, &golden.tokens, &encoded(&model, &golden));
     let mut session = model.session().expect("a free slot");
     let greedy = Sampling::default();
     let first = session.feed_and_sample(&tokens, &greedy).expect("it runs").token;
@@ -164,7 +126,7 @@ fn a_text_behind_images_continues_as_transformers_continue_it() {
 #[test]
 fn an_image_that_comes_again_has_the_same_tokens_and_another_has_others() {
     let golden = golden();
-    let model = load(&compiled(WeightsOption::F16, true));
+    let model = load(&compiled(MODEL, WeightsOption::F16, true));
     let images = encoded(&model, &golden);
     let again = encoded(&model, &golden);
     let tokens = |images: &[Image]| images.iter().flat_map(Image::tokens).collect::<Vec<u32>>();
@@ -173,8 +135,8 @@ fn an_image_that_comes_again_has_the_same_tokens_and_another_has_others() {
     all.dedup();
     assert_eq!(all.len(), 8);
     // A prompt with the same beginning continues from it, and one with another image does not.
-    let prompt = tokens_of(&model, &golden, &images);
-    let other = tokens_of(&model, &golden, &[images[1].clone(), images[0].clone()]);
+    let prompt = with_rows(&model, &golden.tokens, &images);
+    let other = with_rows(&model, &golden.tokens, &[images[1].clone(), images[0].clone()]);
     let mut session = model.session().expect("a free slot");
     session.feed(&prompt).expect("it runs");
     assert_eq!(session.common_start(&prompt), prompt.len() as u32 - 1);
@@ -185,9 +147,9 @@ fn an_image_that_comes_again_has_the_same_tokens_and_another_has_others() {
 #[test]
 fn rows_of_unknown_images_are_refused() {
     let golden = golden();
-    let model = load(&compiled(WeightsOption::F16, true));
+    let model = load(&compiled(MODEL, WeightsOption::F16, true));
     let images = encoded(&model, &golden);
-    let mut tokens = tokens_of(&model, &golden, &images);
+    let mut tokens = with_rows(&model, &golden.tokens, &images);
     let mut session = model.session().expect("a free slot");
     let last = tokens.len() - 1;
     tokens[last] = images[1].tokens().last().expect("a row") + 1;
@@ -231,7 +193,7 @@ fn text_of(bytes: &[u8]) -> String {
 
 #[test]
 fn a_prompt_is_about_the_pictures_that_options_name() {
-    let artifact = compiled(WeightsOption::F16, true);
+    let artifact = compiled(MODEL, WeightsOption::F16, true);
     let (artifact, folder) = (artifact.artifact_path(), tempfile::tempdir().unwrap());
     let files: Vec<PathBuf> = (0..2).map(|index| picture_file(folder.path(), index)).collect();
     let answer = |files: &[&PathBuf]| -> Value {
@@ -257,10 +219,10 @@ fn pictures_that_cannot_be_read_are_errors_and_so_are_models_without_eyes() {
     let folder = tempfile::tempdir().unwrap();
     let (file, text) = (picture_file(folder.path(), 0), folder.path().join("text.png"));
     fs::write(&text, "no picture").unwrap();
-    let seeing = compiled(WeightsOption::F16, true);
+    let seeing = compiled(MODEL, WeightsOption::F16, true);
     let seeing_path = seeing.artifact_path();
     let blind = Compiled::of_folder(
-        &models().join("tiny/gemma3-vision"),
+        &models().join("tiny").join(MODEL),
         &with(options(vec![by_name("llvmpipe").unwrap()], vec![]), |options| options.vision = false),
     );
     let refusal = |artifact: &Path, file: &Path| {
@@ -290,7 +252,7 @@ const TEMPLATE: &str =
 
 #[test]
 fn a_server_takes_images_of_every_api() {
-    let artifact = compiled(WeightsOption::F16, true);
+    let artifact = compiled(MODEL, WeightsOption::F16, true);
     let folder = tempfile::tempdir().unwrap();
     let mut command = program("unicorn-run");
     command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
@@ -365,7 +327,7 @@ fn unicorn_compile(arguments: &[&str]) -> String {
 fn an_artifact_keeps_its_images_whatever_else_changes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.unicorn");
-    let (model, file) = (models().join("tiny/gemma3-vision"), path.to_str().unwrap());
+    let (model, file) = (models().join("tiny").join(MODEL), path.to_str().unwrap());
     unicorn_compile(&[model.to_str().unwrap(), "-o", file, "--target", "llvmpipe", "--weights", "f16"]);
     let programs = |bytes: &[u8]| {
         let view = ArtifactView::parse(bytes).unwrap();
@@ -411,8 +373,8 @@ fn with_image(bytes: &[u8], change: impl FnOnce(&mut ImageSection)) -> Vec<u8> {
 /// What llama.cpp's converter made of the folder's tower gives the same artifact.
 #[test]
 fn a_tower_from_a_gguf_file_is_that_of_the_folder() {
-    let folder = models().join("tiny/gemma3-vision");
-    let compiled = |projector: Option<PathBuf>| {
+    let folder = models().join("tiny").join(MODEL);
+    let projected = |projector: Option<PathBuf>| {
         let generic = by_name("generic").expect("a target");
         let options = with(options(vec![generic], Vec::new()), |options| {
             options.policy.weights = WeightsOption::F16;
@@ -420,7 +382,7 @@ fn a_tower_from_a_gguf_file_is_that_of_the_folder() {
         });
         Compiled::of_folder(&folder, &options)
     };
-    let (of_folder, of_file) = (compiled(None), compiled(Some(folder.join("mmproj.gguf"))));
+    let (of_folder, of_file) = (projected(None), projected(Some(folder.join("mmproj.gguf"))));
     let bytes = [of_folder.artifact(), of_file.artifact()];
     let [expected, found] = [&bytes[0], &bytes[1]].map(|bytes| ArtifactView::parse(bytes).expect("an artifact"));
     assert_eq!(found.image, expected.image);
@@ -438,7 +400,7 @@ fn a_tower_from_a_gguf_file_is_that_of_the_folder() {
 #[test]
 fn a_tower_of_its_own_is_an_option() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (model, artifact) = (models().join("tiny/gemma3-vision"), folder.path().join("model.unicorn"));
+    let (model, artifact) = (models().join("tiny").join(MODEL), folder.path().join("model.unicorn"));
     let compile = |projector: &Path| {
         let mut command = program("unicorn-compile");
         command.arg(&model).args(["--target", "generic", "-q", "-o"]).arg(&artifact).arg("--mmproj").arg(projector);
@@ -477,7 +439,7 @@ fn a_tower_of_its_own_is_an_option() {
 
 #[test]
 fn image_sections_that_do_not_fit_their_programs_are_refused() {
-    let bytes = compiled(WeightsOption::F16, true).artifact();
+    let bytes = compiled(MODEL, WeightsOption::F16, true).artifact();
     let refusal = |change: fn(&mut ImageSection)| {
         ArtifactView::parse(&with_image(&bytes, change)).err().expect("it is refused").to_string()
     };

@@ -119,8 +119,8 @@ fn beside_prompts(model: &Model, prompts: &[Vec<u32>], sampling: &Sampling) -> V
     for (session, prompt) in sessions.iter_mut().zip(prompts).take(2) {
         samples.push(vec![session.feed_and_sample(prompt, sampling).expect("the step runs").token]);
     }
-    for number in 2..prompts.len() {
-        let mut rest = &prompts[number][..];
+    for (number, prompt) in prompts.iter().enumerate().skip(2) {
+        let mut rest = &prompt[..];
         while !rest.is_empty() {
             let (decoding, others) = sessions.split_at_mut(number);
             let newest: Vec<u32> = samples.iter().map(|samples| samples[samples.len() - 1]).collect();

@@ -24,7 +24,7 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, 0o644)
 }
 
-/// Writes a program, as [`write`] does, which every user can run.
+/// Writes a program, as [`write()`] does, which every user can run.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -32,7 +32,7 @@ pub fn write_program(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, 0o755)
 }
 
-/// Copies a file to a path that is written as by [`write`].
+/// Copies a file to a path that is written as by [`write()`].
 ///
 /// # Errors
 /// Errors of the file system.

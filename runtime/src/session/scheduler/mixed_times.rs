@@ -1,5 +1,5 @@
-//! How many rows a step has that feeds a part of a prompt beside the sequences that decode: as many as the prompts that wait need, and so few
-//! that the step is no surprise to a reader.
+//! How many tokens of a prompt a step feeds beside the sequences that decode: as many as the prompts that wait need, but so few that the step
+//! is not much longer than the others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub(super) struct MixedTimes {
 /// 99th percentile of times between tokens stays below twice the median.
 const MOST_TIMES_MEDIAN: f64 = 1.8;
 /// The same of a step without a prompt: where half of the steps have none, that is the median.
-const MOST_TIMES_PLAIN: f64 = 2.2;
-/// Seconds of a step that nobody notices, whatever the others take: 200 tokens/s.
+const MOST_TIMES_PLAIN: f64 = 2.4;
+/// Steps of this many seconds are permitted, however short the others are: streams of 200 tokens/s are faster than anyone reads.
 const UNNOTICED_SECONDS: f64 = 0.005;
 /// Steps of which the median is taken.
 const RECENT_STEPS: usize = 64;

@@ -405,6 +405,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             receivers.push((receiver, rest, speculator, goes_on));
         }
         let mut failed = None;
+        // Rows of requests that end, and the tokens that their sequences have then.
+        let mut ends = Vec::new();
         let mut steps = BatchTokens::new(&self.shared, rows, max_steps);
         loop {
             let begun = Instant::now();
@@ -418,7 +420,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             };
             self.times.add_plain(begun.elapsed());
             self.mixed_times.add_step(begun.elapsed());
-            let (mut all_go_on, mut samples_on_host, mut n_tokens) = (true, false, 0);
+            let (mut samples_on_host, mut n_tokens) = (false, 0);
             for (row, ((receiver, rest, speculator, goes_on), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()
             {
@@ -428,7 +430,9 @@ impl<R: TokenReceiver> Scheduler<R> {
                 n_tokens += 1;
                 rest[0] = sampled.token;
                 **goes_on = receiver.token(sampled.token).is_continue();
-                all_go_on &= **goes_on;
+                if !**goes_on {
+                    ends.push((row, steps.tokens(row).0.len() as u32));
+                }
                 samples_on_host |= **goes_on && receiver.samples_on_host();
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
@@ -438,15 +442,21 @@ impl<R: TokenReceiver> Scheduler<R> {
                     }
                 }
             }
-            let is_over = after_step(n_tokens).is_break() || !all_go_on || samples_on_host;
-            if is_over && self.shared.has_state() && !samples_on_host {
-                // Steps that ran ahead have changed the state of those that go on: their tokens are taken, too.
-                steps.end_soon();
-            } else if is_over {
+            let is_over = after_step(n_tokens).is_break() || !ends.is_empty();
+            let all_end = ends.len() == n_sequences && !self.shared.has_state();
+            if samples_on_host || all_end {
                 break;
+            }
+            if is_over {
+                // The step that runs ahead has the next tokens of those that go on: thrown away, it would be waited for and run again.
+                steps.end_soon();
             }
         }
         drop(steps);
+        for (row, len_tokens) in ends {
+            // A recurrent state cannot go back, and stays with the tokens that it includes.
+            let _ = self.decoding[row].session.truncate(len_tokens);
+        }
         self.after_decode(&go_on, failed.as_ref());
     }
 
