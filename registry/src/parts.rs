@@ -6,6 +6,7 @@
 //! kernels/NAME    one target's record of the kernels section, whose bytes are their number and these records one after the other
 //! hidden/NAME     one target's programs that write hidden rows, of a section with the same structure
 //! image/NAME      one target's programs of images, of another such section
+//! mixed/NAME      one target's programs of several sequences and a prompt, of another
 //! weights/I/C     chunk C of weight section I
 //! ```
 //!

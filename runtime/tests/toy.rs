@@ -354,7 +354,7 @@ fn short_submissions_are_many_and_change_nothing() {
     let whole = Toy::load(|options| options.submission = Some(Duration::from_secs(3600)));
     let short = Toy::load(|options| options.submission = Some(Duration::from_nanos(1)));
     assert!(whole.model.report().submissions.iter().all(|&count| count == 1));
-    let one_for_each_dispatch = [4, 4, 6, 6, 5, 6];
+    let one_for_each_dispatch = [4, 4, 6, 6, 5, 6, 6];
     let submissions = &short.model.report().submissions;
     assert_eq!(submissions.len(), one_for_each_dispatch.len());
     let in_ranges = submissions.iter().zip(one_for_each_dispatch).filter(|&(&found, least)| {
