@@ -54,14 +54,15 @@ fn without_profiling_no_profile_is_kept() {
 fn the_command_prints_a_table_or_json_and_writes_a_trace() {
     let (folder, path) = artifact();
     let trace = folder.path().join("trace.json");
-    let printed = run(profile(&path).arg("--trace").arg(&trace));
+    let printed = run(profile(&path).args(["--beside", "5", "--trace"]).arg(&trace));
     assert!(
         printed.contains("prefill: 9 tokens in ") && printed.contains("decode after 9 tokens: 2 tokens in 2 steps")
     );
+    assert!(printed.contains("decode beside a prompt: 12 tokens in 2 steps"), "{printed}");
     assert!(printed.contains("o_proj") && printed.contains("TFLOP/s"), "{printed}");
 
-    let json: Value = serde_json::from_str(&run(profile(&path).arg("--json"))).unwrap();
-    for phase in ["prefill", "decode"] {
+    let json: Value = serde_json::from_str(&run(profile(&path).args(["--beside", "5", "--json"]))).unwrap();
+    for phase in ["prefill", "decode", "beside_a_prompt"] {
         let kernels = json[phase]["kernels"].as_array().unwrap();
         let share: f64 = kernels.iter().map(|kernel| kernel["share"].as_f64().unwrap()).sum();
         assert!((share - 1.0).abs() < 1e-9, "{phase}: shares add up to {share}");
@@ -72,7 +73,7 @@ fn the_command_prints_a_table_or_json_and_writes_a_trace() {
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let steps = events.iter().filter(|event| event["cat"] == "step").count();
-    assert!(steps >= 3 && events.iter().filter(|event| event["ph"] == "X").all(|event| event["dur"].is_number()));
+    assert!(steps >= 5 && events.iter().filter(|event| event["ph"] == "X").all(|event| event["dur"].is_number()));
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub struct ProfileArgs {
     /// Number of sequences that decode together, each after the prompt
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub sequences: u32,
+    /// Also measure decode steps that process this many tokens of another prompt
+    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..=1 << 16))]
+    pub beside: Option<u32>,
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,

@@ -18,21 +18,24 @@ use crate::terminal::output::{print, print_json};
 use kernels::KernelTimes;
 use statistics::KernelStatistics;
 use unicorn_runtime::profile::StepProfile;
-use unicorn_runtime::{BatchRow, Model, RunError, Sampling, Session};
+use unicorn_runtime::{BatchRow, Model, PromptPart, RunError, Sampling, Session};
 
 pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     if let Some(path) = &args.trace {
         check_output(path, "the trace", &[])?;
     }
-    let context_tokens = args.n_prompt + args.n_gen;
-    let model = load_profiled(&args.artifact, &args.load, context_tokens, args.sequences)?;
+    // Decode steps are repeated beside a prompt, one token of which is left.
+    let steps_tokens = if args.beside.is_some() { 2 * args.n_gen } else { args.n_gen };
+    let context_tokens = (args.n_prompt + steps_tokens).max(args.beside.map_or(0, |tokens| tokens + 1));
+    let slots = args.sequences + u32::from(args.beside.is_some());
+    let model = load_profiled(&args.artifact, &args.load, context_tokens, slots)?;
     check_sequences(&model, args.sequences)?;
     let statistics = match args.kernel_statistics {
         true => Some(read(&args.artifact, |view| statistics::of_kernels(&model, view))??),
         false => None,
     };
     let tokens = random_tokens(context_tokens as usize, model.meta().model.vocab_size);
-    let (prompt, steps) = tokens.split_at(args.n_prompt as usize);
+    let (prompt, steps) = (&tokens[..args.n_prompt as usize], &tokens[args.n_prompt as usize..][..args.n_gen as usize]);
     let mut sessions = (0..args.sequences).map(|_| model.session()).collect::<Result<Vec<_>, _>>()?;
     // Run once without measuring: the first steps fill caches that later ones find warm.
     sessions.iter_mut().try_for_each(|session| prefill(session, prompt))?;
@@ -45,11 +48,21 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let prefill_steps = model.take_profiles();
     decode(&model, &mut sessions, steps)?;
     let decode_steps = model.take_profiles();
+    let mixed_steps = match args.beside {
+        Some(n_tokens) => {
+            let rest = &tokens[..=n_tokens as usize];
+            decode_beside(&model, &mut sessions, steps, rest)?;
+            model.take_profiles()
+        }
+        None => Vec::new(),
+    };
 
     let bandwidth = model.measure_read_bandwidth();
-    let (prefill, decode) = (Phase::new(&prefill_steps, bandwidth), Phase::new(&decode_steps, bandwidth));
+    let [prefill, decode] = [&prefill_steps, &decode_steps].map(|steps| Phase::new(steps, bandwidth));
+    let beside_a_prompt = args.beside.map(|_| Phase::new(&mixed_steps, bandwidth));
     let ran = |one: &KernelStatistics| {
-        prefill.kernels.iter().chain(&decode.kernels).any(|kernel| kernel.kernel == one.kernel)
+        let phases = [&prefill, &decode].into_iter().chain(&beside_a_prompt);
+        phases.flat_map(|phase| &phase.kernels).any(|kernel| kernel.kernel == one.kernel)
     };
     let kernel_statistics = statistics.map(|all| all.into_iter().filter(ran).collect());
     let report = ProfileReport {
@@ -59,10 +72,13 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
         read_bandwidth_gb_per_s: bandwidth.map(|bytes_per_s| bytes_per_s / 1e9),
         prefill,
         decode,
+        beside_a_prompt,
         kernel_statistics,
     };
     if let Some(path) = &args.trace {
-        write_trace(path, &trace::events(begin, &[("prefill", &prefill_steps), ("decode", &decode_steps)]))?;
+        let phases = [("prefill", &prefill_steps), ("decode", &decode_steps), ("decode beside a prompt", &mixed_steps)];
+        let phases = phases.map(|(name, steps)| (name, &steps[..]));
+        write_trace(path, &trace::events(begin, &phases))?;
     }
     if args.json {
         return print_json(&report);
@@ -81,6 +97,9 @@ struct ProfileReport {
     prefill: Phase,
     /// Steps from the end of the prompt on.
     decode: Phase,
+    /// Steps after these, which also process a part of another prompt; only with `--beside`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside_a_prompt: Option<Phase>,
     /// Statistics as the driver reports them; only with `--kernel-statistics`.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_statistics: Option<Vec<KernelStatistics>>,
@@ -131,12 +150,17 @@ impl ProfileReport {
         let of = if args.sequences > 1 { format!(" of {} sequences", args.sequences) } else { String::new() };
         let decode = self.decode.page(&format!("decode{of} after {} tokens", args.n_prompt));
         let prefill = self.prefill.page("prefill");
+        let beside_a_prompt = self
+            .beside_a_prompt
+            .as_ref()
+            .map(|phase| format!("\n{}", phase.page(&format!("decode{of} beside a prompt"))))
+            .unwrap_or_default();
         let statistics = self
             .kernel_statistics
             .as_ref()
             .map(|all| format!("\nkernels\n{}", statistics::page(all)))
             .unwrap_or_default();
-        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}{statistics}")
+        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}{beside_a_prompt}{statistics}")
     }
 }
 
@@ -152,6 +176,17 @@ fn decode(model: &Model, sessions: &mut [Session], tokens: &[u32]) -> Result<(),
     tokens.iter().try_for_each(|&token| {
         let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });
         model.decode_batch(rows).map(|_| ())
+    })
+}
+
+/// Decodes as [`decode`]; each step also feeds all tokens but the last of `rest` to an empty sequence.
+fn decode_beside(model: &Model, sessions: &mut [Session], tokens: &[u32], rest: &[u32]) -> Result<(), RunError> {
+    let (sampling, mut other) = (Sampling::default(), model.session()?);
+    tokens.iter().try_for_each(|&token| {
+        other.clear();
+        let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });
+        let part = PromptPart { session: &mut other, rest, n_tokens: rest.len() - 1, sampling: &sampling };
+        model.decode_beside_prompt(rows, part).map(|_| ())
     })
 }
 
