@@ -2,7 +2,7 @@
 
 use unicorn_kernels::fused_tail::FusedTailSpec;
 use unicorn_kernels::gemm::Product;
-use unicorn_kernels::split::Split;
+use unicorn_kernels::split::{Split, StepRows};
 use unicorn_kernels::{ActivationFormat, KernelSpec, WeightLayout};
 
 /// Family and shape, short enough for a table. A kernel that multiplies by a matrix names its `ROWS×COLS`, from which
@@ -38,27 +38,29 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
         }
         KernelSpec::Attention(spec) => {
             let heads = if spec.prologue.is_some() { "heads+" } else { "" };
-            let Split { rows_per_group, rows_apart, splits, .. } = spec.split;
-            format!(
-                "{heads}attention {} ×{rows_per_group} /{splits}{}",
-                spec.cache.format.name(),
-                apart_name(rows_apart)
-            )
+            let Split { rows_per_group, rows, splits, .. } = spec.split;
+            format!("{heads}attention {} ×{rows_per_group} /{splits}{}", spec.cache.format.name(), rows_name(rows))
         }
         KernelSpec::DecodeAttention(spec) => {
             let next = next_name(spec.fused_tail.as_ref());
-            format!("decode attention {} /{}{next}", spec.cache.format.name(), spec.split.splits)
+            let Split { rows, splits, .. } = spec.split;
+            format!("decode attention {} /{splits}{}{next}", spec.cache.format.name(), rows_name(rows))
         }
         KernelSpec::Flash(spec) => {
             let queries = spec.tile.queries(&spec.cache);
-            format!("flash {} ×{queries}{}", spec.cache.format.name(), apart_name(spec.rows_apart))
+            format!("flash {} ×{queries}{}", spec.cache.format.name(), rows_name(spec.rows))
         }
         other => other.name().into(),
     }
 }
 
-fn apart_name(rows_apart: bool) -> &'static str {
-    if rows_apart { " apart" } else { "" }
+fn rows_name(rows: StepRows) -> &'static str {
+    match rows {
+        StepRows::All => "",
+        StepRows::EachApart => " each apart",
+        StepRows::Apart => " apart",
+        StepRows::Behind => " behind",
+    }
 }
 
 fn of_experts(product: &Product) -> &'static str {

@@ -20,8 +20,8 @@ use crate::template::Values;
 pub struct Split {
     /// Rows of the step in one workgroup; they belong to one sequence, and their positions grow.
     pub rows_per_group: usize,
-    /// The first `StepHeader::apart_rows` of a step, each of any sequence, have a workgroup of their own.
-    pub rows_apart: bool,
+    /// Which rows of the step.
+    pub rows: StepRows,
     /// Cached tokens that a workgroup processes at a time; splits are whole tiles.
     pub tile: usize,
     /// A row attends to this many tokens, its own included; `None`: all up to its own.
@@ -33,6 +33,19 @@ pub struct Split {
     pub max_splits: usize,
     /// The K and V of the row's own token are not read from the cache: split 0 computes them.
     pub newest_apart: bool,
+}
+
+/// Which rows of a step a kernel takes. The first `StepHeader::apart_rows` are apart: each is of any sequence. Those behind them are of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StepRows {
+    /// All, of a step of which none are apart.
+    All,
+    /// All; each of those apart has a workgroup of its own.
+    EachApart,
+    /// Those apart.
+    Apart,
+    /// Those behind.
+    Behind,
 }
 
 impl Split {
@@ -59,12 +72,12 @@ impl Split {
 
     /// Workgroups for `rows` rows.
     pub fn groups(&self, rows: usize) -> usize {
-        row_groups(rows, self.rows_per_group, self.rows_apart)
+        row_groups(rows, self.rows_per_group, self.rows)
     }
 
     /// Values for pieces that include `split`.
     pub(crate) fn values(&self, values: Values) -> Values {
-        row_values(self.rows_per_group, self.rows_apart, values)
+        row_values(self.rows_per_group, self.rows, values)
             .size("WINDOW", self.window.unwrap_or(0))
             .size("SPLITS", self.splits)
             .size("MAX_SPLITS", self.max_splits)
@@ -74,21 +87,24 @@ impl Split {
     }
 }
 
-/// Workgroups that take `rows_per_group` of `rows` rows each, and with `rows_apart` as many again as rows may be apart.
-pub(crate) fn row_groups(rows: usize, rows_per_group: usize, rows_apart: bool) -> usize {
-    rows.div_ceil(rows_per_group) + if rows_apart { MAX_SAMPLERS } else { 0 }
+/// Workgroups that take `rows_per_group` of at most `rows` rows each.
+pub(crate) fn row_groups(rows: usize, rows_per_group: usize, taken: StepRows) -> usize {
+    rows.div_ceil(rows_per_group) + if taken == StepRows::EachApart { MAX_SAMPLERS } else { 0 }
 }
 
 /// Values for kernels whose workgroups take several rows: `FIRST_ROW` is that of workgroup `group.y`, and `ROWS_END` ends the rows that may
 /// be in the workgroup of `first_row`.
-pub(crate) fn row_values(rows_per_group: usize, rows_apart: bool, values: Values) -> Values {
-    let apart = "step.header.apart_rows";
-    let (first, end) = match rows_apart {
-        false => ("group.y * ROWS".to_owned(), "step.header.n_rows".to_owned()),
-        true => (
+pub(crate) fn row_values(rows_per_group: usize, taken: StepRows, values: Values) -> Values {
+    let (apart, all) = ("step.header.apart_rows", "step.header.n_rows");
+    let from_first = "group.y * ROWS".to_owned();
+    let (first, end) = match taken {
+        StepRows::All => (from_first, all.to_owned()),
+        StepRows::EachApart => (
             format!("select(group.y, {apart} + (group.y - {apart}) * ROWS, group.y >= {apart})"),
-            format!("select(step.header.n_rows, first_row + 1u, first_row < {apart})"),
+            format!("select({all}, first_row + 1u, first_row < {apart})"),
         ),
+        StepRows::Apart => (from_first, apart.to_owned()),
+        StepRows::Behind => (format!("{apart} + {from_first}"), all.to_owned()),
     };
     values.size("ROWS", rows_per_group).text("FIRST_ROW", first).text("ROWS_END", end)
 }
@@ -113,7 +129,7 @@ mod tests {
             first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
             tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(),
         ) {
-            let split = Split { rows_per_group: 8, rows_apart: false, tile, window, splits, max_splits: splits, newest_apart };
+            let split = Split { rows_per_group: 8, rows: StepRows::All, tile, window, splits, max_splits: splits, newest_apart };
             let last = first + rows - 1;
             let (span, parts) = (split.span(first, last), split.parts(first, last));
             prop_assert!(parts.len() <= splits);

@@ -103,6 +103,7 @@ mod tests {
     use unicorn_kernels::flash::FlashSpec;
     use unicorn_kernels::fragments::FragmentsSpec;
     use unicorn_kernels::gemm::{GemmSpec, Product};
+    use unicorn_kernels::split::StepRows;
     use unicorn_kernels::{ActivationFormat, CacheLayout, KvFormat, Precision, WeightFormat, WeightLayout};
 
     use crate::target;
@@ -148,7 +149,7 @@ mod tests {
                 softcap: None,
                 sinks: false,
                 image_rows: 0,
-                rows_apart: false,
+                rows: StepRows::All,
                 tile: matrix.flash,
                 subgroup_size,
             };

@@ -16,6 +16,7 @@ use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::fragments::FragmentsSpec;
 use unicorn_kernels::gemm::{GemmSpec, Product};
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
+use unicorn_kernels::split::StepRows;
 use unicorn_kernels::{
     Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout,
 };
@@ -169,7 +170,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 softcap: window.map(|_| Number::new(50.0)),
                 sinks: window.is_some(),
                 image_rows: if window.is_some() { 16 } else { 0 },
-                rows_apart: false,
+                rows: StepRows::All,
                 tile,
                 subgroup_size: target.subgroup_size,
             };

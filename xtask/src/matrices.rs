@@ -22,7 +22,7 @@ const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"]
 const TESTS: [(&str, &[&str]); 4] = [
     ("differential", &["gemm", "flash", "alternatives::of_rdna3"]),
     ("tune", &["any_mix_of_alternatives_of_rdna3"]),
-    ("e2e", &["register_gemms"]),
+    ("e2e", &["register_gemms", "rows_beside_a_prompt"]),
     ("filetests", &["valid"]),
 ];
 

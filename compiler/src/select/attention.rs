@@ -1,6 +1,7 @@
 //! The kernels of attention: `heads`, what gathers the heads of latent attention, attention itself, and its combine. The choice depends on
 //! whether each row of a step is the only one of its sequence, and on the number of workgroups that fill the device.
 
+use unicorn_artifact::step::MAX_SAMPLERS;
 use unicorn_kernels::Number;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
 use unicorn_kernels::combine::{CombineSpec, partials_len};
@@ -9,7 +10,7 @@ use unicorn_kernels::decode_attention::DecodeAttentionSpec;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::head_columns::{HeadBlock, HeadColumnsSpec, HeadPart};
 use unicorn_kernels::heads::{HeadsSpec, RopePositions, rope_coarse};
-use unicorn_kernels::split::Split;
+use unicorn_kernels::split::{Split, StepRows};
 use unicorn_kernels::{ActivationFormat, CacheLayout, KernelSpec, KvFormat, Role};
 
 use super::{Operand, Selector, operands};
@@ -108,7 +109,9 @@ impl Selector<'_> {
         if let Some(step) = &heads
             && let Some(spec) = self.decode_attention_spec(node, out, step)
         {
-            return self.decode_attention(node, spec, step, out);
+            let output = spec.output;
+            self.decode_attention(node, spec, step, out);
+            return self.quantize_f32(node, out, output);
         }
         let spec = self.attention_spec(node, query, out, heads.as_ref());
         let value_dim = spec.cache.value_dim();
@@ -125,7 +128,7 @@ impl Selector<'_> {
             lanes: COMBINE_LANES,
             subgroup_size: spec.subgroup_size,
         };
-        let cache = spec.cache;
+        let output = spec.output;
         let spec = KernelSpec::Attention(spec);
         let of_attention = operands(&spec, |role| match (role, &heads) {
             (Role::Output, _) => Operand::Value(out),
@@ -148,15 +151,13 @@ impl Selector<'_> {
             });
             self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
         }
-        if self.attention_format(out, &cache) == ActivationFormat::F32 {
-            self.quantize(node, out);
-        }
+        self.quantize_f32(node, out, output);
     }
 
     /// Attention that computes the result from q, k and v in one dispatch, where target and cache format allow it.
     fn decode_attention_spec(&self, node: &FusedNode, out: ValueId, step: &HeadsStep) -> Option<DecodeAttentionSpec> {
         let tuning = self.target.decode_attention?;
-        let (config, rows) = (self.config, self.kind.rows);
+        let (config, rows) = (self.config, self.rows_of_sequences());
         let cache = self.cache_layout_of(node);
         if !DecodeAttentionSpec::takes(&cache, self.target.subgroup_size) {
             return None;
@@ -173,7 +174,7 @@ impl Selector<'_> {
             kv_group: group,
             split: Split {
                 rows_per_group: 1,
-                rows_apart: false,
+                rows: if self.kind.is_mixed() { StepRows::Apart } else { StepRows::All },
                 tile: tuning.lanes,
                 window,
                 splits,
@@ -199,8 +200,8 @@ impl Selector<'_> {
 
     fn decode_attention(&mut self, node: &FusedNode, spec: DecodeAttentionSpec, step: &HeadsStep, out: ValueId) {
         let (group, layer) = self.cache_of(node);
-        let len = partials_len(self.kind.rows, self.config.n_heads, spec.cache.head_dim, spec.split.max_splits);
-        let cache = spec.cache;
+        let rows = self.rows_of_sequences();
+        let len = partials_len(rows, self.config.n_heads, spec.cache.head_dim, spec.split.max_splits);
         let spec = KernelSpec::DecodeAttention(spec);
         let operands = operands(&spec, |role| match role {
             Role::Output => Operand::Value(out),
@@ -212,10 +213,12 @@ impl Selector<'_> {
             Role::Sinks => self.sinks(node),
             role => self.heads_operand(node, step, role),
         });
-        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
-        if self.attention_format(out, &cache) == ActivationFormat::F32 {
-            self.quantize(node, out);
-        }
+        self.push(node, spec, rows, 0, |role| operands[&role]);
+    }
+
+    /// Most rows of a step each of which is a sequence's newest.
+    fn rows_of_sequences(&self) -> usize {
+        self.kind.rows.min(MAX_SAMPLERS)
     }
 
     /// Attention on matrix units, where the target has them: in programs of many rows of one sequence, over a cache whose
@@ -243,15 +246,19 @@ impl Selector<'_> {
             softcap: self.config.attention_softcap.map(Number::new),
             sinks: self.config.attention_sinks,
             image_rows: self.image_rows(),
-            rows_apart: self.kind.is_mixed(),
+            rows: if self.kind.is_mixed() { StepRows::EachApart } else { StepRows::All },
             tile,
             subgroup_size: self.target.subgroup_size,
         })
     }
 
-    fn flash(&mut self, node: &FusedNode, spec: FlashSpec, query: ValueId, out: ValueId) {
+    fn flash(&mut self, node: &FusedNode, mut spec: FlashSpec, query: ValueId, out: ValueId) {
         let (group, layer) = self.cache_of(node);
         let output = spec.output;
+        let of_sequences = self.attention_beside_flash(node, query, out, output);
+        if of_sequences.is_some() {
+            spec.rows = StepRows::Behind;
+        }
         let spec = KernelSpec::Flash(spec);
         let operands = operands(&spec, |role| match role {
             Role::Keys => Operand::Keys { group, layer },
@@ -262,6 +269,32 @@ impl Selector<'_> {
             _ => Operand::Value(query),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        if let Some((spec, step)) = of_sequences {
+            self.decode_attention(node, spec, &step, out);
+            self.mark_part(1);
+        }
+        self.quantize_f32(node, out, output);
+    }
+
+    /// Attention of the rows apart in a mixed step, which reads their sequences as in steps of such rows alone, at the same time as `flash` those of the
+    /// prompt: a tile of matrix units holds the heads of one row, and takes as long as for many.
+    fn attention_beside_flash(
+        &self,
+        node: &FusedNode,
+        query: ValueId,
+        out: ValueId,
+        output: ActivationFormat,
+    ) -> Option<(DecodeAttentionSpec, HeadsStep)> {
+        let FusedOp::Heads(step) = &self.verified.producer(query)?.op else { return None };
+        if !(self.options.fold && self.kind.is_mixed() && self.heads_spec(node, step).is_qkv()) {
+            return None;
+        }
+        let spec = self.decode_attention_spec(node, out, step)?;
+        Some((DecodeAttentionSpec { output, ..spec }, step.clone()))
+    }
+
+    /// The format that matmuls read, of a result that attention has written in `output`.
+    fn quantize_f32(&mut self, node: &FusedNode, out: ValueId, output: ActivationFormat) {
         if output == ActivationFormat::F32 {
             self.quantize(node, out);
         }
@@ -290,7 +323,7 @@ impl Selector<'_> {
                 kv_group: group,
                 split: Split {
                     rows_per_group,
-                    rows_apart: self.kind.is_mixed() && rows_per_group > 1,
+                    rows: if self.kind.is_mixed() && rows_per_group > 1 { StepRows::EachApart } else { StepRows::All },
                     tile: TILE,
                     window,
                     splits,

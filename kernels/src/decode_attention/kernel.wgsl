@@ -6,7 +6,11 @@ ${DECLARATIONS}
 //#include cache
 //#include split
 //#include pairs
+//#if STORES_NEWEST
 //#include store_newest
+//#else
+//#include store_kv
+//#endif
 //#include sink
 //#if FUSED_TAIL
 //#include weights
@@ -208,7 +212,7 @@ fn combine(row: u32, first_head: u32, splits: u32, index: u32) {
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     let row = group.y;
-    if (row >= step.header.n_rows) {
+    if (row >= ${ROWS_END}) {
 //#if COUNTER_SYNC
         count_workgroup(index);
 //#endif
@@ -322,9 +326,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (is_first && subgroup == SUBGROUPS - 1u) {
         let key = packed(HEADS, lane);
         let value = packed(HEADS + 1u, lane);
+//#if STORES_NEWEST
         if (first_head % GQA == 0u) {
             store_newest(key, value, table, position, kv_head, lane);
         }
+//#endif
         // The newest token is the first: its score is the max_score so far, and its weight 1.
 //#for j in 0..CHUNK_QUADS
 //#expand unpack_cached("newest_key_${j}", "", "key.words", j)

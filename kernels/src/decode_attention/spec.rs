@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::layout::{WeightFormat, unpacking};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
-use crate::split::{self, Split};
+use crate::split::{self, Split, StepRows};
 use crate::template::{Values, render};
 
 /// Parameters of one pipeline.
@@ -68,7 +68,11 @@ impl Kernel for DecodeAttentionSpec {
         roles.extend(parts.into_iter().flatten());
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
-        bindings(roles)
+        let mut list = bindings(roles);
+        for binding in list.iter_mut().filter(|binding| matches!(binding.role, Role::Keys | Role::Values)) {
+            binding.writes = self.stores_newest();
+        }
+        list
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -125,6 +129,9 @@ impl Kernel for DecodeAttentionSpec {
             .flag("PARTIAL", self.split.is_partial())
             .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[Role::TailWeights]));
         let values = self.heads.values(self.cache.values(split::image_values(0, self.split.values(values))));
+        let values = values.flag("STORES_NEWEST", self.stores_newest());
+        let values =
+            if self.stores_newest() { values } else { values.flag("STORE_KEYS", false).flag("STORE_VALUES", false) };
         let values = result_values(self.output, self.n_heads(), [self.cache.head_dim; 2], values);
         render(include_str!("kernel.wgsl"), &values)
     }
@@ -161,6 +168,12 @@ impl DecodeAttentionSpec {
     /// Groups of the next matrix' weights that a lane holds; 0: there is no fused tail.
     pub fn tail_groups_per_lane(&self) -> usize {
         self.fused_tail.as_ref().map_or(0, |next| next.groups_per_lane(self.lanes(), self.result_groups()))
+    }
+
+    /// Whether it puts the newest K and V into the cache. Those of rows beside others are already there: `heads` has made them with those of
+    /// all rows, and dispatches that read the cache need not wait.
+    fn stores_newest(&self) -> bool {
+        self.split.rows == StepRows::All
     }
 
     fn n_heads(&self) -> usize {

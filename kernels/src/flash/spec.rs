@@ -9,7 +9,7 @@ use crate::fragment_shape::FragmentShape;
 use crate::kernel::Kernel;
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
-use crate::split::{self, row_groups};
+use crate::split::{self, StepRows, row_groups};
 use crate::template::{Values, render};
 
 /// Maximum number of dimensions of a slice, whose queries and sums a subgroup holds in registers. More than 80 spill on RDNA3, where RADV
@@ -45,8 +45,8 @@ pub struct FlashSpec {
     pub sinks: bool,
     /// Rows of an image, which attend to each other in both directions; 0: there are no images.
     pub image_rows: usize,
-    /// The first `StepHeader::apart_rows` of a step, each of any sequence, have a workgroup of their own.
-    pub rows_apart: bool,
+    /// Which rows of the step.
+    pub rows: StepRows,
     /// How a workgroup divides queries and dimensions.
     pub tile: FlashTile,
     /// Invocations of a subgroup; not 0.
@@ -144,7 +144,7 @@ impl Kernel for FlashSpec {
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [self.n_heads() / self.heads_per_group, row_groups(rows, self.rows_per_group(), self.rows_apart), 1]
+        [self.n_heads() / self.heads_per_group, row_groups(rows, self.rows_per_group(), self.rows), 1]
     }
 
     fn wgsl(&self) -> String {
@@ -204,7 +204,7 @@ impl Kernel for FlashSpec {
             .flag("SLICED", slices > 1)
             .text("WORKGROUP_SIZE", self.lanes())
             .text("DECLARATIONS", declarations(&self.bindings()));
-        let values = split::row_values(self.rows_per_group(), self.rows_apart, values);
+        let values = split::row_values(self.rows_per_group(), self.rows, values);
         let values = tile.fragment.values(split::image_values(self.image_rows, values));
         let values = result_values(self.output, self.n_heads(), [cache.head_dim; 2], values);
         // Extensions are enabled before anything else.

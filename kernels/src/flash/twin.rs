@@ -13,7 +13,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
         kv_group: spec.kv_group,
         split: Split {
             rows_per_group,
-            rows_apart: spec.rows_apart,
+            rows: spec.rows,
             tile: spec.cache.page_tokens,
             window: spec.window,
             splits: 1,

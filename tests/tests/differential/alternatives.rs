@@ -13,7 +13,7 @@ use unicorn_kernels::KernelSpec;
 use unicorn_kernels::attention::{AttentionSpec, TILE};
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::heads::HeadsSpec;
-use unicorn_kernels::split::Split;
+use unicorn_kernels::split::{Split, StepRows};
 use unicorn_spirv::target::MatrixTuning;
 use unicorn_spirv::{Target, target};
 
@@ -148,7 +148,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
         kv_group: flash.kv_group,
         split: Split {
             rows_per_group: 1,
-            rows_apart: false,
+            rows: StepRows::All,
             tile: TILE,
             window: flash.window,
             splits: 1,

@@ -10,7 +10,7 @@ use unicorn_kernels::flash::{self, FlashSpec, FlashTile};
 use unicorn_kernels::heads::{
     self, Destination, Growth, HeadsInputs, HeadsPart, HeadsSpec, NormOf, RopePositions, rope_coarse, rope_table,
 };
-use unicorn_kernels::split::Split;
+use unicorn_kernels::split::{Split, StepRows};
 use unicorn_kernels::{ActivationFormat, CacheLayout, KvFormat, Precision};
 
 use super::*;
@@ -317,7 +317,7 @@ impl Case {
             split: Split {
                 tile: TILE,
                 rows_per_group: if folded { 1 } else { choices.rows_per_group },
-                rows_apart: false,
+                rows: StepRows::All,
                 window: choices.window,
                 splits,
                 max_splits: splits + choices.unused_room,
@@ -396,7 +396,7 @@ impl Case {
             softcap,
             sinks,
             image_rows: 0,
-            rows_apart: false,
+            rows: StepRows::All,
             tile,
             subgroup_size,
         }

@@ -1,7 +1,9 @@
 //! Tokens one after another: in batches, ahead of the host, after an interruption, and in long sequences.
 
+use tests::launch::{device_matrices, skip_matrix_units};
 use tests::models::{everything, models};
-use unicorn_artifact::{ArtifactView, MappedFile, Program};
+use tests::reference::read_golden;
+use unicorn_artifact::{ArtifactView, Dispatch, LogitsRows, MappedFile, Program};
 use unicorn_runtime::{BatchRow, Model, PromptPart, Sampling, Session};
 
 use crate::built::*;
@@ -140,6 +142,67 @@ fn beside_prompts(model: &Model, prompts: &[Vec<u32>], sampling: &Sampling) -> V
         samples.extend(session.generate(newest, sampling, left).map(|sampled| sampled.expect("the step runs").token));
     }
     samples
+}
+
+/// On matrix units, attention of a prompt leaves the rows of sequences to the kernel of decode, at the same time. Logits against those of
+/// transformers, of models with a window and sinks, a soft cap, and neither.
+#[test]
+fn rows_beside_a_prompt_have_attention_of_their_own() {
+    const PART: usize = 12;
+    if device_matrices().is_none() {
+        return skip_matrix_units();
+    }
+    let models_of_attention = ["gpt-oss", "gemma2-softcap", "llama3-rope"];
+    let taken = if everything() { models_of_attention.len() } else { 1 };
+    for name in &models_of_attention[..taken] {
+        let folder = models().join("tiny").join(name);
+        let golden = read_golden(&folder);
+        let tokens: Vec<u32> = golden.tokens.iter().map(|&token| token as u32).collect();
+        let rows: Vec<&[f32]> = golden.logits.chunks_exact(golden.logits.len() / tokens.len()).collect();
+        let built = Built::of(&folder, Case { target: "nvidia", gemms: Gemms::Registers, ..F16 });
+        let kernels = kernels_of_mixed_steps(&built);
+        for end in ["decode attention f16 /1 apart", " behind"] {
+            assert!(kernels.iter().any(|kernel| kernel.ends_with(end)), "{name}: {kernels:?}");
+        }
+        let model = built.load_with_slots(3);
+        let mut sessions = [3, 7].map(|begin| {
+            let mut session = model.session().expect("a free slot");
+            session.feed(&tokens[..begin]).expect("the step runs");
+            (session, begin)
+        });
+        let (sampling, mut other) = (Sampling::default(), model.session().expect("a free slot"));
+        for (step, part) in tokens.chunks(PART).enumerate() {
+            let newest = sessions.iter_mut().map(|(session, begin)| BatchRow {
+                session,
+                token: tokens[*begin + step],
+                sampling: &sampling,
+            });
+            let prompt = PromptPart {
+                session: &mut other,
+                rest: &tokens[step * PART..],
+                n_tokens: part.len(),
+                sampling: &sampling,
+            };
+            let sampled = model.decode_beside_prompt(newest, prompt).expect("the step runs");
+            let ends = sessions.iter().map(|(_, begin)| begin + step).chain([tokens.len() - 1]);
+            for (row, sampled) in ends.zip(sampled) {
+                let largest = rows[row].iter().copied().fold(f32::MIN, f32::max);
+                let deviation = rows[row].iter().map(|logit| logit * logit).sum::<f32>() / rows[row].len() as f32;
+                let error = f64::from((sampled.logit - largest).abs() / deviation.sqrt());
+                assert!(error < 3.0 * F16_TOLERANCE, "{name}, row {row} of step {step}: {error}");
+            }
+        }
+    }
+}
+
+/// Names of the kernels of steps that decode beside a prompt.
+fn kernels_of_mixed_steps(built: &Built) -> Vec<String> {
+    let file = MappedFile::open(&built.artifact()).expect("it was written");
+    let view = ArtifactView::parse(file.bytes()).expect("it was compiled");
+    let target = &view.kernels.targets[0];
+    let mixed = target.programs.iter().filter(|program| program.logits == LogitsRows::Samplers);
+    let kernel = |dispatch: &Dispatch| target.pipelines[dispatch.pipeline as usize].name.clone();
+    mixed.flat_map(|program| &program.dispatches).map(kernel).collect()
 }
 
 /// Steps in flight at the end of a text are discarded, whatever they wrote; the text continues beyond the end of a page, and with
