@@ -74,7 +74,7 @@ impl ProgramKind {
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`) and the one that makes rows of images. For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub(crate) const PROGRAMS: [ProgramKind; 25] = {
+pub(crate) const PROGRAMS: [ProgramKind; 26] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, images: false, from_tokens: 0 }
     }
@@ -107,6 +107,7 @@ pub(crate) const PROGRAMS: [ProgramKind; 25] = {
         ProgramKind { images: true, ..kind(512, LogitsRows::One) },
         ProgramKind { images: true, ..kind(512, LogitsRows::None) },
         // Of sequences that decode beside a prompt, in another; by twos, because a matmul computes all rows of its program.
+        kind(32, LogitsRows::Samplers),
         kind(64, LogitsRows::Samplers),
         kind(128, LogitsRows::Samplers),
         kind(256, LogitsRows::Samplers),
@@ -126,7 +127,7 @@ pub struct KernelDispatch {
     /// Its name in profiles: the layer and what it computes.
     pub label: String,
     pub(crate) weight_bytes: u64,
-    /// Works on another part of the same matrix as the dispatch before, and so writes elsewhere in the same output.
+    /// Works on another part of the same matrix, or on other rows, than the dispatch before, and so writes elsewhere in the same output.
     pub(crate) is_next_part: bool,
     /// Its workgroups wait for those of the dispatch before by counters, see `unicorn_kernels::counter_sync`.
     pub(crate) is_counted: bool,

@@ -1,36 +1,29 @@
 //! How many tokens of a prompt a step feeds beside the sequences that decode: as many as the prompts that wait need, but so few that the step
 //! is not much longer than the others.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::program::chunks::MAX_ROWS_OVER_USED;
 
-/// Measured times of steps.
-#[derive(Default)]
+/// Measured times of steps that decode and feed.
 pub(super) struct MixedTimes {
-    /// Most rows of a program that decodes and feeds, and the seconds of its steps, an exponential moving average; `None`: none has run. The
-    /// smallest first.
+    /// Most rows of a program for such steps, and their seconds, an exponential moving average; `None`: none has run. The smallest first.
     sizes: Vec<(u32, Option<f64>)>,
-    /// Seconds of the last steps, with a prompt or without one.
-    recent: VecDeque<f64>,
 }
 
-/// A step that decodes and feeds takes at most this many times as long as the median of the last steps, if the smallest program allows it: the
-/// 99th percentile of times between tokens stays below twice the median.
-const MOST_TIMES_MEDIAN: f64 = 1.8;
-/// The same of a step without a prompt: where half of the steps have none, that is the median.
-const MOST_TIMES_PLAIN: f64 = 2.4;
+/// A step that decodes and feeds takes at most this many times as long as one that decodes, if the smallest program allows it: the 99th
+/// percentile of times between tokens stays below twice the median.
+const MOST_TIMES_PLAIN: f64 = 1.9;
 /// Steps of this many seconds are permitted, however short the others are: streams of 200 tokens/s are faster than anyone reads.
 const UNNOTICED_SECONDS: f64 = 0.005;
-/// Steps of which the median is taken.
-const RECENT_STEPS: usize = 64;
 /// Steps in which the prompts that wait are to be fed, if these may be long enough.
 const STEPS_OF_PROMPTS: u32 = 4;
 /// Part of the rows of such a step that are at least the prompt's, unless it ends: a fourth.
 const MIN_PROMPT_PART: u32 = 4;
 /// Weight of the newest time in an average.
 const NEWEST_TIME: f64 = 0.25;
+/// What is left of a size's average with each smaller step, so that a size that was too slow is tried again.
+const KEPT_AVERAGE: f64 = 0.999;
 
 /// Tokens of prompts.
 pub(super) struct Prompts {
@@ -42,21 +35,18 @@ pub(super) struct Prompts {
 
 impl MixedTimes {
     pub fn new(sizes: Vec<u32>) -> MixedTimes {
-        MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect(), recent: VecDeque::new() }
+        MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect() }
     }
 
-    /// Adds the time of any step of the sequences that decode.
-    pub fn add_step(&mut self, time: Duration) {
-        self.recent.truncate(RECENT_STEPS - 1);
-        self.recent.push_front(time.as_secs_f64());
-    }
-
-    /// Adds the time of a step that decodes and feeds, of `n_rows` rows.
+    /// Adds the time of a step of `n_rows` rows.
     pub fn add(&mut self, n_rows: usize, time: Duration) {
-        self.add_step(time);
         let seconds = time.as_secs_f64();
-        if let Some((_, average)) = self.sizes.iter_mut().find(|(rows, _)| *rows as usize >= n_rows) {
+        let mut sizes = self.sizes.iter_mut().skip_while(|(rows, _)| (*rows as usize) < n_rows);
+        if let Some((_, average)) = sizes.next() {
             *average = Some(average.map_or(seconds, |average| average + NEWEST_TIME * (seconds - average)));
+        }
+        for (_, average) in sizes {
+            *average = average.map(|average| KEPT_AVERAGE * average);
         }
     }
 
@@ -64,7 +54,7 @@ impl MixedTimes {
     /// sequences take turns.
     pub fn prompt_rows(&self, n_decoding: u32, prompts: &Prompts, plain: Option<Duration>) -> Option<u32> {
         let plain = plain.map_or(0.0, |plain| plain.as_secs_f64());
-        let most = (MOST_TIMES_MEDIAN * self.median()).min(MOST_TIMES_PLAIN * plain).max(UNNOTICED_SECONDS);
+        let most = (MOST_TIMES_PLAIN * plain).max(UNNOTICED_SECONDS);
         let wanted = n_decoding + prompts.first.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
         let has_room = |rows: u32| rows >= n_decoding + prompts.first.min(rows / MIN_PROMPT_PART);
         let mut chosen = None;
@@ -86,13 +76,6 @@ impl MixedTimes {
         // A matmul computes all rows of its program.
         (n_rows.saturating_mul(MAX_ROWS_OVER_USED) >= rows).then_some(n_rows - n_decoding)
     }
-
-    /// Seconds of the last steps; 0 without any.
-    fn median(&self) -> f64 {
-        let mut sorted: Vec<f64> = self.recent.iter().copied().collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    }
 }
 
 #[cfg(test)]
@@ -101,12 +84,10 @@ mod tests {
 
     const PLAIN: Option<Duration> = Some(Duration::from_millis(5));
 
-    /// Of 64 steps, as many as given had a prompt, and took as long as the first size that was measured.
-    fn times(measured: &[(usize, u64)], n_mixed: usize) -> MixedTimes {
+    /// Of sizes that took as many milliseconds.
+    fn times(measured: &[(usize, u64)]) -> MixedTimes {
         let mut times = MixedTimes::new(vec![64, 128, 256]);
         measured.iter().for_each(|&(rows, ms)| times.add(rows, Duration::from_millis(ms)));
-        let recent = |step| Duration::from_millis(if step < n_mixed { measured[0].1 } else { 5 });
-        (0..RECENT_STEPS).for_each(|step| times.add_step(recent(step)));
         times
     }
 
@@ -116,7 +97,7 @@ mod tests {
 
     #[test]
     fn steps_grow_while_nobody_notices() {
-        let rows = |measured: &[(usize, u64)]| times(measured, 0).prompt_rows(32, &one(1000), PLAIN);
+        let rows = |measured: &[(usize, u64)]| times(measured).prompt_rows(32, &one(1000), PLAIN);
         assert_eq!(rows(&[]), Some(32));
         assert_eq!(rows(&[(64, 6)]), Some(256 - 32), "9 ms are foreseen");
         assert_eq!(rows(&[(64, 6), (256, 12)]), Some(128 - 32), "7 ms are foreseen");
@@ -125,16 +106,16 @@ mod tests {
     }
 
     #[test]
-    fn where_most_steps_have_a_prompt_they_are_longer() {
-        let rows = |n_mixed| times(&[(64, 8), (128, 10)], n_mixed).prompt_rows(32, &one(300), PLAIN);
-        assert_eq!([0, 10, 40].map(rows), [Some(32), Some(32), Some(128 - 32)]);
-        let rows = times(&[(128, 10)], 64).prompt_rows(32, &one(1000), PLAIN);
-        assert_eq!(rows, Some(128 - 32), "15 ms are foreseen, three times those of a step without a prompt");
+    fn a_size_that_was_too_slow_is_tried_again() {
+        let mut times = times(&[(64, 6), (128, 10)]);
+        assert_eq!(times.prompt_rows(32, &one(1000), PLAIN), Some(32));
+        (0..100).for_each(|_| times.add(64, Duration::from_millis(6)));
+        assert_eq!(times.prompt_rows(32, &one(1000), PLAIN), Some(128 - 32));
     }
 
     #[test]
     fn steps_are_no_longer_than_the_prompts_that_wait_need() {
-        let times = times(&[(64, 6), (128, 6), (256, 7)], 0);
+        let times = times(&[(64, 6), (128, 6), (256, 7)]);
         let rows = |first, all| times.prompt_rows(32, &Prompts { first, all }, PLAIN);
         assert_eq!(rows(120, 120), Some(32), "four steps of 64 rows");
         assert_eq!(rows(300, 300), Some(128 - 32));
@@ -143,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_program_is_chosen_that_is_mostly_in_use() {
-        let times = times(&[(64, 6), (128, 6), (256, 7)], 0);
+        let times = times(&[(64, 6), (128, 6), (256, 7)]);
         let rows = |n_decoding, n_prompt| times.prompt_rows(n_decoding, &one(n_prompt), PLAIN);
         assert_eq!(rows(4, 40), Some(40));
         assert_eq!(rows(4, 12), Some(12));

@@ -419,7 +419,6 @@ impl<R: TokenReceiver> Scheduler<R> {
                 }
             };
             self.times.add_plain(begun.elapsed());
-            self.mixed_times.add_step(begun.elapsed());
             let (mut samples_on_host, mut n_tokens) = (false, 0);
             for (row, ((receiver, rest, speculator, goes_on), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()
