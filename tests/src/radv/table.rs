@@ -22,7 +22,7 @@ const COLUMNS: [(&str, usize); 14] = [
     ("wmma", 5),
     ("b128", 5),
 ];
-const ROWS_WIDTH: usize = 22;
+const ROWS_WIDTH: usize = 30;
 const NAME_WIDTH: usize = 40;
 
 /// What the columns mean.
