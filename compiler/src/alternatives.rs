@@ -57,10 +57,11 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
 pub(crate) fn programs(target: &Target, config: &ModelConfig, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
     let of_images = config.vision.as_ref().map(|vision| ProgramKind::makes_image_rows(vision.image_rows));
+    let kinds = PROGRAMS.into_iter().filter(|kind| !kind.images || of_images.is_some()).chain(of_images);
+    let mut kinds: Vec<ProgramKind> = kinds.collect();
     // In the order in which an artifact's reader puts them together again.
-    let (mixed, others): (Vec<ProgramKind>, Vec<ProgramKind>) = PROGRAMS.into_iter().partition(|kind| kind.is_mixed());
-    let others = others.into_iter().filter(|kind| !kind.images || of_images.is_some());
-    for kind in others.chain(of_images).chain(mixed) {
+    kinds.sort_by_key(|kind| kind.is_mixed());
+    for kind in kinds {
         let decodes = kind.rows == 1 && kind.samples();
         let long_context =
             target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < config.max_positions);

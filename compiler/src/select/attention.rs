@@ -174,7 +174,7 @@ impl Selector<'_> {
             kv_group: group,
             split: Split {
                 rows_per_group: 1,
-                rows: if self.kind.is_mixed() { StepRows::Apart } else { StepRows::All },
+                rows: self.rows_if_mixed(StepRows::Apart),
                 tile: tuning.lanes,
                 window,
                 splits,
@@ -216,6 +216,11 @@ impl Selector<'_> {
         self.push(node, spec, rows, 0, |role| operands[&role]);
     }
 
+    /// `mixed` in programs some of whose rows are apart, all rows in others.
+    fn rows_if_mixed(&self, mixed: StepRows) -> StepRows {
+        if self.kind.is_mixed() { mixed } else { StepRows::All }
+    }
+
     /// Most rows of a step each of which is a sequence's newest.
     fn rows_of_sequences(&self) -> usize {
         self.kind.rows.min(MAX_SAMPLERS)
@@ -246,7 +251,7 @@ impl Selector<'_> {
             softcap: self.config.attention_softcap.map(Number::new),
             sinks: self.config.attention_sinks,
             image_rows: self.image_rows(),
-            rows: if self.kind.is_mixed() { StepRows::EachApart } else { StepRows::All },
+            rows: self.rows_if_mixed(StepRows::EachApart),
             tile,
             subgroup_size: self.target.subgroup_size,
         })
@@ -276,8 +281,8 @@ impl Selector<'_> {
         self.quantize_f32(node, out, output);
     }
 
-    /// Attention of the rows apart in a mixed step, which reads their sequences as in steps of such rows alone, at the same time as `flash` those of the
-    /// prompt: a tile of matrix units holds the heads of one row, and takes as long as for many.
+    /// Attention of the rows apart in a mixed step, by the kernel of steps that only decode, at the same time as `flash` takes the rows of the prompt. In `flash`,
+    /// a tile would hold the heads of one such row alone, and take as long as a full one.
     fn attention_beside_flash(
         &self,
         node: &FusedNode,
@@ -323,7 +328,7 @@ impl Selector<'_> {
                 kv_group: group,
                 split: Split {
                     rows_per_group,
-                    rows: if self.kind.is_mixed() && rows_per_group > 1 { StepRows::EachApart } else { StepRows::All },
+                    rows: if rows_per_group > 1 { self.rows_if_mixed(StepRows::EachApart) } else { StepRows::All },
                     tile: TILE,
                     window,
                     splits,

@@ -6,8 +6,8 @@
 //! head increment a completion counter when they have written their parts: the last one combines them (the layout of a part is in
 //! `combine`).
 //!
-//! In steps that decode beside a prompt, the rows apart (`StepRows::Apart`) are this kernel's: `heads` has put K and V of all rows into the cache,
-//! and of each sequence this kernel takes the newest from registers all the same.
+//! In steps that decode beside a prompt, this kernel takes the rows apart (`StepRows::Apart`). There `heads` has stored K and V of all rows, so that this
+//! kernel stores none.
 //!
 //! ```text
 //! completion counters   [row][workgroup of heads] u32: splits that have written their part; 0 before and after each dispatch
