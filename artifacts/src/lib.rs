@@ -27,6 +27,7 @@
 pub mod account;
 pub mod amount;
 pub mod budget;
+pub mod codebook;
 pub mod codec;
 pub mod device_class;
 pub mod error;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use half::f16;
 use rayon::prelude::*;
+use unicorn_artifact::codebook::{CODEBOOK_GROUP, Codebook};
 use unicorn_artifact::int4::{INT4_PER_WORD, Int4Params, WideInt4Params, pack_int4};
 use unicorn_kernels::heads::rope_table;
 use unicorn_kernels::image_rope::image_rope_table;
@@ -156,11 +157,15 @@ fn pack_matrix(
                     let tensor = &checkpoint.tensors[&*name];
                     tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
                     let kept = checkpoint.config.kept_codes.get(&*name);
-                    let error = if layout.format.is_int4() && kept.is_some_and(|kept| kept.codes.are_int4()) {
-                        packer.keep(tensor, row, row_in_tile)
+                    let is_int4 = kept.is_some_and(|kept| kept.codes.codebook().is_none());
+                    let written = if layout.format.is_int4() && is_int4 {
+                        Ok(packer.keep_int4(tensor, row, row_in_tile))
+                    } else if layout.format == WeightFormat::Iq4 {
+                        packer.keep_iq4(tensor, row, row_in_tile)
                     } else {
-                        packer.put(row_in_tile).map_err(|column| not_finite(packer.row[column], &name, row, column))?
+                        packer.put(row_in_tile)
                     };
+                    let error = written.map_err(|column| not_finite(packer.row[column], &name, row, column))?;
                     sums.push((part.tensor.clone(), error));
                 }
                 Ok(sums)
@@ -215,13 +220,31 @@ impl<'a> TilePacker<'a> {
         }
     }
 
-    /// Writes the row of `tensor` that `self.row` holds, with the codes and scales that the source has.
-    fn keep(&mut self, tensor: &Tensor, row: usize, row_in_tile: usize) -> ErrorSum {
+    /// Writes the row of `tensor` that `self.row` holds, with the INT4 codes and scales that the source has.
+    fn keep_int4(&mut self, tensor: &Tensor, row: usize, row_in_tile: usize) -> ErrorSum {
         tensor.read_int4_row(row, self.layout.format.block_cols(), &mut self.codes, &mut self.wide);
         self.write_int4(row_in_tile);
         let mut error = ErrorSum::default();
         self.row.iter().for_each(|weight| error.add(*weight, *weight));
         error
+    }
+
+    /// The same of IQ4; an error is the column of a weight whose scale the format cannot hold. What the rounding of scales loses is counted.
+    fn keep_iq4(&mut self, tensor: &Tensor, row: usize, row_in_tile: usize) -> std::result::Result<ErrorSum, usize> {
+        tensor.read_iq4_row(row, &mut self.codes, &mut self.scales);
+        let mut error = ErrorSum::default();
+        let groups = self.row.chunks_exact(CODEBOOK_GROUP).zip(self.codes.chunks_exact(CODEBOOK_GROUP));
+        for (group, ((weights, codes), scale)) in groups.zip(&self.scales).enumerate() {
+            if !scale.is_finite() {
+                return Err(group * CODEBOOK_GROUP);
+            }
+            for (weight, code) in weights.iter().zip(codes) {
+                error.add(*weight, f32::from(Codebook::Iq4.level(*code)) * scale.to_f32());
+            }
+        }
+        self.write_codes(row_in_tile);
+        self.write_scales(row_in_tile);
+        Ok(error)
     }
 
     /// Writes `self.codes`, four bits each.
@@ -281,6 +304,7 @@ impl<'a> TilePacker<'a> {
                 self.write_scales(row_in_tile);
                 Ok(error)
             }
+            WeightFormat::Iq4 => unreachable!("IQ4 is kept, and nothing is quantised to it"),
             WeightFormat::F16 => {
                 let mut error = ErrorSum::default();
                 for (chunk, weights) in self.row.chunks_exact(8).enumerate() {

@@ -3,7 +3,7 @@
 
 use half::f16;
 use rayon::prelude::*;
-use unicorn_artifact::fp4::fp4_level;
+use unicorn_artifact::codebook::Codebook;
 use unicorn_artifact::int4::{INT4_MAX, INT8_MAX, Int4Params, WideInt4Params};
 use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
 use unicorn_kernels::{WeightFormat, WeightLayout};
@@ -77,7 +77,11 @@ fn fill_tile(layout: &WeightLayout, seed: u64, tile: &mut [u8]) {
             }
             return;
         }
-        WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } | WeightFormat::Int8 | WeightFormat::Fp4 => {
+        WeightFormat::Int4 { .. }
+        | WeightFormat::WideInt4 { .. }
+        | WeightFormat::Int8
+        | WeightFormat::Fp4
+        | WeightFormat::Iq4 => {
             for (index, eight) in tile.chunks_exact_mut(8).enumerate() {
                 eight.copy_from_slice(&mixed(seed + index as u64).to_le_bytes());
             }
@@ -88,7 +92,10 @@ fn fill_tile(layout: &WeightLayout, seed: u64, tile: &mut [u8]) {
     let param = match layout.format {
         WeightFormat::Int4 { .. } => u32::from(Int4Params::new(int4_scale, int4_zero).0),
         WeightFormat::WideInt4 { .. } => WideInt4Params::new(f16::from_f32(int4_scale), int4_zero).0,
-        WeightFormat::Fp4 => u32::from(f16::from_f32((deviation / fp4_deviation()).log2().round().exp2()).to_bits()),
+        WeightFormat::Fp4 => {
+            u32::from(f16::from_f32((deviation / level_deviation(Codebook::Fp4)).log2().round().exp2()).to_bits())
+        }
+        WeightFormat::Iq4 => u32::from(f16::from_f32(deviation / level_deviation(Codebook::Iq4)).to_bits()),
         _ => u32::from(f16::from_f32(deviation / UNIFORM_DEVIATION / f32::from(INT8_MAX)).to_bits()),
     };
     let param_bytes = layout.format.param_bytes();
@@ -101,8 +108,8 @@ fn fill_tile(layout: &WeightLayout, seed: u64, tile: &mut [u8]) {
 }
 
 /// Standard deviation of the levels of random codes.
-fn fp4_deviation() -> f32 {
-    ((0..16).map(|q| f32::from(fp4_level(q)).powi(2)).sum::<f32>() / 16.0).sqrt()
+fn level_deviation(codebook: Codebook) -> f32 {
+    ((0..16).map(|q| f32::from(codebook.level(q)).powi(2)).sum::<f32>() / 16.0).sqrt()
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014): one well-mixed word a counter.

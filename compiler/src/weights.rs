@@ -17,8 +17,8 @@ impl FormatPolicy {
     /// The format of one matrix of a model.
     pub(crate) fn format(&self, matrix: &Matrix, config: &ModelConfig) -> WeightFormat {
         let kept = if self.weights == WeightsOption::F16 { None } else { kept_format(matrix, config) };
-        // MXFP4 loses nothing, although it is smaller than the requested format.
-        let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || *kept == WeightFormat::Fp4);
+        // Codebooks lose no more than the rounding of scales to f16, although they are smaller than the requested format.
+        let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || kept.codebook().is_some());
         let is_finer =
             matrix.is_of_images() || matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
         match (self.weights, kept) {
@@ -40,12 +40,10 @@ fn kept_format(matrix: &Matrix, config: &ModelConfig) -> Option<WeightFormat> {
     let found: Vec<Option<&KeptCodes>> = tensors.map(|tensor| config.kept_codes.get(&*tensor)).collect();
     let kept: Vec<&KeptCodes> = found.iter().copied().flatten().collect();
     let group = kept.iter().map(|kept| kept.group).min()?;
-    if kept.iter().any(|kept| kept.codes == Codes::Fp4) {
-        // Together with other parts, INT4 has a smaller error than their MXFP4 would have.
-        return found
-            .iter()
-            .all(|found| found.is_some_and(|kept| kept.codes == Codes::Fp4))
-            .then_some(WeightFormat::Fp4);
+    if let Some(codebook) = kept.iter().find_map(|kept| kept.codes.codebook()) {
+        // Together with other parts, INT4 has a smaller error than their places in this table would have.
+        let is_alike = |found: &Option<&KeptCodes>| found.is_some_and(|kept| kept.codes.codebook() == Some(codebook));
+        return found.iter().all(is_alike).then(|| WeightFormat::of_codebook(codebook));
     }
     let wide = kept.iter().any(|kept| kept.codes == Codes::WideInt4);
     Some(if wide { WeightFormat::WideInt4 { group } } else { WeightFormat::Int4 { group } })

@@ -10,17 +10,18 @@
 //!
 //! INT4       block_cols = group; a chunk is 32 weights; parameters are Int4Params, 2 bytes each
 //! INT4 wide  block_cols = group; a chunk is 32 weights; parameters are WideInt4Params, 4 bytes each
-//! FP4        block_cols = 32;    a chunk is 32 weights; parameters are f16 scales, 2 bytes each
+//! FP4, IQ4   block_cols = 32;    a chunk is 32 weights; parameters are f16 scales, 2 bytes each
 //! INT8       block_cols = 32;    a chunk is 16 weights; parameters are f16 scales, 2 bytes each
 //! F16        block_cols = 32;    a chunk is 8 weights;  no parameters
 //! ```
 //!
 //! Eight lanes that take one row each read 128 consecutive bytes; a subgroup of 32 reads four blocks of one tile. Rows
-//! beyond `rows` and columns beyond `cols` hold weights of value 0.
+//! beyond `rows` and columns beyond `cols` hold weights of value 0. IQ4 has no such level: its columns are whole blocks, and a row beyond
+//! `rows` has scales of 0.
 
 use half::f16;
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::fp4::{FP4_GROUP, FP4_MAX_LEVEL, fp4_level};
+use unicorn_artifact::codebook::{CODEBOOK_GROUP, Codebook};
 use unicorn_artifact::int4::{INT8_GROUP, Int4Params, SCALE_SHIFT, WideInt4Params, ZERO_SHIFT, unpack_int4};
 
 use crate::template::Values;
@@ -49,10 +50,12 @@ pub enum WeightFormat {
     F16,
     /// MXFP4's codes; 32 consecutive weights of a row share an f16 scale, a power of two.
     Fp4,
+    /// Codes of GGUF's IQ4_NL and IQ4_XS; 32 consecutive weights of a row share an f16 scale.
+    Iq4,
 }
 
 impl WeightFormat {
-    /// Name of the format: `int4/<group>`, `int4w/<group>`, `int8`, `f16` or `mxfp4`.
+    /// Name of the format: `int4/<group>`, `int4w/<group>`, `int8`, `f16`, `mxfp4` or `iq4`.
     pub fn name(self) -> String {
         match self {
             WeightFormat::Int4 { group } => format!("int4/{group}"),
@@ -60,6 +63,7 @@ impl WeightFormat {
             WeightFormat::Int8 => "int8".into(),
             WeightFormat::F16 => "f16".into(),
             WeightFormat::Fp4 => "mxfp4".into(),
+            WeightFormat::Iq4 => "iq4".into(),
         }
     }
 
@@ -69,14 +73,14 @@ impl WeightFormat {
             WeightFormat::Int4 { group } | WeightFormat::WideInt4 { group } => group as usize,
             WeightFormat::Int8 => INT8_GROUP,
             WeightFormat::F16 => 32,
-            WeightFormat::Fp4 => FP4_GROUP,
+            WeightFormat::Fp4 | WeightFormat::Iq4 => CODEBOOK_GROUP,
         }
     }
 
     /// Weights of one row in one 16-byte word.
     pub fn chunk_cols(self) -> usize {
         match self {
-            WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } | WeightFormat::Fp4 => 32,
+            WeightFormat::Int4 { .. } | WeightFormat::WideInt4 { .. } | WeightFormat::Fp4 | WeightFormat::Iq4 => 32,
             WeightFormat::Int8 => 16,
             WeightFormat::F16 => 8,
         }
@@ -90,7 +94,7 @@ impl WeightFormat {
     /// Bytes of a row's parameter, with which a block ends; 0: there is none.
     pub fn param_bytes(self) -> usize {
         match self {
-            WeightFormat::Int4 { .. } | WeightFormat::Int8 | WeightFormat::Fp4 => 2,
+            WeightFormat::Int4 { .. } | WeightFormat::Int8 | WeightFormat::Fp4 | WeightFormat::Iq4 => 2,
             WeightFormat::WideInt4 { .. } => 4,
             WeightFormat::F16 => 0,
         }
@@ -111,14 +115,36 @@ impl WeightFormat {
         matches!(self, WeightFormat::WideInt4 { .. })
     }
 
-    /// Whether weights are codes of 4 bits: of INT4, or of MXFP4, which the same kernels unpack.
+    /// The table that codes are places in; `None`: they are numbers themselves.
+    pub fn codebook(self) -> Option<Codebook> {
+        match self {
+            WeightFormat::Fp4 => Some(Codebook::Fp4),
+            WeightFormat::Iq4 => Some(Codebook::Iq4),
+            _ => None,
+        }
+    }
+
+    /// The format whose codes are places in `codebook`.
+    pub fn of_codebook(codebook: Codebook) -> WeightFormat {
+        match codebook {
+            Codebook::Fp4 => WeightFormat::Fp4,
+            Codebook::Iq4 => WeightFormat::Iq4,
+        }
+    }
+
+    /// Whether weights are codes of 4 bits: of INT4, or of a codebook, which the same kernels unpack.
     pub fn has_nibbles(self) -> bool {
-        self.is_int4() || self == WeightFormat::Fp4
+        self.is_int4() || self.codebook().is_some()
+    }
+
+    /// Whether packed dot products are of weights as signed bytes; otherwise a zero point is subtracted.
+    fn has_signed_bytes(self) -> bool {
+        matches!(self, WeightFormat::Int8 | WeightFormat::Iq4)
     }
 
     /// Whether a kernel that unpacks these weights can also unpack those of another format.
     pub fn unpacks_with_others(self) -> bool {
-        !matches!(self, WeightFormat::WideInt4 { .. } | WeightFormat::Fp4)
+        !self.is_wide() && self.codebook().is_none()
     }
 }
 
@@ -127,6 +153,7 @@ impl WeightFormat {
     pub(crate) fn values(self, matrix: &str, values: Values) -> Values {
         values
             .flag(format!("{matrix}_INT8"), self == WeightFormat::Int8)
+            .flag(format!("{matrix}_SIGNED"), self.has_signed_bytes())
             .count(format!("{matrix}_BLOCK_WORDS"), self.block_words())
             .count(format!("{matrix}_GROUPS_PER_BLOCK"), self.block_cols() / 32)
     }
@@ -142,13 +169,16 @@ pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
         "{formats:?} are unpacked by one kernel"
     );
     let is_wide = formats.iter().any(|format| format.is_wide());
-    let is_fp4 = formats.contains(&WeightFormat::Fp4);
+    let codebook = formats.iter().find_map(|format| format.codebook());
     // A wide parameter has the whole scale in its low half, and the zero point in its high one.
-    let (zero_shift, scale_shift) = if is_wide || is_fp4 { (16, 0) } else { (ZERO_SHIFT, SCALE_SHIFT) };
+    let (zero_shift, scale_shift) = if is_wide || codebook.is_some() { (16, 0) } else { (ZERO_SHIFT, SCALE_SHIFT) };
     values
         .flag("INT4", formats.iter().any(|format| format.has_nibbles()))
-        .flag("FP4", is_fp4)
-        .count("FP4_ZERO", FP4_MAX_LEVEL as usize)
+        .flag("CODEBOOK", codebook.is_some())
+        .flag("IQ4", codebook == Some(Codebook::Iq4))
+        // Functions that look levels up begin with it.
+        .text("CODEBOOK_NAME", if codebook == Some(Codebook::Iq4) { "iq4" } else { "fp4" })
+        .count("CODEBOOK_ZERO", codebook.map_or(0, |codebook| codebook.zero().into()))
         .flag("INT8", formats.contains(&WeightFormat::Int8))
         .flag("F16", formats.contains(&WeightFormat::F16))
         .flag("WIDE", is_wide)
@@ -234,12 +264,6 @@ impl WeightLayout {
                     };
                 }
             }
-            WeightFormat::Fp4 => {
-                let scale = f16::from_bits(param as u16).to_f32();
-                for (weight, code) in out.iter_mut().zip(codes_of(bytes)) {
-                    *weight = f32::from(fp4_level(code)) * scale;
-                }
-            }
             WeightFormat::Int8 => {
                 let scale = f16::from_bits(param as u16).to_f32();
                 for (weight, &byte) in out.iter_mut().zip(bytes) {
@@ -249,6 +273,13 @@ impl WeightLayout {
             WeightFormat::F16 => {
                 for (weight, pair) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                     *weight = f16::from_le_bytes([pair[0], pair[1]]).to_f32();
+                }
+            }
+            WeightFormat::Fp4 | WeightFormat::Iq4 => {
+                let codebook = self.format.codebook().expect("codes are places in a table");
+                let scale = f16::from_bits(param as u16).to_f32();
+                for (weight, code) in out.iter_mut().zip(codes_of(bytes)) {
+                    *weight = f32::from(codebook.level(code)) * scale;
                 }
             }
         }

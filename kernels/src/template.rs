@@ -233,6 +233,7 @@ impl<'a> Renderer<'a> {
 fn include(name: &str) -> Option<&'static str> {
     let piece = match name {
         "activation" => include_str!("wgsl/activation.wgsl"),
+        "codebook" => include_str!("wgsl/codebook.wgsl"),
         "choose_experts" => include_str!("wgsl/choose_experts.wgsl"),
         "completion" => include_str!("wgsl/completion.wgsl"),
         "cache" => include_str!("wgsl/cache.wgsl"),
@@ -243,7 +244,6 @@ fn include(name: &str) -> Option<&'static str> {
         "expert_of_workgroup" => include_str!("wgsl/expert_of_workgroup.wgsl"),
         "expert_tile_rows" => include_str!("wgsl/expert_tile_rows.wgsl"),
         "fused_tail" => include_str!("wgsl/fused_tail.wgsl"),
-        "fp4" => include_str!("wgsl/fp4.wgsl"),
         "gemm_results" => include_str!("wgsl/gemm_results.wgsl"),
         "group_weights" => include_str!("wgsl/group_weights.wgsl"),
         "last_seen" => include_str!("wgsl/last_seen.wgsl"),

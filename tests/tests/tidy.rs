@@ -10,7 +10,7 @@ const MAX_LINES: usize = 700;
 const MAX_BENCHMARK_LINES: usize = 150;
 
 /// The files whose meaning `artifacts/FORMAT.md` describes.
-const FORMAT_FILES: [&str; 13] = [
+const FORMAT_FILES: [&str; 14] = [
     "header.rs",
     "plan.rs",
     "kernels.rs",
@@ -23,6 +23,7 @@ const FORMAT_FILES: [&str; 13] = [
     "int4.rs",
     "npu.rs",
     "fp4.rs",
+    "codebook.rs",
     "image.rs",
 ];
 

@@ -5,15 +5,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use unicorn_artifact::codebook::CODEBOOK_GROUP;
 use unicorn_artifact::int4::WideInt4Params;
 use unicorn_artifact::{LicenseSection, MappedFile, TokenizerSection};
 
 use super::config::ModelConfig;
-use super::gguf::blocks::dequantize;
+use super::gguf::blocks::{dequantize, iq4_codes};
 use super::packed_fp4::PackedFp4;
 use super::packed_int4::PackedInt4;
 use super::source_bytes::{SourceBytes, SourcePart, hash_named};
-use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs, tiled};
+use super::source_layout::{Elements, RowOrder, SourceDType, StoredAs};
 use super::vision_config::VisionConfig;
 
 /// One model, opened but not read: tensors stay in the memory map until a row is requested.
@@ -201,12 +202,12 @@ impl Tensor {
                     *value = theirs[self.row_order.source_row(0, element)];
                 }
             }
-            RowOrder::TiledColumns { key_heads, shared, width } => {
+            order @ RowOrder::TiledColumns { .. } => {
                 let mut theirs = vec![0.0; out.len()];
                 self.dequantize_rows(self.first_row + rows.start, &mut theirs);
                 for (ours, theirs) in out.chunks_exact_mut(self.cols).zip(theirs.chunks_exact(self.cols)) {
                     for (column, value) in ours.iter_mut().enumerate() {
-                        *value = theirs[tiled(key_heads, shared, width, column)];
+                        *value = theirs[order.source_column(column)];
                     }
                 }
             }
@@ -231,6 +232,27 @@ impl Tensor {
         assert!(self.added.is_empty(), "{} is INT4 and nothing else", self.source_name);
         let Some(Packed::Int4(packed)) = &self.packed else { panic!("{} is no INT4", self.source_name) };
         packed.read_int4_row(self.row_order.source_row(self.first_row, row), group, codes, params);
+    }
+
+    /// Reads our row `row` as the IQ4 that the source has: codes, (cols), and a scale for each 32 of them, as
+    /// [`iq4_codes`](super::gguf::blocks::iq4_codes) rounds it.
+    ///
+    /// # Panics
+    /// When the source has no IQ4 or another order of columns within groups, or an adapter adds to it.
+    pub(crate) fn read_iq4_row(&self, row: usize, codes: &mut [u8], scales: &mut [f16]) {
+        assert!(self.added.is_empty(), "{} is IQ4 and nothing else", self.source_name);
+        assert!(self.row_order.keeps_groups(CODEBOOK_GROUP), "groups of {} are whole", self.source_name);
+        let row_bytes = self.source_row_bytes();
+        let start = self.offset_bytes + self.row_order.source_row(self.first_row, row) * row_bytes;
+        let bytes = &self.map.bytes()[start..start + row_bytes];
+        let (mut their_codes, mut their_scales) = (vec![0; codes.len()], vec![f16::ZERO; scales.len()]);
+        iq4_codes(self.dtype, bytes, &mut their_codes, &mut their_scales);
+        let groups = codes.chunks_exact_mut(CODEBOOK_GROUP).zip(scales);
+        for (group, (codes, scale)) in groups.enumerate() {
+            let first = self.row_order.source_column(group * CODEBOOK_GROUP);
+            codes.copy_from_slice(&their_codes[first..first + CODEBOOK_GROUP]);
+            *scale = their_scales[first / CODEBOOK_GROUP];
+        }
     }
 
     /// Bytes of the tensor in the source.
@@ -329,6 +351,8 @@ fn read_elements<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(
 
 #[cfg(test)]
 mod tests {
+    use unicorn_artifact::codebook::Codebook;
+
     use super::*;
     use crate::import::source_layout::RowBlocks;
 
@@ -438,6 +462,36 @@ mod tests {
         mixed.row_order = RowOrder::Blocks([blocks(2, 1, 1), blocks(4, 2, 2), RowBlocks::NONE]);
         mixed.rows = 6;
         assert_eq!(all(&mixed), [1., 5., 2., 3., 6., 7.]);
+    }
+
+    /// (4, 128) of IQ4_NL: every group has codes and a scale of its own.
+    #[test]
+    fn rows_of_iq4_are_those_in_f32() {
+        let block = |n: u8| {
+            let codes = (0..16).map(|i| (i + n) % 16 | (i * n) % 16 << 4);
+            f16::from_f32(f32::from(n) - 3.5).to_le_bytes().into_iter().chain(codes).collect::<Vec<u8>>()
+        };
+        let bytes: Vec<u8> = (0..16).flat_map(block).collect();
+        for row_order in [
+            RowOrder::Plain,
+            RowOrder::InterleavedHeads { head_dim: 4, plain: 0, rotary_dim: 4 },
+            // Heads of one group each.
+            RowOrder::TiledColumns { key_heads: 2, shared: 2, width: 32 },
+        ] {
+            let matrix = Tensor { row_order, ..tensor(&[4, 128], SourceDType::Iq4Nl, &bytes) };
+            let mut found = Vec::new();
+            for row in 0..4 {
+                let (mut codes, mut scales) = ([0; 128], [f16::ZERO; 4]);
+                matrix.read_iq4_row(row, &mut codes, &mut scales);
+                let weight = |(column, code): (usize, &u8)| {
+                    f32::from(Codebook::Iq4.level(*code)) * scales[column / CODEBOOK_GROUP].to_f32()
+                };
+                found.extend(codes.iter().enumerate().map(weight));
+            }
+            assert_eq!(found, all(&matrix), "{row_order:?}");
+        }
+        let half_groups = RowOrder::TiledColumns { key_heads: 2, shared: 2, width: 16 };
+        assert!(!half_groups.keeps_groups(CODEBOOK_GROUP) && !RowOrder::Transposed.keeps_groups(CODEBOOK_GROUP));
     }
 
     #[test]

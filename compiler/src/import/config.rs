@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::fp4::FP4_GROUP;
+use unicorn_artifact::codebook::{CODEBOOK_GROUP, Codebook};
 
 use super::experts_config::{ExpertsConfig, Routing};
 use super::latent_config::LatentConfig;
@@ -230,7 +230,9 @@ pub(crate) struct KeptCodes {
 
 impl KeptCodes {
     /// A matrix of MXFP4.
-    pub(crate) const FP4: KeptCodes = KeptCodes { group: FP4_GROUP as u32, codes: Codes::Fp4 };
+    pub(crate) const FP4: KeptCodes = KeptCodes { group: CODEBOOK_GROUP as u32, codes: Codes::Fp4 };
+    /// A matrix of IQ4_NL or IQ4_XS.
+    pub(crate) const IQ4: KeptCodes = KeptCodes { group: CODEBOOK_GROUP as u32, codes: Codes::Iq4 };
 }
 
 /// Numbers of 4 bits; a byte of an artifact's record.
@@ -242,11 +244,18 @@ pub(crate) enum Codes {
     WideInt4,
     /// MXFP4.
     Fp4,
+    /// IQ4_NL and IQ4_XS.
+    Iq4,
 }
 
 impl Codes {
-    pub(crate) fn are_int4(self) -> bool {
-        self != Codes::Fp4
+    /// The table that codes are places in; `None`: they are INT4.
+    pub(crate) fn codebook(self) -> Option<Codebook> {
+        match self {
+            Codes::Int4 | Codes::WideInt4 => None,
+            Codes::Fp4 => Some(Codebook::Fp4),
+            Codes::Iq4 => Some(Codebook::Iq4),
+        }
     }
 }
 
@@ -260,8 +269,8 @@ impl TryFrom<u8> for Codes {
     type Error = String;
 
     fn try_from(byte: u8) -> Result<Codes, String> {
-        let all = [Codes::Int4, Codes::WideInt4, Codes::Fp4];
-        all.get(usize::from(byte)).copied().ok_or_else(|| format!("codes are of kind {byte}, expected at most 2"))
+        let all = [Codes::Int4, Codes::WideInt4, Codes::Fp4, Codes::Iq4];
+        all.get(usize::from(byte)).copied().ok_or_else(|| format!("codes are of kind {byte}, expected at most 3"))
     }
 }
 

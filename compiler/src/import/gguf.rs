@@ -15,10 +15,9 @@ use std::sync::Arc;
 use unicorn_artifact::{LicenseSection, MappedFile};
 
 use self::keys::Architecture;
-use super::config::KeptCodes;
 use super::source_bytes::{SourceBytes, SourcePart};
 use super::tokenizer_trial::tried;
-use super::{Checkpoint, SourceDType, config_json};
+use super::{Checkpoint, config_json};
 use crate::error::{CompileError, Result};
 
 mod split;
@@ -107,8 +106,7 @@ fn parse_parts(parts: &[(&Path, &[u8])]) -> Result<ParsedGguf> {
         rope.long.take_if(|long| long.inv_freq == rope.inv_freq);
     }
     let (tensors, skipped) = tensors::locate(&gguf, architecture, &config)?;
-    let are_fp4 = tensors.iter().filter(|(_, place)| place.source.dtype == SourceDType::MxFp4);
-    config.kept_codes = are_fp4.map(|(name, _)| (name.clone(), KeptCodes::FP4)).collect();
+    config.kept_codes = tensors.iter().filter_map(|(name, place)| Some((name.clone(), place.kept_codes()?))).collect();
     Ok(ParsedGguf { config, config_json, tokenizer, license: license(&gguf)?, skipped, tensors })
 }
 

@@ -175,6 +175,25 @@ impl RowBlocks {
 }
 
 impl RowOrder {
+    /// Whether each group of `group` columns of ours, the first of which is a multiple of it, is one of the source's.
+    pub(crate) fn keeps_groups(self, group: usize) -> bool {
+        match self {
+            RowOrder::Plain | RowOrder::InterleavedHeads { .. } | RowOrder::TiledHeads { .. } | RowOrder::Blocks(_) => {
+                true
+            }
+            RowOrder::TiledColumns { width, .. } => width.is_multiple_of(group),
+            RowOrder::Transposed | RowOrder::Strided(_) => false,
+        }
+    }
+
+    /// The source's column that is our column `column`, where our rows are rows of the source.
+    pub(crate) fn source_column(self, column: usize) -> usize {
+        match self {
+            RowOrder::TiledColumns { key_heads, shared, width } => tiled(key_heads, shared, width, column),
+            _ => column,
+        }
+    }
+
     /// The source's row that is our row `row`, if our rows begin at its row `first_row`; blocks give their own rows.
     pub(crate) fn source_row(self, first_row: usize, row: usize) -> usize {
         let (head_dim, plain, rotary_dim) = match self {

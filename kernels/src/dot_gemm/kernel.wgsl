@@ -35,6 +35,9 @@ var<workgroup> activation_tile: array<vec4<u32>, ${BUFFERS}u * STEP_ROWS * ACTIV
 //#if MATRIX_INT8
         weight_tile[at] = first_${i};
         weight_tile[at + 1u] = second_${i};
+//#else if MATRIX_SIGNED
+        weight_tile[at] = vec4<u32>(low_${i}.x, high_${i}.x, low_${i}.y, high_${i}.y);
+        weight_tile[at + 1u] = vec4<u32>(low_${i}.z, high_${i}.z, low_${i}.w, high_${i}.w);
 //#else
         // Byte by byte: with the sign bit set, no difference borrows from the next.
         let zeros = vec4<u32>(u32(zero_${i}) * 0x01010101u);

@@ -37,8 +37,8 @@ fn doubled(param: u32) -> u32 {
     return param | (param << 16u);
 }
 
-//#if FP4
-//#include fp4
+//#if CODEBOOK
+//#include codebook
 
 fn scale_of(params: u32) -> vec2<f16> {
     return bitcast_half2(params);
@@ -46,7 +46,7 @@ fn scale_of(params: u32) -> vec2<f16> {
 
 // 1024 + zero, the argument of `weights_of`.
 fn zero_of(params: u32) -> vec2<f16> {
-    return vec2<f16>(${1024 + FP4_ZERO}.0h);
+    return vec2<f16>(${1024 + CODEBOOK_ZERO}.0h);
 }
 //#else if INT4 && WIDE
 fn scale_of(param: u32) -> vec2<f16> {
@@ -124,8 +124,8 @@ fn zero_of(params: u32) -> vec2<f16> {
 // Pair `pair` of the 16 that a lane has of a row in a stage, columns 4 (pair / 2) + pair % 2 and two further, as f16 in a word.
 //#macro unpack_pair(row, pair)
 //#let quad = pair / 2
-//#if FP4
-        let levels_${row}_${pair} = fp4_levels((word_${row}_0.${"xyzw"[pair / 4]} >> ${pair % 4 / 2 * 4}u) & 0x0f0f0f0fu);
+//#if CODEBOOK
+        let levels_${row}_${pair} = ${CODEBOOK_NAME}_levels((word_${row}_0.${"xyzw"[pair / 4]} >> ${pair % 4 / 2 * 4}u) & 0x0f0f0f0fu);
         let pair_${row}_${pair} = weights_of((levels_${row}_${pair} >> ${pair % 2 * 8}u) & 0x00ff00ffu, zero_${row}, scale_${row});
 //#else if INT4
 //#if pair % 4 == 0

@@ -10,15 +10,15 @@ var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 // Taking codes two at a time from a word, 16 bits apart, gives columns in the order 0 2 1 3 4 6 5 7; a dot product does not depend on the order, as
 // long as activations lie in the same order.
 
-//#if FP4
-//#include fp4
+//#if CODEBOOK
+//#include codebook
 
 // Eight weights of a word of codes.
 fn eight_weights(codes: u32, param: u32) -> vec4<u32> {
     let scale = twice(param);
-    let zero = twice(0x6400u + ${FP4_ZERO}u);
-    let low = fp4_levels(codes & 0x0f0f0f0fu);
-    let high = fp4_levels((codes >> 4u) & 0x0f0f0f0fu);
+    let zero = twice(0x6400u + ${CODEBOOK_ZERO}u);
+    let low = ${CODEBOOK_NAME}_levels(codes & 0x0f0f0f0fu);
+    let high = ${CODEBOOK_NAME}_levels((codes >> 4u) & 0x0f0f0f0fu);
     return vec4<u32>(
         weights_of(low & 0x00ff00ffu, zero, scale),
         weights_of((low >> 8u) & 0x00ff00ffu, zero, scale),

@@ -38,10 +38,10 @@ let param_${name} = row_param(pair_${name}, ${row});
 let scale_${name} = int8_scale(param_${name});
 //#else
 let scale_${name} = int4_scale(param_${name});
-//#if FP4
-let zero_${name} = ${FP4_ZERO};
-let low_${name} = fp4_levels_of_words(word_${name} & vec4<u32>(0x0f0f0f0fu));
-let high_${name} = fp4_levels_of_words((word_${name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
+//#if CODEBOOK
+let zero_${name} = ${CODEBOOK_ZERO};
+let low_${name} = ${CODEBOOK_NAME}_levels_of_words(word_${name} & vec4<u32>(0x0f0f0f0fu));
+let high_${name} = ${CODEBOOK_NAME}_levels_of_words((word_${name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
 //#else
 let zero_${name} = i32(param_${name} >> ZERO_SHIFT);
 // Codes 0..4 of each word, and 4..8.
@@ -55,7 +55,7 @@ let high_${name} = (word_${name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
 //#macro unpack_activations(matrix, x, word)
 let of_group_${x} = ${word};
 let x_scale_${x} = bitcast<f32>(of_group_${x} & 0xffff0000u);
-//#if !${matrix}_INT8
+//#if !${matrix}_SIGNED
 let x_sum_${x} = bitcast<i32>(of_group_${x} << 16u) >> 16u;
 //#endif
 //#end
@@ -88,7 +88,7 @@ ${sum} = fma(scale_${name} * x_scale_${x}, f32(
 //#else
 //#expand dot_group(matrix, name, x, 0)
 //#endif
-//#if !${matrix}_INT8
+//#if !${matrix}_SIGNED
     - zero_${name} * x_sum_${x}
 //#endif
 ), ${sum});

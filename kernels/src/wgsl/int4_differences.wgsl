@@ -1,5 +1,5 @@
 // Codes of INT4 weights without their zero point, in f32; used beside `weights`.
-//#if FP4
+//#if CODEBOOK
 // The numbers of codes 0..4 of a word, and 4..8, without their scale.
 fn int4_low_differences(word: u32, zero: f32) -> vec4<f32> {
     return int4_low(word) - vec4<f32>(zero);

@@ -4,8 +4,8 @@
 //#macro lane_weight(word, octet)
 //#if MATRIX_INT4
             // As int4_low and int4_high have them.
-//#if FP4
-            f32(fp4_levels((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u) & 255u),
+//#if CODEBOOK
+            f32(${CODEBOOK_NAME}_levels((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u) & 255u),
 //#else
             f32((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u),
 //#endif

@@ -9,16 +9,16 @@ fn int4_scale(param: u32) -> f32 {
     return unpack2x16float((param & ${INT4_SCALE_MASK}u) << ${INT4_SCALE_SHIFT}u).x;
 }
 
-//#if FP4
-//#include fp4
+//#if CODEBOOK
+//#include codebook
 
 // Levels are counted from the lowest, and codes of 4 bits are levels in all that follows.
 fn int4_zero(param: u32) -> f32 {
-    return ${FP4_ZERO}.0;
+    return ${CODEBOOK_ZERO}.0;
 }
 
 fn int4_low(word: u32) -> vec4<f32> {
-    let levels = fp4_levels(word & 0x0f0f0f0fu);
+    let levels = ${CODEBOOK_NAME}_levels(word & 0x0f0f0f0fu);
     return vec4<f32>(vec4<u32>(levels, levels >> 8u, levels >> 16u, levels >> 24u) & vec4<u32>(255u));
 }
 

@@ -181,14 +181,16 @@ fn a_gate_multiplies_a_row() {
     assert_same("gate", &floats(&found[&0]), &expected, TOLERANCE);
 }
 
+const FORMATS: [WeightFormat; 5] =
+    [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Iq4, WeightFormat::Int8, WeightFormat::F16];
+
 #[test]
 fn matmuls_of_experts() {
-    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Int8, WeightFormat::F16];
     for (target, is_integer) in
         targets().iter().map(|target| (target, false)).chain(integer_targets().iter().map(|target| (target, true)))
     {
         let formats: Vec<WeightFormat> =
-            formats.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
+            FORMATS.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
         let shape = (1..5usize, 1..20usize, select(formats), prop::option::of(activations()), any::<bool>());
         // Rows of a tile; 1: each row by itself.
         let tile_rows = select(vec![1, 2, 4, 8]);
@@ -236,13 +238,12 @@ fn matmuls_of_experts() {
 /// The last matrix of each expert, with the weighted sum of their results.
 #[test]
 fn sums_of_experts_products() {
-    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Int8, WeightFormat::F16];
     let own = targets().into_iter().filter(|target| target.matmul.sharing_one == Sharing::Own);
     for (target, is_integer) in
         own.map(|target| (target, false)).chain(integer_targets().into_iter().map(|one| (one, true)))
     {
         let formats: Vec<WeightFormat> =
-            formats.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
+            FORMATS.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
         let shape = (1..40usize, 1..60usize, select(formats), 1..3usize, 1..3usize);
         // Chosen ones, experts, parts of the stack, lanes of each expert, rows.
         let experts = (1..7usize, 1..9usize, 1..5usize, select(vec![1, 2, 4usize]), 1..4usize);
@@ -322,8 +323,7 @@ fn gemms_of_experts() {
     let Some(GemmTuning::Registers(tuning)) = registers.map(|matrix| matrix.gemm) else {
         unreachable!("weights from registers")
     };
-    let formats = [WeightFormat::Int4 { group: 64 }, WeightFormat::Fp4, WeightFormat::Int8, WeightFormat::F16];
-    let shape = (1..8usize, 17..90usize, select(formats.to_vec()), prop::option::of(activations()), any::<bool>());
+    let shape = (1..8usize, 17..90usize, select(FORMATS.to_vec()), prop::option::of(activations()), any::<bool>());
     let experts = (1..5usize, 1..60usize, 0..3usize, 1..4usize, any::<bool>());
     check_cases("GEMMs of experts", 8, &(shape, experts), |(shape, experts), rng| {
         let &(eights, quads, format, activation, own_input) = shape;

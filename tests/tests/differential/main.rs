@@ -116,6 +116,11 @@ fn packed(rng: &mut StdRng, layout: &WeightLayout) -> Vec<u8> {
                     WeightFormat::Fp4 => {
                         Some(fp4_scale(rng.random_range(116..123u8)).expect("an f16").to_bits().into())
                     }
+                    WeightFormat::Iq4 => {
+                        // Of either sign, around what makes weights as large as INT4's.
+                        let eighth = half::f16::from_f32(scale(rng).to_f32() / 8.0);
+                        Some(if rng.random() { eighth } else { -eighth }.to_bits().into())
+                    }
                     WeightFormat::Int4 { .. } => {
                         let zero = rng.random_range(0..16u8);
                         Some(Int4Params::new(scale(rng).to_f32(), zero).0.into())
@@ -142,7 +147,8 @@ fn packed(rng: &mut StdRng, layout: &WeightLayout) -> Vec<u8> {
     bytes
 }
 
-/// Columns past `cols` hold weights of value 0, as the compiler packs them: code = zero point, or 0.
+/// Columns past `cols` hold weights of value 0, as the compiler packs them: code = zero point, or 0. IQ4 has no such level, and the compiler
+/// no such columns of it: their blocks have a scale of 0.
 fn zero_padding(layout: &WeightLayout, bytes: &mut [u8]) {
     let chunk_cols = layout.format.chunk_cols();
     for tile in bytes.chunks_exact_mut(layout.tile_bytes()) {
@@ -162,6 +168,7 @@ fn zero_padding(layout: &WeightLayout, bytes: &mut [u8]) {
                         let byte = &mut tile[at + inside / 8 * 4 + inside % 4];
                         *byte = if inside % 8 < 4 { (*byte & 0xf0) | zero } else { (*byte & 0x0f) | (zero << 4) };
                     }
+                    WeightFormat::Iq4 => tile[layout.param_offset(block, row)..][..2].fill(0),
                     WeightFormat::Int8 => tile[at + inside] = 0,
                     WeightFormat::F16 => tile[at + 2 * inside..][..2].fill(0),
                 }
@@ -266,6 +273,7 @@ fn embed_of_every_format() {
         WeightFormat::Int4 { group: 64 },
         WeightFormat::WideInt4 { group: 32 },
         WeightFormat::Fp4,
+        WeightFormat::Iq4,
         WeightFormat::Int8,
         WeightFormat::F16,
     ];

@@ -105,7 +105,7 @@ fn of_floats(target: &Target, format: WeightFormat) -> impl Strategy<Value = Cas
 /// Integer activations: read from memory or made by the prologue, and made again for the matmul that follows.
 fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = Case> {
     let target = target.clone();
-    let next_formats = FORMATS_WITH_SCALES.into_iter().filter(|format| !format.is_wide());
+    let next_formats = FORMATS_WITH_SCALES.into_iter().filter(|format| format.unpacks_with_others());
     let next_format = select(next_formats.collect::<Vec<_>>());
     let shape = (1..90usize, 1..20usize, any::<bool>());
     let after =
@@ -125,7 +125,7 @@ fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = C
         let passes = if prologue.is_some() { passes } else { 1 };
         let encoded = act_mul.is_some() && (prologue.is_none() || precision == Precision::Int8);
         let can_go_on =
-            target.fused_tail.is_some() && !format.is_wide() && encoded && prologue.is_some() && passes == 1;
+            target.fused_tail.is_some() && format.unpacks_with_others() && encoded && prologue.is_some() && passes == 1;
         let next = next.filter(|_| can_go_on);
         let counter_sync = counter_sync && target.counter_sync;
         let plain = MatMulSpec { input: ActivationFormat::Quantized(precision), ..plain_matmul(&target, layout) };
@@ -155,12 +155,13 @@ fn of_integers(target: &Target, format: WeightFormat) -> impl Strategy<Value = C
     })
 }
 
-const FORMATS_WITH_SCALES: [WeightFormat; 6] = [
+const FORMATS_WITH_SCALES: [WeightFormat; 7] = [
     WeightFormat::Int4 { group: 32 },
     WeightFormat::Int4 { group: 64 },
     WeightFormat::Int4 { group: 128 },
     WeightFormat::WideInt4 { group: 64 },
     WeightFormat::Fp4,
+    WeightFormat::Iq4,
     WeightFormat::Int8,
 ];
 

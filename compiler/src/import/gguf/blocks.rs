@@ -4,6 +4,7 @@
 //! well. Nibbles are packed by halves: byte `i` of a run of n bytes holds element `i` low and element `i + n` high.
 
 use half::f16;
+use unicorn_artifact::codebook::{CODEBOOK_GROUP, Codebook};
 
 use crate::import::SourceDType;
 
@@ -34,6 +35,36 @@ pub fn dequantize(dtype: SourceDType, bytes: &[u8], out: &mut [f32]) {
     };
     for (block, out_block) in bytes.chunks_exact(block_bytes).zip(out.chunks_exact_mut(block_elements)) {
         decode_block(block, out_block);
+    }
+}
+
+/// Writes what whole blocks of IQ4 in `bytes` hold: the codes of their elements, and a scale for each 32. IQ4_NL's scales are exact;
+/// those of IQ4_XS have up to 16 bits of mantissa and are rounded to f16's 11.
+///
+/// ```text
+/// codes    (elements)        written, 0..=15
+/// scales   (elements / 32)   written
+/// ```
+///
+/// # Panics
+/// When `dtype` is another type, or a length is not as above.
+pub fn iq4_codes(dtype: SourceDType, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
+    let group_of = match dtype {
+        SourceDType::Iq4Nl => iq4_nl_group,
+        SourceDType::Iq4Xs => iq4_xs_group,
+        other => panic!("{other} is no IQ4"),
+    };
+    let (block_elements, block_bytes) = dtype.block();
+    let groups_per_block = block_elements / CODEBOOK_GROUP;
+    assert_eq!(bytes.len() / block_bytes * block_elements, codes.len(), "elements in and out");
+    assert_eq!(codes.len() / CODEBOOK_GROUP, scales.len(), "a scale for each group");
+    for (index, (codes, scale)) in codes.chunks_exact_mut(CODEBOOK_GROUP).zip(scales).enumerate() {
+        let block = &bytes[index / groups_per_block * block_bytes..][..block_bytes];
+        let (exact, nibbles) = group_of(block, index % groups_per_block);
+        *scale = f16::from_f32(exact);
+        for (i, packed) in nibbles.iter().enumerate() {
+            (codes[i], codes[i + nibbles.len()]) = (packed & 15, packed >> 4);
+        }
     }
 }
 
@@ -129,41 +160,44 @@ fn pair_shift(group: usize) -> usize {
     2 * (group / 2 % 4)
 }
 
-/// Value of each code of IQ4_NL and IQ4_XS.
-const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
-/// d f16 | 16 bytes of nibbles; element = d * value of the code
 fn iq4_nl(block: &[u8], out: &mut [f32]) {
-    by_table(&IQ4_VALUES, read_f16(block, 0), &block[2..18], out);
+    by_codebook(Codebook::Iq4, iq4_nl_group(block, 0), out);
+}
+
+fn iq4_xs(block: &[u8], out: &mut [f32]) {
+    for (group, out_group) in out.chunks_exact_mut(CODEBOOK_GROUP).enumerate() {
+        by_codebook(Codebook::Iq4, iq4_xs_group(block, group), out_group);
+    }
+}
+
+/// d f16 | 16 bytes of nibbles; element = d * level of the code
+fn iq4_nl_group(block: &[u8], _group: usize) -> (f32, &[u8]) {
+    (read_f16(block, 0), &block[2..18])
 }
 
 /// d f16 | upper bit pairs of scales u16 | 4 bytes of their nibbles | 8 runs of 16 bytes of nibbles
 ///
-/// A scale for 32 elements; element = (d * (scale - 32)) * value of the code.
-fn iq4_xs(block: &[u8], out: &mut [f32]) {
+/// A scale for 32 elements; element = (d * (scale - 32)) * level of the code. Products are exact: f32 has more bits than their factors
+/// together.
+fn iq4_xs_group(block: &[u8], group: usize) -> (f32, &[u8]) {
     let d = read_f16(block, 0);
     let upper_pairs = u16::from_le_bytes([block[2], block[3]]);
-    for (group, out_group) in out.chunks_exact_mut(32).enumerate() {
-        let upper = (upper_pairs >> (2 * group) & 3) as u8;
-        let scale = f32::from(nibble(block[4 + group / 2], group) | upper << 4) - 32.0;
-        by_table(&IQ4_VALUES, d * scale, &block[8 + 16 * group..][..16], out_group);
-    }
+    let upper = (upper_pairs >> (2 * group) & 3) as u8;
+    let scale = f32::from(nibble(block[4 + group / 2], group) | upper << 4) - 32.0;
+    (d * scale, &block[8 + 16 * group..][..16])
 }
 
-/// Twice the value of a code of MXFP4: sign, two bits of exponent, one of mantissa.
-const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-
-/// exponent u8 | 16 bytes of nibbles; element = 2^(exponent - 128) * value of the code
+/// exponent u8 | 16 bytes of nibbles; element = 2^(exponent - 128) * level of the code, which is twice E2M1's number
 fn mxfp4(block: &[u8], out: &mut [f32]) {
     // The two lowest exponents give numbers below the smallest normal one.
     let bits = if block[0] < 2 { 0x20_0000 << block[0] } else { u32::from(block[0] - 1) << 23 };
-    by_table(&MXFP4_VALUES, f32::from_bits(bits), &block[1..17], out);
+    by_codebook(Codebook::Fp4, (f32::from_bits(bits), &block[1..17]), out);
 }
 
-fn by_table(values: &[i8; 16], scale: f32, nibbles: &[u8], out: &mut [f32]) {
+fn by_codebook(codebook: Codebook, (scale, nibbles): (f32, &[u8]), out: &mut [f32]) {
     for (i, packed) in nibbles.iter().enumerate() {
-        out[i] = scale * f32::from(values[usize::from(packed & 15)]);
-        out[i + nibbles.len()] = scale * f32::from(values[usize::from(packed >> 4)]);
+        out[i] = scale * f32::from(codebook.level(packed & 15));
+        out[i + nibbles.len()] = scale * f32::from(codebook.level(packed >> 4));
     }
 }
 
@@ -268,16 +302,37 @@ mod tests {
         expected: &'static [f32],
     }
 
+    fn bytes_of(hexadecimal: &str) -> Vec<u8> {
+        let digits = (0..hexadecimal.len()).step_by(2).map(|at| &hexadecimal[at..at + 2]);
+        digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
+    }
+
     #[test]
     fn blocks_become_what_the_reference_makes_of_them() {
         for oracle in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4] {
             let OracleBlock { dtype, block, step, expected } = oracle;
-            let block: Vec<u8> =
-                (0..block.len()).step_by(2).map(|at| u8::from_str_radix(&block[at..at + 2], 16).unwrap()).collect();
             let mut out = vec![0.0; dtype.block().0];
-            dequantize(dtype, &block, &mut out);
+            dequantize(dtype, &bytes_of(block), &mut out);
             let found: Vec<f32> = out.iter().copied().step_by(step).collect();
             assert_eq!(found, expected, "{dtype:?}");
+        }
+    }
+
+    /// To the last bit, but for the rounding of scales that f16 does not hold.
+    #[test]
+    fn codes_and_scales_of_iq4_are_those_of_its_elements() {
+        for OracleBlock { dtype, block, .. } in [IQ4_NL, IQ4_XS] {
+            let block = bytes_of(block).repeat(2);
+            let elements = 2 * dtype.block().0;
+            let mut expected = vec![0.0; elements];
+            dequantize(dtype, &block, &mut expected);
+            let (mut codes, mut scales) = (vec![0xaa; elements], vec![f16::NAN; elements / CODEBOOK_GROUP]);
+            iq4_codes(dtype, &block, &mut codes, &mut scales);
+            for (index, (code, expected)) in codes.iter().zip(expected).enumerate() {
+                let found = f32::from(Codebook::Iq4.level(*code)) * scales[index / CODEBOOK_GROUP].to_f32();
+                let rounding = if dtype == SourceDType::Iq4Xs { expected.abs() / 2048.0 } else { 0.0 };
+                assert!((found - expected).abs() <= rounding, "{dtype} {index}: {found}, expected {expected}");
+            }
         }
     }
 

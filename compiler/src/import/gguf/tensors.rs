@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use unicorn_artifact::MappedFile;
+use unicorn_artifact::codebook::CODEBOOK_GROUP;
 
 use super::keys::Architecture;
 use super::reader::{Gguf, TensorInfo};
 use super::rope::DIVISOR_TENSORS;
 use crate::error::{CompileError, Result};
 use crate::import::source_layout::StoredAs;
-use crate::import::{DeltaConfig, LatentConfig, ModelConfig, RowOrder, Skipped, Tensor};
+use crate::import::{DeltaConfig, KeptCodes, LatentConfig, ModelConfig, RowOrder, Skipped, SourceDType, Tensor};
 
 /// A row range of a source tensor: a [`Tensor`] before it has a memory map.
 #[derive(Clone, Debug)]
@@ -40,6 +41,18 @@ impl TensorPlace {
             added: Vec::new(),
             map: Arc::clone(&maps[self.source.part]),
             offset_bytes: self.source.offset_bytes,
+        }
+    }
+
+    /// The format that holds it as it is; `None`: it is quantised again, if it is a matrix.
+    pub fn kept_codes(&self) -> Option<KeptCodes> {
+        let is_matrix = self.source.shape.len() > 1;
+        match self.source.dtype {
+            SourceDType::MxFp4 => Some(KeptCodes::FP4),
+            SourceDType::Iq4Nl | SourceDType::Iq4Xs if is_matrix && self.row_order.keeps_groups(CODEBOOK_GROUP) => {
+                Some(KeptCodes::IQ4)
+            }
+            _ => None,
         }
     }
 }
