@@ -6,6 +6,7 @@ pub mod radv;
 pub mod reference;
 
 pub mod devices;
+pub mod iq4_model;
 pub mod models;
 pub mod packed_int4;
 pub mod random_gguf;

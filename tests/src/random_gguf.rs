@@ -1,5 +1,5 @@
-//! Random Q4_0 weights of a model's exact shape as a GGUF file: for timing llama.cpp beside an artifact made with
-//! `unicorn-compile --synthetic` from the same config.json. Of use for timing only.
+//! Random weights of a model's exact shape as a GGUF file: Q4_0 for timing llama.cpp beside an artifact made with
+//! `unicorn-compile --synthetic` from the same config.json; other types for tests of what the compiler makes of them.
 //!
 //! ```text
 //! "GGUF" · version 3 · counts · metadata (key, type, value) · tensors (name, shape, type, offset) · padding · data
@@ -11,6 +11,49 @@ use half::f16;
 use serde_json::Value;
 
 use crate::tiny_model::random::Random;
+
+/// How a matrix is stored; vectors are F32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    F32,
+    /// An f16 scale and 32 codes of 4 bits.
+    Q4_0,
+    /// The same, and codes are places in a table.
+    Iq4Nl,
+    /// An f16 scale, 8 factors of 6 bits and 256 codes of the same table.
+    Iq4Xs,
+}
+
+impl Encoding {
+    /// ggml's number of the type.
+    fn type_id(self) -> u32 {
+        match self {
+            Encoding::F32 => 0,
+            Encoding::Q4_0 => 2,
+            Encoding::Iq4Nl => 20,
+            Encoding::Iq4Xs => 23,
+        }
+    }
+
+    /// Weights and bytes of a block.
+    pub fn block(self) -> (usize, usize) {
+        match self {
+            Encoding::F32 => (1, 4),
+            Encoding::Q4_0 | Encoding::Iq4Nl => (BLOCK_WEIGHTS as usize, 18),
+            Encoding::Iq4Xs => (256, 136),
+        }
+    }
+}
+
+/// A tensor of the file.
+#[derive(Clone, Debug)]
+pub struct StoredTensor {
+    pub name: String,
+    /// Outermost first, columns last.
+    pub shape: Vec<usize>,
+    pub encoding: Encoding,
+    pub bytes: Vec<u8>,
+}
 
 /// The sizes that a GGUF file names.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,12 +146,20 @@ impl Shape {
         })
     }
 
-    /// Writes the file. The same shape gives the same bytes.
+    /// Writes the file with matrices in Q4_0. The same shape gives the same bytes.
     ///
     /// # Errors
     /// Errors of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let (tensors, metadata) = (self.tensors(), self.metadata());
+        self.write_as(&|_| Encoding::Q4_0, out)
+    }
+
+    /// The same with matrices as `encoding` has it for each name. Columns must be whole blocks.
+    ///
+    /// # Errors
+    /// Errors of `out`.
+    pub fn write_as(&self, encoding: &dyn Fn(&str) -> Encoding, out: &mut impl Write) -> io::Result<()> {
+        let (tensors, metadata) = (self.tensors(encoding), self.metadata());
         let mut head = Vec::new();
         head.extend(b"GGUF");
         head.extend(3u32.to_le_bytes());
@@ -121,11 +172,10 @@ impl Shape {
         let mut offset = 0u64;
         for tensor in &tensors {
             put_text(&mut head, &tensor.name);
-            let shape: Vec<u64> =
-                [tensor.cols, tensor.rows, tensor.experts].into_iter().take(tensor.dimensions()).collect();
+            let shape = tensor.shape();
             head.extend((shape.len() as u32).to_le_bytes());
-            shape.iter().for_each(|size| head.extend(size.to_le_bytes()));
-            head.extend((if tensor.is_matrix() { TYPE_Q4_0 } else { TYPE_F32 }).to_le_bytes());
+            shape.iter().rev().for_each(|size| head.extend(size.to_le_bytes()));
+            head.extend(tensor.encoding.type_id().to_le_bytes());
             head.extend(offset.to_le_bytes());
             offset += tensor.bytes().next_multiple_of(ALIGN);
         }
@@ -134,11 +184,27 @@ impl Shape {
         tensors.iter().enumerate().try_for_each(|(index, tensor)| tensor.write(index as u64, out))
     }
 
+    /// What [`Shape::write_as`] writes, tensor by tensor.
+    pub fn stored(&self, encoding: &dyn Fn(&str) -> Encoding) -> Vec<StoredTensor> {
+        let stored = |(seed, tensor): (usize, Tensor)| StoredTensor {
+            shape: tensor.shape().iter().map(|&size| size as usize).collect(),
+            encoding: tensor.encoding,
+            bytes: {
+                let mut bytes = Vec::new();
+                tensor.write(seed as u64, &mut bytes).expect("memory takes every byte");
+                bytes.truncate(tensor.bytes() as usize);
+                bytes
+            },
+            name: tensor.name,
+        };
+        self.tensors(encoding).into_iter().enumerate().map(stored).collect()
+    }
+
     fn metadata(&self) -> Vec<(String, Metadata)> {
         let own = |key: &str| format!("{}.{key}", self.architecture);
         let mut metadata = vec![
             ("general.architecture".into(), Metadata::Text(self.architecture)),
-            ("general.file_type".into(), Metadata::Number(TYPE_Q4_0)),
+            ("general.file_type".into(), Metadata::Number(Encoding::Q4_0.type_id())),
             ("tokenizer.ggml.model".into(), Metadata::Text("no_vocab")),
             (own("attention.layer_norm_rms_epsilon"), Metadata::Float(self.eps)),
             (own("rope.freq_base"), Metadata::Float(self.rope_theta)),
@@ -163,7 +229,7 @@ impl Shape {
         metadata
     }
 
-    fn tensors(&self) -> Vec<Tensor> {
+    fn tensors(&self, encoding: &dyn Fn(&str) -> Encoding) -> Vec<Tensor> {
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut tensors = vec![
             Tensor::matrix("token_embd.weight", self.vocab, self.hidden),
@@ -203,18 +269,18 @@ impl Shape {
                 tensors.extend(parts.map(|part| Tensor::vector(name(part), self.hidden)));
             }
         }
+        for tensor in tensors.iter_mut().filter(|tensor| tensor.is_matrix()) {
+            tensor.encoding = encoding(&tensor.name);
+        }
         tensors
     }
 }
 
 /// Alignment of tensor data, in bytes.
 const ALIGN: u64 = 32;
-/// Q4_0: an f16 scale and 32 codes of 4 bits.
+/// Weights of a block of Q4_0.
 const BLOCK_WEIGHTS: u32 = 32;
-const BLOCK_BYTES: u64 = 18;
-const TYPE_F32: u32 = 0;
-const TYPE_Q4_0: u32 = 2;
-/// Random blocks that a tensor repeats: more than caches hold, and quickly made.
+/// The most random blocks that a tensor repeats: more than caches hold, and quickly made.
 const POOL_BLOCKS: usize = 1 << 16;
 
 enum Metadata {
@@ -248,15 +314,16 @@ struct Tensor {
     cols: u64,
     /// Matrices in a stack; 0: no stack.
     experts: u64,
+    encoding: Encoding,
 }
 
 impl Tensor {
     fn matrix(name: impl Into<String>, rows: u32, cols: u32) -> Tensor {
-        Tensor { name: name.into(), rows: u64::from(rows), cols: u64::from(cols), experts: 0 }
+        Tensor { name: name.into(), rows: u64::from(rows), cols: u64::from(cols), experts: 0, encoding: Encoding::F32 }
     }
 
     fn vector(name: impl Into<String>, cols: u32) -> Tensor {
-        Tensor { name: name.into(), rows: 0, cols: u64::from(cols), experts: 0 }
+        Tensor { name: name.into(), rows: 0, cols: u64::from(cols), experts: 0, encoding: Encoding::F32 }
     }
 
     fn of_experts(self, count: u32) -> Tensor {
@@ -267,28 +334,24 @@ impl Tensor {
         self.rows > 0
     }
 
-    fn dimensions(&self) -> usize {
-        match (self.is_matrix(), self.experts) {
-            (false, _) => 1,
-            (true, 0) => 2,
-            (true, _) => 3,
-        }
+    /// Outermost first, columns last.
+    fn shape(&self) -> Vec<u64> {
+        [self.experts, self.rows, self.cols].into_iter().filter(|&size| size > 0).collect()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.shape().iter().product::<u64>() / self.encoding.block().0 as u64
     }
 
     fn bytes(&self) -> u64 {
-        let of_one = if self.is_matrix() {
-            self.rows * self.cols / u64::from(BLOCK_WEIGHTS) * BLOCK_BYTES
-        } else {
-            4 * self.cols
-        };
-        of_one * self.experts.max(1)
+        self.blocks() * self.encoding.block().1 as u64
     }
 
     fn write(&self, seed: u64, out: &mut impl Write) -> io::Result<()> {
         if !self.is_matrix() {
             out.write_all(&1f32.to_le_bytes().repeat(self.cols as usize))?;
         } else {
-            let pool = random_blocks(seed, self.cols);
+            let pool = random_blocks(self.encoding, seed, self.cols, POOL_BLOCKS.min(self.blocks() as usize));
             let mut left = self.bytes() as usize;
             while left > 0 {
                 let now = left.min(pool.len());
@@ -301,17 +364,47 @@ impl Tensor {
     }
 }
 
-/// Codes at random, and a scale with which activations keep about their size.
-fn random_blocks(seed: u64, cols: u64) -> Vec<u8> {
+/// Codes at random, and scales with which activations keep about their size.
+fn random_blocks(encoding: Encoding, seed: u64, cols: u64, count: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
-    let scale = f16::from_f64(1.0 / (8.0 * (cols as f64).sqrt())).to_le_bytes();
-    let mut blocks = Vec::with_capacity(POOL_BLOCKS * BLOCK_BYTES as usize);
-    for _ in 0..POOL_BLOCKS {
-        blocks.extend(scale);
-        blocks.extend([random.word(), random.word()].iter().flat_map(|codes| codes.to_le_bytes()));
+    let deviation = 1.0 / (cols as f64).sqrt();
+    // Scales of the table's levels, of either sign, around the one that gives the deviation.
+    let scale = |random: &mut Random, factor: f64| {
+        let scale = deviation / LEVEL_DEVIATION / factor * (0.5 + (random.word() % 1000) as f64 / 1000.0);
+        f16::from_f64(if random.word().is_multiple_of(2) { scale } else { -scale }).to_le_bytes()
+    };
+    let mut blocks = Vec::with_capacity(count * encoding.block().1);
+    for _ in 0..count {
+        let words = match encoding {
+            Encoding::F32 => {
+                // f16 holds them, too.
+                let weight = f16::from_f64(f64::from(random.normal()) * deviation);
+                blocks.extend(weight.to_f32().to_le_bytes());
+                0
+            }
+            Encoding::Q4_0 => {
+                blocks.extend(f16::from_f64(deviation / 8.0).to_le_bytes());
+                2
+            }
+            Encoding::Iq4Nl => {
+                blocks.extend(scale(&mut random, 1.0));
+                2
+            }
+            Encoding::Iq4Xs => {
+                blocks.extend(scale(&mut random, FACTOR_DEVIATION));
+                blocks.extend(&random.word().to_le_bytes()[..6]);
+                16
+            }
+        };
+        (0..words).for_each(|_| blocks.extend(random.word().to_le_bytes()));
     }
     blocks
 }
+
+/// Standard deviation of the levels of IQ4's table.
+const LEVEL_DEVIATION: f64 = 69.0;
+/// That of whole numbers from -32 to 31.
+const FACTOR_DEVIATION: f64 = 18.5;
 
 #[cfg(test)]
 mod tests {

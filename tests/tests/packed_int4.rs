@@ -1,4 +1,4 @@
-//! Checkpoints of 4 bits (INT4 of AWQ, GPTQ and compressed-tensors; MXFP4): every code, scale and zero point of theirs is in the artifact, and
+//! Checkpoints of 4 bits (INT4 of AWQ, GPTQ and compressed-tensors; MXFP4; GGUF's IQ4): every code, scale and zero point of theirs is in the artifact, and
 //! nothing is quantised a second time; what cannot be kept so is refused by name.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,10 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 use tests::compiled::{Compiled, Silent, options, with};
+use tests::iq4_model::{Iq4Model, Scales};
 use tests::models::models;
 use tests::packed_int4::{PackedModel, Packing, PackingTool, Stored, write_tensors};
+use tests::random_gguf::Encoding;
 use tests::reference::{Reference, Weights, read_golden, relative_error};
 use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::ArtifactView;
@@ -138,6 +140,93 @@ fn mxfp4_is_kept_as_it_is() {
             assert!(error <= EXPORTED_TOLERANCE, "{}: relative error {error}", source.display());
         }
     }
+}
+
+/// Rounding of IQ4_XS's scales to f16: half a unit in the last of 11 bits.
+const SCALE_ROUNDING: f32 = 1.0 / 2048.0;
+
+/// Every tensor of a folder, by name.
+fn all_tensors(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    tensors.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect()
+}
+
+/// Compiles a GGUF file of random matrices, compares the exported weights with those of the file by its formats' definition, and the logits with
+/// those of the reference for the file's exact weights. `format` is what the artifact has a tensor in.
+fn check_gguf(
+    model: &TinyModel,
+    encoding: &dyn Fn(&str) -> Encoding,
+    weights: WeightsOption,
+    format: &dyn Fn(&str) -> &'static str,
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, exact, rounded, exported] =
+        ["m.gguf", "exact", "rounded", "exported"].map(|name| folder.path().join(name));
+    let whole = Iq4Model::of(model, encoding);
+    whole.write(&file);
+    whole.write_plain(&exact, Scales::Exact);
+    whole.write_plain(&rounded, Scales::Rounded);
+    let options = with(llvmpipe(), |options| options.policy.weights = weights);
+    let compiled = Compiled::of_folder(&file, &options);
+    let bytes = compiled.artifact();
+    let view = ArtifactView::parse(&bytes).unwrap();
+    let mut kept_all = true;
+    for tensor in view.meta.tensors.iter().filter(|tensor| tensor.format != "f32") {
+        assert_eq!(tensor.format, format(&tensor.name), "{}", tensor.name);
+        match &*tensor.format {
+            "iq4" => {
+                assert_eq!(tensor.bits_per_weight, 4.5, "{}", tensor.name);
+                assert!(tensor.relative_error <= SCALE_ROUNDING, "{}: {}", tensor.name, tensor.relative_error);
+            }
+            "f16" => {}
+            _ => kept_all = false,
+        }
+    }
+    export(&file, &compiled.artifact_path(), &options, &exported, &mut Silent).expect("it exports");
+    let tokens: Vec<i32> = (0..40).map(|index| (index * 7919 + 13) % model.vocab_size as i32).collect();
+    let found = logits(&compiled.artifact_path(), &tokens);
+    if kept_all {
+        // To the last bit.
+        assert!(all_tensors(&exported) == all_tensors(&rounded), "exported weights");
+        let error = relative_error(&Reference::open(&exact).logits(&tokens), &found);
+        assert!(error <= EXPORTED_TOLERANCE, "{:?}: relative error {error}", model.family);
+    }
+    let error = relative_error(&Reference::open(&exported).logits(&tokens), &found);
+    assert!(error <= EXPORTED_TOLERANCE, "{:?}: relative error of exported weights {error}", model.family);
+}
+
+fn gguf_model(family: Family) -> TinyModel {
+    TinyModel { hidden: 256, intermediate: 256, heads: 4, head_dim: 64, layers: 1, ..small(family) }
+}
+
+#[test]
+fn iq4_nl_is_kept_as_it_is() {
+    let odd = TinyModel { hidden: 96, intermediate: 160, heads: 3, kv_heads: 1, ..small(Family::Llama) };
+    check_gguf(&odd, &|_| Encoding::Iq4Nl, WeightsOption::Int4, &|_| "iq4");
+    check_gguf(&gguf_model(Family::Qwen3), &|_| Encoding::Iq4Nl, WeightsOption::Int8, &|_| "iq4");
+}
+
+/// Matrices of a dense model, and stacks of experts, whose router is not packed to 4 bits.
+#[test]
+fn iq4_xs_is_kept_up_to_the_rounding_of_scales() {
+    check_gguf(&gguf_model(Family::Llama), &|_| Encoding::Iq4Xs, WeightsOption::Int4, &|_| "iq4");
+    let encoding = |name: &str| if name.contains("ffn_gate_inp") { Encoding::F32 } else { Encoding::Iq4Xs };
+    let format = |name: &str| if name.ends_with("mlp.gate.weight") { "f16" } else { "iq4" };
+    check_gguf(&gguf_model(Family::Qwen3Moe), &encoding, WeightsOption::Int4, &format);
+}
+
+/// Both types have the same table. A matrix with other parts is INT4, as a whole.
+#[test]
+fn parts_of_one_table_are_kept_together() {
+    let encoding = |name: &str| match name {
+        name if name.contains("attn_v") => Encoding::Q4_0,
+        name if name.contains("ffn_up") => Encoding::Iq4Xs,
+        _ => Encoding::Iq4Nl,
+    };
+    let is_quantised_again = |name: &str| ["q_proj", "k_proj", "v_proj"].iter().any(|part| name.contains(part));
+    let format = |name: &str| if is_quantised_again(name) { "int4/32" } else { "iq4" };
+    check_gguf(&gguf_model(Family::Llama), &encoding, WeightsOption::Int4, &format);
 }
 
 /// The result of `compile` for a folder of MXFP4 after `change`.
