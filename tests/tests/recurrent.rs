@@ -1,4 +1,4 @@
-//! Sequences whose layers have recurrent state: it continues behind its last token or starts from zero, and belongs to one sequence.
+//! Sequences whose layers have recurrent state: it continues behind its last token, from a copy or from zero, and belongs to one sequence.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use tests::compiled::{Compiled, options, with};
 use tests::models::models;
 use tests::reference::{Golden, read_golden, relative_error};
 use unicorn_compiler::WeightsOption;
-use unicorn_runtime::scheduler::{End, Request, TokenReceiver};
+use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
 use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Sampling, Speculation};
 use unicorn_spirv::target;
 
@@ -87,6 +87,30 @@ fn state_that_ran_ahead_of_a_text_is_not_continued() {
     assert_eq!(expected.len(), golden.logits.len() / tokens.len());
 }
 
+/// A text whose continuation leaves out what it generated goes on from the copy of the state in its prompt.
+#[test]
+fn a_session_goes_back_to_its_checkpoint() {
+    let (_, tokens, model) = load_with(|options| (options.slots, options.context_tokens) = (1, Some(256)));
+    let prompt = distinct(&tokens, 0, 100);
+    let more = [&prompt[..], &distinct(&tokens, 1, 90)].concat();
+    let mut session = model.session().expect("a free slot");
+    let mut expect = |cached, prompt: &[u32], keeps: bool| {
+        session.set_checkpoint(keeps);
+        assert_eq!(session.keep_common_start(prompt), cached);
+        let logits = session.feed_and_read_logits(&prompt[cached as usize..]).expect("the steps run");
+        let _ = session.generate(1, &Sampling::default(), 9).map(|one| one.expect("the step runs")).count();
+        logits
+    };
+    let expected = [&prompt, &more].map(|prompt| expect(0, prompt, false));
+    let found = [expect(0, &prompt, true), expect(96, &more, true)];
+    for (found, expected) in found.iter().zip(&expected) {
+        let error = relative_error(expected, found);
+        assert!(error <= F16_TOLERANCE, "relative error {error}");
+    }
+    // The checkpoint is that of the longer prompt now, and its pages are free for a prompt that begins otherwise.
+    expect(0, &distinct(&tokens, 2, 250), true);
+}
+
 /// Rejected tokens would stay in the state.
 #[test]
 fn a_model_with_state_does_not_speculate() {
@@ -139,17 +163,18 @@ fn text_of(model: &Model, prompt: &[u32], n_tokens: u32) -> Vec<u32> {
     [first].into_iter().chain(rest).collect()
 }
 
-/// Requests with the same beginning, in one batch: each has its own state, and the same text as alone, also after another has
-/// ended.
+/// Requests with the same prompt, in one batch: each has its own state, the later ones from a copy of the first one's, and the same text as
+/// alone, also after another has ended.
 #[test]
-fn a_scheduler_shares_no_state() {
+fn sequences_of_a_batch_share_no_state() {
     let (_, tokens, model) = load(3);
     let alone = text_of(&model, &tokens, 12);
     let mut scheduler = model.scheduler().expect("slots");
     let texts: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
     let lens = [alone.len() - 7, alone.len(), alone.len() - 2];
-    for (text, most) in texts.iter().zip(lens) {
-        let receiver = Collected { tokens: text.clone(), most, cached: 0 };
+    let whole_pages = (tokens.len() as u32 - 1) / 32 * 32;
+    for ((text, most), cached) in texts.iter().zip(lens).zip([0, whole_pages, whole_pages]) {
+        let receiver = Collected { tokens: text.clone(), most, cached };
         scheduler.submit(Request { prompt: tokens.clone(), sampling: Sampling::default(), priority: 0, receiver });
     }
     while !scheduler.is_idle() {
@@ -186,5 +211,70 @@ fn an_interrupted_sequence_makes_its_state_anew() {
     assert!(scheduler.preemptions() > 0 && most_decoding >= 2, "{most_decoding} at a time");
     for text in texts {
         assert_eq!(*text.lock().unwrap(), expected);
+    }
+}
+
+/// A prompt whose tokens are unlike those of other `number`s.
+fn distinct(tokens: &[u32], number: usize, n_tokens: usize) -> Vec<u32> {
+    (0..n_tokens).map(|at| tokens[(at * (number + 2) + number) % tokens.len()]).collect()
+}
+
+/// The text of one request, of whose prompt `cached` tokens are expected to be there.
+fn run(scheduler: &mut Scheduler<Collected>, prompt: &[u32], cached: u32, most: usize) -> Vec<u32> {
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let receiver = Collected { tokens: tokens.clone(), most, cached };
+    scheduler.submit(Request { prompt: prompt.to_vec(), sampling: Sampling::default(), priority: 0, receiver });
+    while !scheduler.is_idle() {
+        scheduler.tick(&mut |_| ControlFlow::Continue(()));
+    }
+    std::mem::take(&mut tokens.lock().unwrap())
+}
+
+/// Where a step of a prompt ends with a page, its state is copied: other prompts continue from there.
+#[test]
+fn a_prompt_continues_from_a_copy_of_the_state_of_another() {
+    let (_, tokens, model) = load_with(|options| (options.slots, options.context_tokens) = (1, Some(512)));
+    let system = distinct(&tokens, 0, 70);
+    let prompts: Vec<Vec<u32>> = (1..5).map(|number| [&system[..], &distinct(&tokens, number, 60)].concat()).collect();
+    let next_turn = [&prompts[0][..], &distinct(&tokens, 7, 20)].concat();
+    let prompts = [&prompts[..], &[next_turn]].concat();
+    let alone: Vec<_> = prompts.iter().map(|prompt| text_of(&model, prompt, 9)).collect();
+    let mut scheduler = model.scheduler().expect("slots");
+    // What the second has in common with the first is not known before: it is copied then.
+    for (number, cached) in [(0, 0), (1, 0), (2, 64), (4, 128), (2, 128)] {
+        assert_eq!(
+            run(&mut scheduler, &prompts[number], cached, 9),
+            alone[number],
+            "{number}: {cached} tokens were there"
+        );
+    }
+    // Copies that were used longest ago are given up.
+    scheduler.set_max_checkpoints(1);
+    for (number, cached) in [(3, 0), (2, 0), (2, 128)] {
+        assert_eq!(
+            run(&mut scheduler, &prompts[number], cached, 9),
+            alone[number],
+            "{number}: {cached} tokens were there"
+        );
+    }
+    scheduler.set_max_checkpoints(0);
+    for number in [2, 3] {
+        run(&mut scheduler, &prompts[number], 0, 9);
+    }
+}
+
+/// Where texts depend on nothing else, whole parts of prompts are copied.
+#[test]
+fn deterministic_prompts_continue_from_whole_parts() {
+    let (_, tokens, model) = load_with(|options| (options.slots, options.context_tokens) = (1, Some(512)));
+    let prompts = [1, 2].map(|number| [distinct(&tokens, 0, 140), distinct(&tokens, number, 40)].concat());
+    let mut scheduler = model.scheduler().expect("slots");
+    scheduler.set_deterministic(true).expect("nothing is in the way");
+    scheduler.set_max_prefill_tokens(64);
+    scheduler.set_max_checkpoints(0);
+    let alone = prompts.each_ref().map(|prompt| run(&mut scheduler, prompt, 0, 9));
+    scheduler.set_max_checkpoints(2);
+    for (number, cached) in [(0, 0), (1, 128), (0, 128)] {
+        assert_eq!(run(&mut scheduler, &prompts[number], cached, 9), alone[number], "{cached} tokens were there");
     }
 }

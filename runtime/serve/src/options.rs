@@ -48,6 +48,8 @@ pub struct ServeOptions {
     pub splits_reasoning: bool,
     /// Whether responses have the text of the prompt as `__verbose`, where a request does not set it. Default: no.
     pub verbose: bool,
+    /// Copies of recurrent state that are kept on the host, from which prompts continue; `None`, the default: 8.
+    pub checkpoints: Option<u32>,
     /// Most tokens of a prompt in one step; `None`, the default: 512.
     pub batch_tokens: Option<u32>,
     /// Whether each text is that which its request would get alone, at the cost of throughput. Default: no.
@@ -146,6 +148,7 @@ impl Default for ServeOptions {
             splits_reasoning: true,
             verbose: false,
             batch_tokens: None,
+            checkpoints: None,
             deterministic: false,
             kv_cache: None,
             model_name: None,

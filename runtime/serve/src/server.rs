@@ -49,6 +49,9 @@ impl Server {
         }
         let mut scheduler = model.scheduler()?;
         scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;
+        if let Some(checkpoints) = options.checkpoints {
+            scheduler.set_max_checkpoints(checkpoints);
+        }
         if let Some(tokens) = options.batch_tokens {
             scheduler.set_max_prefill_tokens(tokens);
         }

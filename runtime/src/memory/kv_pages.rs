@@ -10,7 +10,8 @@
 //! sequence that has ended may keep its pages for those that begin alike: they are not in use, and are given back when pages run out.
 //!
 //! A page of recurrent state is that of all tokens so far. Each step changes it, so that a sequence continues at the position behind its
-//! last step or starts from zero, and no page of it is shared.
+//! last step or starts from zero, and no page of it is shared: a sequence that begins as another one gets a page of its own, and a copy of
+//! what was in the other's.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -235,7 +236,13 @@ impl BlockTable {
         }
     }
 
-    /// Recurrent state is that of the tokens before `position`: the step that [`BlockTable::advance`] prepared last does not run.
+    /// Whether its page is recurrent state.
+    pub fn is_state(&self) -> bool {
+        self.state_at.is_some()
+    }
+
+    /// Recurrent state is that of the tokens before `position`: the step that [`BlockTable::advance`] prepared last does not run, or the state
+    /// is kept elsewhere.
     pub fn keep_state_at(&mut self, position: u32) {
         self.state_at = self.state_at.map(|_| position);
     }
@@ -263,8 +270,8 @@ impl BlockTable {
         self.page_tokens
     }
 
-    /// Holds the pages of `donor` up to `len_tokens`, whole pages, from now on as well. The table is empty. `adopted` is called with each
-    /// (logical, physical) page.
+    /// Holds the pages of `donor` up to `len_tokens`, whole pages, from now on as well, or allocates one for a copy of its recurrent state. The
+    /// table is empty. `adopted` is called with each (logical, physical) page.
     pub fn adopt(
         &mut self,
         pool: &mut PagePool,
@@ -272,7 +279,11 @@ impl BlockTable {
         len_tokens: u32,
         mut adopted: impl FnMut(u32, u32),
     ) {
-        debug_assert!(self.pages.is_empty() && len_tokens.is_multiple_of(self.page_tokens));
+        debug_assert!(self.pages.is_empty());
+        if self.is_state() {
+            return self.restore(pool, 0..1, len_tokens, adopted);
+        }
+        debug_assert!(len_tokens.is_multiple_of(self.page_tokens));
         self.first_page = donor.first_page;
         for (logical, &physical) in (donor.first_page..len_tokens / self.page_tokens).zip(&donor.pages) {
             pool.share(physical);
@@ -499,6 +510,18 @@ pub mod tests {
         assert_eq!((in_use.count(), other.is_inside_shared_page(&pool, 7)), (3, false));
         other.truncate(&mut pool, 0);
         assert_eq!((in_use.count(), pool.free.len()), (0, 10));
+    }
+
+    #[test]
+    fn a_sequence_that_begins_as_another_one_has_a_page_of_state_for_a_copy() {
+        let mut pool = PagePool::new(2, &PagesInUse::default());
+        let state = KvGroupPlan { page_tokens: STATE_PAGE_TOKENS, ..group(None) };
+        let [mut donor, mut other] = [(); 2].map(|()| BlockTable::new(&state, 1));
+        donor.advance(&mut pool, 0..8, |_, _| ());
+        let mut pages = Vec::new();
+        other.adopt(&mut pool, &donor, 8, |logical, physical| pages.push((logical, physical)));
+        assert_eq!(pages, [(0, 1)]);
+        assert!(other.can_continue_at(8) && !other.can_continue_at(7) && !other.is_inside_shared_page(&pool, 8));
     }
 
     #[test]

@@ -227,9 +227,9 @@ impl Shared {
         self.artifact.plan().kv_groups.iter().any(KvGroupPlan::is_state)
     }
 
-    /// Whether a sequence that grows gives back pages of its beginning, those of sliding windows, which other sequences could share.
+    /// Whether a sequence that grows loses what others could continue from at its beginning: pages of sliding windows, or recurrent state.
     pub fn loses_beginnings(&self) -> bool {
-        !self.has_state() && self.artifact.plan().kv_groups.iter().any(|group| group.window_tokens.is_some())
+        self.artifact.plan().kv_groups.iter().any(|group| group.window_tokens.is_some() || group.is_state())
     }
 
     /// Waits for the steps of others that came before, one of each thread that generates.

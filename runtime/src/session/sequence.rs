@@ -15,6 +15,7 @@ use crate::step::images::{Image, Images, rope_shift};
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
+use crate::vk::Failure;
 
 /// One sequence. Its journal lists the tokens of the cache; its tables locate their pages in the cache of one engine.
 pub struct Sequence {
@@ -30,6 +31,8 @@ pub struct Sequence {
     gpu_seconds: f64,
     /// Images whose rows are among its tokens, and perhaps others.
     images: Vec<Image>,
+    /// Recurrent state of a beginning, which has no page for it: see [`Engine::read_state`].
+    state: Vec<u8>,
 }
 
 /// The engine that a sequence's tables are valid for.
@@ -61,7 +64,8 @@ impl Sequence {
     /// An empty sequence. Appending up to `context_tokens` allocates nothing.
     pub fn new(slot: u32, tables: Vec<BlockTable>, context_tokens: u32) -> Sequence {
         let journal = Journal::new(context_tokens);
-        Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0, images: Vec::new() }
+        let (images, state) = (Vec::new(), Vec::new());
+        Sequence { slot, tables, cache: None, journal, samples: 0, gpu_seconds: 0.0, images, state }
     }
 
     /// The slot of the model that the sequence occupies, below [`crate::Model::slots`].
@@ -132,23 +136,42 @@ impl Sequence {
     }
 
     /// Begins with the first tokens of `donor`, at most `len_tokens`, and holds their pages as well: whole pages, which neither writes
-    /// again. Removes what it held. Nothing changes where the cache of `donor` is not that of this engine, or is too short.
-    pub fn adopt(&mut self, donor: &Sequence, len_tokens: u32, engine: &mut Engine, generation: u64) {
+    /// again. It gets a copy of recurrent state. Removes what it held. Nothing changes where the cache of `donor` is not that of this engine, or
+    /// is too short.
+    ///
+    /// # Errors
+    /// When the device fails; the sequence is empty then.
+    pub fn adopt(
+        &mut self,
+        donor: &Sequence,
+        len_tokens: u32,
+        engine: &mut Engine,
+        generation: u64,
+    ) -> Result<(), Failure> {
         let len_tokens = donor.len_in_whole_pages(len_tokens, generation);
         if len_tokens <= self.len_tokens() {
-            return;
+            return Ok(());
         }
         self.truncate(0);
+        let state = match donor.state.as_slice() {
+            [] => Cow::Owned(engine.read_state(&donor.tables)?),
+            state => Cow::Borrowed(state),
+        };
         self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
         engine.adopt(self.slot, &mut self.tables, &donor.tables, len_tokens);
+        if let Err(failure) = engine.write_state(&self.tables, &state) {
+            self.truncate(0);
+            return Err(failure);
+        }
         self.journal.adopt(&donor.journal, len_tokens);
         self.images.clone_from(&donor.images);
+        Ok(())
     }
 
     /// The largest length, at most `len_tokens`, of whole pages that others may hold to continue there; 0: its cache is not that of the engine
     /// of this generation, or is too short.
-    fn len_in_whole_pages(&self, len_tokens: u32, generation: u64) -> u32 {
-        let page_tokens = self.tables.iter().map(BlockTable::page_tokens).max().unwrap_or(1);
+    pub fn len_in_whole_pages(&self, len_tokens: u32, generation: u64) -> u32 {
+        let page_tokens = self.page_tokens();
         let len_tokens = len_tokens.min(self.len_tokens()) / page_tokens * page_tokens;
         let is_current =
             self.cache.as_ref().is_some_and(|cache| cache.generation == generation && cache.replay.is_none());
@@ -156,19 +179,35 @@ impl Sequence {
         if is_current && is_held { len_tokens } else { 0 }
     }
 
-    /// Its first tokens, at most `len_tokens`, as a sequence that has ended and holds their pages as well, whole pages. `tables` are empty.
-    /// `None`: there are none, see [`Sequence::adopt`].
-    pub fn beginning(&self, len_tokens: u32, tables: Vec<BlockTable>, generation: u64) -> Option<EndedSequence> {
+    /// Tokens of the largest page of K and V.
+    pub fn page_tokens(&self) -> u32 {
+        let pages = self.tables.iter().filter(|table| !table.is_state());
+        pages.map(BlockTable::page_tokens).max().unwrap_or(1)
+    }
+
+    /// Its first tokens, at most `len_tokens`, as a sequence that has ended and holds their pages as well, whole pages, with its recurrent
+    /// `state`. `tables` are empty. `None`: there are none, see [`Sequence::adopt`].
+    pub fn beginning(
+        &self,
+        len_tokens: u32,
+        tables: Vec<BlockTable>,
+        state: Vec<u8>,
+        generation: u64,
+    ) -> Option<EndedSequence> {
         let len_tokens = self.len_in_whole_pages(len_tokens, generation);
         let pools = &self.cache.as_ref().filter(|_| len_tokens > 0)?.pools;
         let mut beginning = Sequence::new(self.slot, tables, self.len_tokens());
         for ((table, donor), pool) in beginning.tables.iter_mut().zip(&self.tables).zip(pools.lock().iter_mut()) {
-            table.adopt(pool, donor, len_tokens, |_, _| {});
+            match table.is_state() {
+                true => table.keep_state_at(len_tokens),
+                false => table.adopt(pool, donor, len_tokens, |_, _| {}),
+            }
             table.end(pool);
         }
         beginning.cache = Some(Cache { generation, pools: pools.clone(), replay: None });
         beginning.journal.adopt(&self.journal, len_tokens);
         beginning.images.clone_from(&self.images);
+        beginning.state = state;
         Some(EndedSequence(beginning))
     }
 

@@ -44,6 +44,10 @@ pub struct Session {
     speculation: Option<SessionSpeculation>,
     /// Tokens from the first on that were offered to a store.
     offered_tokens: u32,
+    /// Whether feeds keep a checkpoint.
+    keeps_checkpoint: bool,
+    /// The beginning of what was fed last, with a copy of its recurrent state.
+    checkpoint: Option<EndedSequence>,
 }
 
 /// Is called as a feed proceeds with the number of tokens that are fed and the number that will be: before the first step, after each
@@ -70,7 +74,7 @@ impl From<Failure> for KeepError {
     }
 }
 
-/// Fewest tokens that are written to a store, or read from one: computing fewer is no matter.
+/// Fewest tokens that are written to a store, or read from one, or kept as a checkpoint: computing fewer is no matter.
 const MIN_SEGMENT_TOKENS: u32 = 64;
 
 impl Session {
@@ -84,6 +88,8 @@ impl Session {
             on_feed: None,
             speculation: None,
             offered_tokens: 0,
+            keeps_checkpoint: false,
+            checkpoint: None,
         })
     }
 
@@ -100,6 +106,12 @@ impl Session {
     /// Steps append at most `chunk_tokens` from now on; 0: as many as the artifact's programs take, which is the default.
     pub fn set_chunk_tokens(&mut self, chunk_tokens: u32) {
         self.chunk_limit = if chunk_tokens == 0 { u32::MAX } else { chunk_tokens };
+    }
+
+    /// From now on, or not any more, a feed to a model with recurrent state ends a step at the last whole page, and keeps a copy of the state
+    /// there, to which [`Session::keep_common_start`] can go back. It takes as much host memory as the state, and a short step more.
+    pub fn set_checkpoint(&mut self, keeps_checkpoint: bool) {
+        self.keeps_checkpoint = keeps_checkpoint;
     }
 
     /// From now on, work of this session ends with [`RunError::Cancelled`] once `token` is cancelled, from whatever thread.
@@ -297,7 +309,7 @@ impl Session {
     /// Removes everything, so that equal seeds sample equal tokens again. Waits for no step.
     pub fn clear(&mut self) {
         self.sequence.truncate(0);
-        self.offered_tokens = 0;
+        (self.offered_tokens, self.checkpoint) = (0, None);
         self.restart_samples();
     }
 
@@ -351,16 +363,23 @@ impl Session {
     }
 
     /// Its first tokens, at most `len_tokens`, for prompts that begin with them: whole pages, which both hold then. `None`: there are none.
+    /// Waits for steps of others where there is recurrent state, which is copied to the host.
     pub(crate) fn beginning(&self, len_tokens: u32) -> Option<EndedSequence> {
-        self.sequence.beginning(len_tokens, self.shared.empty_tables(), self.shared.generation())
+        beginning(&self.shared, &self.sequence, len_tokens)
     }
 
-    /// Goes back to what the sequence shares with `prompt`, or to its beginning where a sliding window has given back what the
-    /// next token would attend to. Returns how many tokens of the prompt are still there. Waits for no step.
+    /// Goes back to what the sequence shares with `prompt`, or to its checkpoint or its beginning where a sliding window has given back what the
+    /// next token would attend to, or recurrent state includes other tokens. Returns how many tokens of the prompt are still there. Waits for
+    /// no step, but with a checkpoint for those of others.
     pub fn keep_common_start(&mut self, prompt: &[u32]) -> u32 {
+        let checkpoint = self.checkpoint.take().filter(|checkpoint| prompt.starts_with(checkpoint.tokens()));
         let kept = self.sequence.exclusive_start(self.common_start(prompt));
         if self.truncate(kept).is_err() {
             self.clear();
+        }
+        if let Some(checkpoint) = checkpoint {
+            self.adopt_start(&checkpoint, prompt);
+            self.checkpoint = Some(checkpoint);
         }
         self.len_tokens()
     }
@@ -387,9 +406,9 @@ impl Session {
             return;
         }
         let mut slot = self.shared.lock_engine();
-        // A device that cannot be made ready is an error of the next step.
+        // A device that cannot be made ready, or fails, is an error of the next step.
         if let Ok((generation, engine)) = self.shared.ready(&mut slot) {
-            self.sequence.adopt(donor, len_tokens, engine, generation);
+            let _ = self.sequence.adopt(donor, len_tokens, engine, generation);
             self.offered_tokens = 0;
         }
     }
@@ -511,6 +530,15 @@ impl Session {
         self.sequence.first_cached_position(len_tokens, self.shared.generation())
     }
 
+    /// Where a feed of `n_tokens` keeps a checkpoint; `None`: nowhere.
+    fn checkpoint_at(&self, n_tokens: u32) -> Option<u32> {
+        let (begin, page_tokens) = (self.len_tokens(), self.sequence.page_tokens());
+        // The last token is always fed.
+        let at = (begin + n_tokens).saturating_sub(1) / page_tokens * page_tokens;
+        let is_worth_it = at > begin && at >= MIN_SEGMENT_TOKENS;
+        Some(at).filter(|_| self.keeps_checkpoint && self.shared.has_state() && is_worth_it)
+    }
+
     /// Runs the first `n_tokens` of `tokens` through as many steps as it takes. After each, `read` is called with the engine, the
     /// step and the number of its sample; then, with nothing locked, `each` with the step's first position and what was read.
     fn feed_steps<R>(
@@ -522,7 +550,8 @@ impl Session {
         mut read: impl FnMut(&mut Engine, Chunk, u32) -> Result<R, Failure>,
         mut each: impl FnMut(u32, R),
     ) -> Result<(), RunError> {
-        let Session { shared, sequence, chunk_limit, cancel, on_feed, .. } = self;
+        let checkpoint_at = self.checkpoint_at(tokens.len() as u32);
+        let Session { shared, sequence, chunk_limit, cancel, on_feed, checkpoint, .. } = self;
         shared.check_tokens(sequence.len_tokens(), tokens)?;
         sequence.hold_images(tokens, &shared.decided.images);
         // LongRoPE's frequencies depend on the final length of the sequence. Tokens that were fed while it was shorter keep their
@@ -541,9 +570,11 @@ impl Session {
                 return Err(RunError::Cancelled);
             }
             let position = sequence.len_tokens();
+            let to_checkpoint = checkpoint_at.filter(|&at| at > position).map_or(u32::MAX, |at| at - position);
+            let limit = to_checkpoint.min(*chunk_limit);
             let (n_rows, what) = persist(shared, &mut [&mut *sequence], None, |engine, sequences| {
                 let sequence = &mut *sequences[0];
-                let chunk = chunk_of(&engine.programs.shapes, output, position, rest, *chunk_limit)
+                let chunk = chunk_of(&engine.programs.shapes, output, position, rest, limit)
                     .ok_or(RunError::NoProgram { wanted: output.name() })?;
                 let now = &rest[..chunk.n_rows as usize];
                 let mut on_ended = |ended, all| report(n_tokens - rest.len() + now.len() * ended / all);
@@ -559,11 +590,28 @@ impl Session {
                 Ok((chunk.n_rows, what?))
             })?;
             each(position, what);
+            if checkpoint_at == Some(sequence.len_tokens()) {
+                *checkpoint = beginning(shared, sequence, sequence.len_tokens());
+            }
             rest = &rest[n_rows as usize..];
             report(n_tokens - rest.len());
         }
         Ok(())
     }
+}
+
+/// See [`Session::beginning`].
+fn beginning(shared: &Shared, sequence: &Sequence, len_tokens: u32) -> Option<EndedSequence> {
+    let mut slot = shared.has_state().then(|| shared.lock_engine());
+    let generation = shared.generation();
+    let state = match &mut slot {
+        // A device that fails is an error of the next step.
+        Some(slot) if sequence.len_in_whole_pages(len_tokens, generation) > 0 => {
+            slot.engine()?.read_state(sequence.tables()).ok()?
+        }
+        _ => Vec::new(),
+    };
+    sequence.beginning(len_tokens, shared.empty_tables(), state, generation)
 }
 
 /// The next step for `rest` after `position` tokens: one with whole images, where an image is near, or one of text before it.

@@ -296,7 +296,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a sequence without pages those of another one's first `len_tokens`, whole pages.
+    /// Gives a sequence without pages those of another one's first `len_tokens`, whole pages, and one for each recurrent state.
     pub fn adopt(&mut self, slot: u32, tables: &mut [BlockTable], donor: &[BlockTable], len_tokens: u32) {
         let mut pools = self.pools.lock();
         for (group, ((table, donor), pool)) in tables.iter_mut().zip(donor).zip(pools.iter_mut()).enumerate() {
@@ -322,6 +322,26 @@ impl Engine {
     pub fn write_pages(&mut self, group: usize, pages: &[u32], payload: &[u8]) -> Result<(), Failure> {
         self.settle(None)?;
         kv_copy::write_pages(&mut self.queue, &self.kv[group], pages, payload)
+    }
+
+    /// Bytes of a sequence's recurrent state, none where it has no such layers. Waits for steps in flight.
+    pub fn read_state(&mut self, tables: &[BlockTable]) -> Result<Vec<u8>, Failure> {
+        if !tables.iter().any(BlockTable::is_state) {
+            return Ok(Vec::new());
+        }
+        let pages = |table: &BlockTable| if table.is_state() { table.pages().collect() } else { Vec::new() };
+        self.read_pages(&tables.iter().map(pages).collect::<Vec<_>>())
+    }
+
+    /// Writes what [`Engine::read_state`] has read to the pages of another sequence. Waits for steps in flight.
+    pub fn write_state(&mut self, tables: &[BlockTable], mut state: &[u8]) -> Result<(), Failure> {
+        for (group, table) in tables.iter().enumerate().filter(|(_, table)| table.is_state()) {
+            let pages: Vec<u32> = table.pages().collect();
+            let of_group;
+            (of_group, state) = state.split_at(self.kv[group].bytes_of(&pages) as usize);
+            self.write_pages(group, &pages, of_group)?;
+        }
+        Ok(())
     }
 
     /// Gives a sequence without pages these logical ones, one range a KV group, for its first `len_tokens` tokens.

@@ -104,8 +104,11 @@ impl Chat {
         options: ChatOptions,
     ) -> Result<Chat, TextError> {
         options.sampling.check()?;
+        let mut session = model.session()?;
+        // Templates leave out what a model reasoned before its last answers.
+        session.set_checkpoint(true);
         Ok(Chat {
-            session: model.session()?,
+            session,
             context_tokens: model.context_tokens(),
             tokenizer,
             template,

@@ -132,6 +132,9 @@ pub struct ServeArgs {
     /// Most tokens of a prompt in one step; fewer let other answers wait less [default: 512]
     #[arg(short, long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub batch_size: Option<u32>,
+    /// Copies of recurrent state kept for later prompts, of models that have it; each takes memory of the host [default: 8]
+    #[arg(long, value_name = "N", visible_alias = "swa-checkpoints", help_heading = MEMORY, hide_short_help = true)]
+    pub ctx_checkpoints: Option<u32>,
     /// Variables of the chat template for requests without `chat_template_kwargs` of that name, a JSON object
     #[arg(long, value_name = "JSON", value_parser = template_arguments, help_heading = SAMPLING, hide_short_help = true)]
     pub chat_template_kwargs: Option<TemplateArguments>,

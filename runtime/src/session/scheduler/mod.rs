@@ -11,8 +11,8 @@
 //! A session whose request has ended keeps its tokens: a prompt that begins with them continues from there (prefix caching). When another
 //! prompt takes the session, the sequence has ended and keeps its pages until a step needs them. A prompt that begins as another sequence's
 //! tokens do, also of one that decodes or has ended, holds the same pages of the cache: equal system prompts, and the choices of one
-//! request, are computed once. Layers with a sliding window give pages back as a sequence grows; therefore what a prompt has in common with
-//! others, and each whole prompt, is also kept as a sequence that has ended.
+//! request, are computed once. Layers with a sliding window give pages back as a sequence grows, and recurrent state changes; therefore what
+//! a prompt has in common with others, and each whole prompt, is also kept as a sequence that has ended (`beginnings.rs`).
 //!
 //! A part of a prompt and the tokens of the sequences that decode are one step where the artifact has programs for it, so that these get their
 //! tokens steadily (`mixed_times.rs`); otherwise they take turns.
@@ -25,6 +25,7 @@
 //! newest request of the lowest priority goes back to the queue (`preempt` in `pages.rs`), with its tokens as the prompt: they are computed
 //! again later, and its text continues. The first of them is never interrupted, so that each comes to its end.
 
+mod beginnings;
 mod deterministic;
 mod kept;
 mod mixed_times;
@@ -70,6 +71,8 @@ pub struct Scheduler<R> {
     prefill_tokens_per_s: Option<f64>,
     /// Most tokens of a prompt that are fed in a tick.
     max_prefill_tokens: usize,
+    /// Most ended sequences with a copy of recurrent state.
+    max_checkpoints: usize,
     /// Buffer for the logits of rows whose receivers sample, and of verifications.
     logits: Vec<f32>,
     /// `None`: sequences do not speculate.
@@ -191,9 +194,8 @@ struct Active<R> {
     has_begun: bool,
     /// See [`Waiting::resumes`].
     resumes: Option<u32>,
-    /// Length of a beginning that an earlier prompt had, too, but whose pages are gone. Once it is computed again, it is kept for later
-    /// prompts.
-    kept_start: Option<u32>,
+    /// Lengths at which it is kept as a sequence that has ended, for later prompts; in order.
+    beginnings: Vec<u32>,
     /// Tokens that are still to be appended: the rest of the prompt, or the newest token.
     rest: Vec<u32>,
     sampling: Sampling,
@@ -204,6 +206,8 @@ struct Active<R> {
 
 /// Most tokens of a prompt that are fed in a tick, unless [`Scheduler::set_max_prefill_tokens`] sets fewer.
 const MAX_PREFILL_TOKENS: usize = 512;
+/// Most copies of recurrent state, unless [`Scheduler::set_max_checkpoints`] sets another number.
+const MAX_CHECKPOINTS: usize = 8;
 
 impl<R: TokenReceiver> Scheduler<R> {
     /// A scheduler with all sessions that the model was loaded for.
@@ -224,6 +228,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             ended,
             prefill_tokens_per_s: None,
             max_prefill_tokens: MAX_PREFILL_TOKENS,
+            max_checkpoints: MAX_CHECKPOINTS,
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
@@ -249,6 +254,14 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// of a prompt is reported more often. At least 1; more than 512, the default, count as these.
     pub fn set_max_prefill_tokens(&mut self, max_tokens: u32) {
         self.max_prefill_tokens = (max_tokens as usize).clamp(1, MAX_PREFILL_TOKENS);
+    }
+
+    /// From now on, at most this number of beginnings of prompts is kept for a model with recurrent state (8 by default), each with a copy of a
+    /// sequence's state in host memory. Without one, a prompt that continues from anywhere but the end of a session is computed from its
+    /// first token.
+    pub fn set_max_checkpoints(&mut self, max_checkpoints: u32) {
+        self.max_checkpoints = max_checkpoints as usize;
+        self.limit_checkpoints();
     }
 
     /// Puts a request into the queue, behind those of its priority.
@@ -348,7 +361,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                 session,
                 has_begun: false,
                 resumes,
-                kept_start: None,
+                beginnings: Vec::new(),
                 rest,
                 sampling,
                 receiver,

@@ -13,7 +13,7 @@ use crate::session::session::Session;
 use crate::step::images::without_cut;
 
 /// Fewest tokens, unless the prompt ends: shorter steps would read all weights for little.
-const MIN_PREFILL_TOKENS: usize = 64;
+pub(super) const MIN_PREFILL_TOKENS: usize = 64;
 /// How long sequences that decode may wait for a tick's prefill, if their own steps are not longer: a pause that a reader hardly notices.
 /// With shorter parts, more time goes into reading weights: on an H200 with 32 clients, those of 64 tokens cost a fifth of all tokens/s.
 const PREFILL_PAUSE: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         if first.has_begun {
             return;
         }
-        let Active { session, has_begun, resumes, kept_start, rest, receiver, .. } = first;
+        let Active { session, has_begun, resumes, rest, receiver, .. } = first;
         *has_begun = true;
         if receiver.reads_hidden_rows() || (receiver.reads_prompt_logits() && resumes.is_none()) {
             session.clear();
@@ -69,8 +69,9 @@ impl<R: TokenReceiver> Scheduler<R> {
                 receiver.begin(session.len_tokens());
             }
         }
-        *kept_start = common.filter(|common| *common > session.len_tokens());
+        let n_tokens = rest.len() as u32;
         rest.drain(..session.len_tokens() as usize);
+        self.plan_beginnings(n_tokens, common);
     }
 
     /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, no other
@@ -149,20 +150,13 @@ impl<R: TokenReceiver> Scheduler<R> {
         n_tokens: usize,
         after_step: &mut AfterStep<'_>,
     ) {
-        let keeps_beginnings = self.shared.loses_beginnings();
-        let active = self.prefill.front_mut().expect("its prompt was fed");
-        let Active { session, rest, receiver, resumes, kept_start, .. } = active;
-        let len_tokens = session.len_tokens();
-        if fed.is_ok() && resumes.is_none() {
-            receiver.fed(len_tokens);
+        if fed.is_ok() {
+            self.keep_beginnings();
         }
-        if fed.is_ok() && keeps_beginnings && !receiver.reads_hidden_rows() {
-            let common = kept_start.take_if(|common| *common <= len_tokens);
-            let whole = (n_tokens == rest.len()).then_some(len_tokens);
-            for beginning in common.into_iter().chain(whole).filter_map(|len| session.beginning(len)) {
-                self.ended.retain(|earlier| earlier.tokens() != beginning.tokens());
-                self.ended.push_back(beginning);
-            }
+        let active = self.prefill.front_mut().expect("its prompt was fed");
+        let Active { session, rest, receiver, resumes, .. } = active;
+        if fed.is_ok() && resumes.is_none() {
+            receiver.fed(session.len_tokens());
         }
         match fed {
             Ok(None) => {
@@ -200,15 +194,16 @@ impl<R: TokenReceiver> Scheduler<R> {
     }
 
     /// Tokens of a tick's prefill: a step's worth, and while others decode no more than the last one's rate allows in the pause that they may
-    /// wait.
+    /// wait, up to where a recurrent state is copied.
     fn prefill_tokens(&self) -> usize {
-        match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty() && !self.deterministic) {
+        let most = match self.prefill_tokens_per_s.filter(|_| !self.decoding.is_empty() && !self.deterministic) {
             Some(tokens_per_s) => {
                 let pause = self.times.plain().map_or(PREFILL_PAUSE, |step| step.max(PREFILL_PAUSE));
                 tokens_in_pause(tokens_per_s, pause).min(self.max_prefill_tokens)
             }
             None => self.max_prefill_tokens,
-        }
+        };
+        self.tokens_to_checkpoint().map_or(most, |to_checkpoint| most.min(to_checkpoint))
     }
 }
 

@@ -127,7 +127,7 @@ fn prepare(args: &ServeArgs) -> Result<Prepared, CliError> {
     options.reasoning = args.reasoning != ReasoningOption::Off && options.reasoning_budget != Some(0);
     options.splits_reasoning = args.reasoning_format != ReasoningFormatOption::None;
     (options.verbose, options.batch_tokens) = (verbosity() == Verbosity::Verbose, args.batch_size);
-    options.deterministic = args.deterministic;
+    (options.deterministic, options.checkpoints) = (args.deterministic, args.ctx_checkpoints);
     if args.deterministic && args.speculation.is_requested() {
         return Err(CliError::new(
             "--deterministic cannot be used with speculation: leave out --spec-type and --model-draft",
