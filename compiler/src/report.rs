@@ -31,6 +31,8 @@ pub struct Report {
     pub skipped_tensors: usize,
     /// Their bytes.
     pub skipped_bytes: u64,
+    /// Matrices that the source has as INT4 in groups that the artifact's cannot be, and that were quantised again.
+    pub requantized_tensors: usize,
     /// Length of the file.
     pub artifact_bytes: u64,
     /// Format of the weight matrices inside layers, such as `int4 in groups of 32`.
@@ -133,6 +135,7 @@ impl Report {
             source_bytes: checkpoint.source_bytes,
             skipped_tensors: checkpoint.skipped.tensors,
             skipped_bytes: checkpoint.skipped.bytes,
+            requantized_tensors: if weights == WeightsOption::Int4 { checkpoint.scattered_matrices() } else { 0 },
             artifact_bytes: artifact.bytes,
             weight_bytes,
             bits_per_weight: weight_bytes as f64 * 8.0 / meta.model.parameters as f64,
@@ -248,9 +251,13 @@ impl Display for Report {
                 format!("; {tensors} tensors that text does not need are left out, {}", size(self.skipped_bytes))
             }
         };
+        let requantized = match self.requantized_tensors {
+            0 => String::new(),
+            tensors => format!("; {tensors} matrices whose groups are not ours (desc_act) are quantised again"),
+        };
         writeln!(
             f,
-            "  weights   {}: {}, {bits:.2} bits each, relative error {error:.4}{skipped}",
+            "  weights   {}: {}, {bits:.2} bits each, relative error {error:.4}{requantized}{skipped}",
             size(self.weight_bytes),
             self.weights
         )?;

@@ -24,6 +24,8 @@ pub struct Packing {
     pub zero_points: bool,
     /// Whether scales are bf16; otherwise they are f16.
     pub bf16_scales: bool,
+    /// Whether the columns of a group are scattered.
+    pub scattered: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +126,15 @@ pub fn write_tensors(tensors: &BTreeMap<String, Stored>, folder: &Path) {
 }
 
 impl Packing {
+    /// Group of column `col`, of `groups`.
+    fn group_of(&self, col: usize, groups: usize) -> usize {
+        match self.group {
+            Some(_) if self.scattered => col * 5 % groups,
+            Some(group) => col / group,
+            None => 0,
+        }
+    }
+
     fn config(&self) -> Value {
         let group = self.group.map_or(-1, |group| group as i64);
         match self.tool {
@@ -162,7 +173,7 @@ impl Numbers {
     fn weights(&self, packing: &Packing) -> Vec<f32> {
         let weight = |index: usize| {
             let (row, col) = (index / self.cols, index % self.cols);
-            let at = row * self.groups + packing.group.map_or(0, |group| col / group);
+            let at = row * self.groups + packing.group_of(col, self.groups);
             (f32::from(self.codes[index]) - f32::from(self.zeros[at])) * self.scales[at]
         };
         (0..self.codes.len()).map(weight).collect()
@@ -185,8 +196,8 @@ impl Numbers {
                 let less = u32::from(packing.tool == PackingTool::Gptq);
                 put("qweight", Stored::words(cols / 8, rows, |word, row, n| code(row, 8 * word + in_order(n))));
                 put("qzeros", Stored::words(groups, rows / 8, |group, word, n| zero(8 * word + n, group) - less));
-                let group = packing.group.unwrap_or(cols);
-                let indices: Vec<u8> = (0..cols).flat_map(|col| ((col / group) as i32).to_le_bytes()).collect();
+                let indices: Vec<u8> =
+                    (0..cols).flat_map(|col| (packing.group_of(col, groups) as i32).to_le_bytes()).collect();
                 put("g_idx", Stored { dtype: Dtype::I32, shape: vec![cols], bytes: indices });
                 // AutoGPTQ gives every matrix a bias.
                 put("bias", Stored { dtype: Dtype::F16, shape: vec![rows], bytes: vec![0; 2 * rows] });

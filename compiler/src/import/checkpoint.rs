@@ -75,6 +75,13 @@ impl Checkpoint {
         self.source_bytes -= bytes;
     }
 
+    /// Matrices that the source has as INT4 in groups that ours cannot be.
+    pub(crate) fn scattered_matrices(&self) -> usize {
+        let is_scattered =
+            |tensor: &&Tensor| matches!(&tensor.packed, Some(Packed::Int4(packed)) if packed.kept.is_none());
+        self.tensors.values().filter(is_scattered).count()
+    }
+
     /// BLAKE3 over config, weights and tokenizer files in a fixed order of names, then over those of merged adapters. Reads all of them.
     pub(crate) fn source_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();

@@ -265,7 +265,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
                 }
                 None => source.rows(&part, &whole_shape, first_row, shape[0])?,
             };
-            found.kept.extend(packed.as_ref().map(|packed| (part.clone(), packed.kept)));
+            found.kept.extend(packed.as_ref().and_then(|packed| Some((part.clone(), packed.kept?))));
             tensor.row_order = config.folder.row_order(config, &part);
             first_row += shape[0];
             found.insert(file, source_name, part, tensor)?;

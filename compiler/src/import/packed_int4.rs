@@ -1,5 +1,5 @@
 //! Weights that a folder's own files have as INT4: codes, scales and zero points, as three tools write them. They are kept
-//! unchanged: nothing is quantised a second time.
+//! unchanged: nothing is quantised a second time, but for matrices whose groups cannot be ours.
 //!
 //! ```text
 //! weight (row, col) = (code - zero) * scale      rows are outputs, groups are ranges of columns; eight codes an int32
@@ -11,7 +11,9 @@
 //!                       (rows, cols / 8), + 8       (rows / 8, groups), + 8
 //! ```
 //!
-//! GPTQ's `g_idx` and compressed-tensors' `weight_g_idx` name the group of each column. AWQ has the rows of a word in the order
+//! GPTQ's `g_idx` and compressed-tensors' `weight_g_idx` name the group of each column: in the order of importance where columns were
+//! quantised in that order (`desc_act`), so that neighbours have other scales. Our groups are ranges of 32 columns or more: such a matrix,
+//! and one of smaller groups, is dequantised and packed as one of floats is. AWQ has the rows of a word in the order
 //! 0 2 4 6 1 3 5 7, lowest bits first; the others in order. Sources: AutoAWQ `awq/modules/linear/gemm.py`, AutoGPTQ
 //! `auto_gptq/nn_modules/qlinear`, compressed-tensors `compressors/pack_quantized`.
 
@@ -30,9 +32,6 @@ use crate::error::{CompileError, Result};
 
 pub(super) use scheme::{Scheme, Tool};
 
-/// Columns that share a group in every supported format.
-const LEAST_GROUP: usize = 32;
-
 /// One matrix, (rows, cols), checked; its codes stay in the memory map until they are read.
 pub struct PackedInt4 {
     tool: Tool,
@@ -42,10 +41,11 @@ pub struct PackedInt4 {
     scales: Scales,
     /// `None`: all are 8.
     zeros: Option<Words>,
-    /// Group of each [`LEAST_GROUP`] columns.
+    groups: usize,
+    /// Group of each column.
     group_of: Vec<u32>,
-    /// The artifact's INT4 format that holds it.
-    pub kept: KeptCodes,
+    /// The artifact's INT4 format that holds it; `None`: its groups are scattered, or smaller than ours.
+    pub kept: Option<KeptCodes>,
 }
 
 /// An int32 matrix of a file.
@@ -121,9 +121,11 @@ impl PackedInt4 {
             codes,
             scales: reader.scales(scales_name, rows, groups)?,
             zeros: reader.zeros(zeros_name, rows, groups)?,
+            groups,
             group_of: reader.group_of(groups_name, cols, group, groups)?,
-            kept: KeptCodes { group: 0, codes: Codes::Int4 },
+            kept: None,
         };
+        let mut codes = Codes::Int4;
         for (row, index) in (0..rows).flat_map(|row| (0..groups).map(move |index| (row, index))) {
             let scale = packed.scales.get(row, index);
             if !scale.is_finite() || f16::from_f32(scale).to_f32() != scale {
@@ -134,33 +136,28 @@ impl PackedInt4 {
                 return Err(reader.malformed(scales_name, what));
             }
             if scale.is_sign_negative() || Int4Params::new(scale, 0).scale() != scale {
-                packed.kept.codes = Codes::WideInt4;
+                codes = Codes::WideInt4;
             }
         }
         // Our groups are the largest that are each inside one of the source's.
-        let begins = |chunk: &usize| *chunk == 0 || packed.group_of[*chunk] != packed.group_of[chunk - 1];
-        let fits = |ours: &u32| {
-            let mut begins = (0..packed.group_of.len()).filter(begins);
-            begins.all(|chunk| (chunk * LEAST_GROUP).is_multiple_of(*ours as usize))
-        };
-        packed.kept.group = [128, 64, 32].into_iter().find(fits).expect("groups begin at multiples of 32");
+        let is_alike = |columns: &[u32]| columns.iter().all(|group| *group == columns[0]);
+        let group = [128, 64, 32].into_iter().find(|ours| packed.group_of.chunks(*ours as usize).all(is_alike));
+        packed.kept = group.map(|group| KeptCodes { group, codes });
         Ok(packed)
     }
 
     /// Row `row` as f32, `cols` long.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
-        for (chunk, values) in out.chunks_mut(LEAST_GROUP).enumerate() {
-            let param = self.param(row, chunk * LEAST_GROUP);
-            for (within, value) in values.iter_mut().enumerate() {
-                *value = param.decode(self.code(row, chunk * LEAST_GROUP + within));
-            }
+        let params: Vec<WideInt4Params> = (0..self.groups).map(|group| self.param(row, group)).collect();
+        for (col, value) in out.iter_mut().enumerate() {
+            *value = params[self.group_of[col] as usize].decode(self.code(row, col));
         }
     }
 
     /// Row `row` in our groups: codes, which stand for 0 after the last column, and a parameter for each group.
     pub fn read_int4_row(&self, row: usize, group: usize, codes: &mut [u8], params: &mut [WideInt4Params]) {
         for (block, (codes, param)) in codes.chunks_exact_mut(group).zip(params).enumerate() {
-            *param = self.param(row, (block * group).min(self.cols - 1));
+            *param = self.param(row, self.group_of[(block * group).min(self.cols - 1)] as usize);
             for (within, code) in codes.iter_mut().enumerate() {
                 let col = block * group + within;
                 *code = if col < self.cols { self.code(row, col) } else { param.zero() };
@@ -183,8 +180,7 @@ impl PackedInt4 {
         self.codes.map.release(self.codes.offset_bytes..self.codes.offset_bytes + self.codes.bytes);
     }
 
-    fn param(&self, row: usize, col: usize) -> WideInt4Params {
-        let group = self.group_of[col / LEAST_GROUP] as usize;
+    fn param(&self, row: usize, group: usize) -> WideInt4Params {
         let zero = match (&self.zeros, self.tool) {
             (None, _) => 8,
             (Some(zeros), Tool::CompressedTensors) => nibble(zeros.get(row / 8, group), row % 8),
@@ -304,45 +300,21 @@ impl<'a> Reader<'_, 'a> {
         self.words(name, shape).map(Some)
     }
 
-    /// The group of each [`LEAST_GROUP`] columns.
+    /// The group of each column.
     fn group_of(&self, name: Option<&str>, cols: usize, group: usize, groups: usize) -> Result<Vec<u32>> {
         let indices = match name {
             Some(name) if self.optional(name).is_some() => Some((name, self.words_of_vector(name, cols)?)),
             _ => None,
         };
         let Some((name, indices)) = indices else {
-            if !group.is_multiple_of(LEAST_GROUP) && groups > 1 {
-                return Err(CompileError::Unsupported {
-                    what: format!("group_size {group} of {}", self.module),
-                    detail: format!(
-                        "our INT4 has groups of {LEAST_GROUP}, 64 or 128, and keeps their multiples; compile \
-                                     the weights that it was quantised from"
-                    ),
-                });
-            }
-            return Ok((0..cols.div_ceil(LEAST_GROUP)).map(|chunk| (chunk * LEAST_GROUP / group) as u32).collect());
+            return Ok((0..cols).map(|col| (col / group) as u32).collect());
         };
-        let of_col = |col: usize| indices.get(0, col);
-        if let Some(col) = (0..cols).find(|&col| of_col(col) as usize >= groups) {
-            let what = format!("group of column {col} is {}, expected one below {groups}", of_col(col) as i32);
+        let of_cols: Vec<u32> = (0..cols).map(|col| indices.get(0, col)).collect();
+        if let Some(col) = of_cols.iter().position(|group| *group as usize >= groups) {
+            let what = format!("group of column {col} is {}, expected one below {groups}", of_cols[col] as i32);
             return Err(self.malformed(name, what));
         }
-        let chunk = |first: usize| {
-            let mut cols = first..(first + LEAST_GROUP).min(cols);
-            let own = of_col(first);
-            match cols.find(|&col| of_col(col) != own) {
-                None => Ok(own),
-                Some(col) => Err(CompileError::Unsupported {
-                    what: format!("{}.{name} that scatters groups (desc_act)", self.module),
-                    detail: format!(
-                        "columns {first} and {col} have groups {own} and {}, expected one for each {LEAST_GROUP} columns: \
-                         quantise with desc_act false or static groups, or compile the original weights",
-                        of_col(col)
-                    ),
-                }),
-            }
-        };
-        (0..cols).step_by(LEAST_GROUP).map(chunk).collect()
+        Ok(of_cols)
     }
 
     fn words_of_vector(&self, name: &str, len: usize) -> Result<Words> {
