@@ -25,12 +25,14 @@ pub enum Arrivals {
 }
 
 /// A load, the same for each server that it is put on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Load {
     pub arrivals: Arrivals,
     pub requests: u64,
     /// Most tokens of an answer.
     pub max_tokens: u32,
+    /// What answers match; `None`: anything.
+    pub regex: Option<String>,
 }
 
 /// What the clients saw.
@@ -93,10 +95,13 @@ impl Load {
 
     /// Sends the request of this number, and reads the answer.
     fn answer(&self, address: &str, model: &str, number: u64) -> Seen {
-        let body = json!({
+        let mut body = json!({
             "model": model, "prompt": prompt(number), "max_tokens": self.max_tokens, "temperature": 0.8, "seed": number,
             "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true},
         });
+        if let Some(regex) = &self.regex {
+            body["guided_regex"] = json!(regex);
+        }
         let mut seen = Seen::default();
         let sent = Instant::now();
         let mut last = sent;

@@ -1,11 +1,13 @@
-//! `load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N]`: puts the same load on servers of OpenAI's API, one
-//! after the other, and prints a table. ARRIVALS is a number of clients, such as `32`, or of requests a second at random, such as `4/s`.
+//! `load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N] [--regex REGEX]`: puts the same load on servers of OpenAI's API, one
+//! after the other, and prints a table. ARRIVALS is a number of clients, such as `32`, or of requests a second at random, such as `4/s`. With `--regex`, answers
+//! match it; one that has no end, such as `[a-z ]*`, leaves them their length.
 
 use std::process::ExitCode;
 
 use tests::load::{Arrivals, Load, Seen};
 
-const USAGE: &str = "usage: load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N]";
+const USAGE: &str =
+    "usage: load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N] [--regex REGEX]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,12 +24,13 @@ type Servers<'a> = Vec<(&'a str, &'a str)>;
 
 fn parse(arguments: &[String]) -> Option<(&str, Vec<Load>, Servers<'_>)> {
     let [model, arrivals, rest @ ..] = arguments else { return None };
-    let (mut requests, mut max_tokens, mut servers) = (None, 128, Vec::new());
+    let (mut requests, mut max_tokens, mut regex, mut servers) = (None, 128, None, Vec::new());
     let mut rest = rest.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--requests" => requests = Some(rest.next()?.parse().ok()?),
             "--max-tokens" => max_tokens = rest.next()?.parse().ok()?,
+            "--regex" => regex = Some(rest.next()?.clone()),
             server => servers.push(server.split_once('=')?),
         }
     }
@@ -37,7 +40,7 @@ fn parse(arguments: &[String]) -> Option<(&str, Vec<Load>, Servers<'_>)> {
             None => Arrivals::Clients(text.parse().ok()?),
         };
         let clients = if let Arrivals::Clients(clients) = arrivals { clients as u64 } else { 16 };
-        Some(Load { arrivals, requests: requests.unwrap_or(4 * clients.max(4)), max_tokens })
+        Some(Load { arrivals, requests: requests.unwrap_or(4 * clients.max(4)), max_tokens, regex: regex.clone() })
     };
     let loads = arrivals.split(',').map(load).collect::<Option<_>>()?;
     (!servers.is_empty()).then_some((model, loads, servers))
