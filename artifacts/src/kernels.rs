@@ -38,6 +38,12 @@ impl Kernels {
         (rest, apart)
     }
 
+    /// Whether all samplers take masks: see [`Program::takes_masks`].
+    pub fn take_masks(&self) -> bool {
+        let mut sampling = self.targets.iter().flat_map(|target| &target.programs).filter(|program| program.samples);
+        sampling.all(Program::takes_masks)
+    }
+
     /// The inverse of [`Kernels::split`] if those programs were the last of their targets.
     pub(crate) fn join(&mut self, apart: ApartPrograms) {
         let of_images = |mut program: Program| {
@@ -214,6 +220,15 @@ impl Program {
     /// Whether it makes rows of images, or may have some.
     pub fn is_of_images(&self) -> bool {
         self.images || self.logits == LogitsRows::Image
+    }
+
+    /// Whether its sampler, the last dispatch, takes masks of the tokens that may be sampled (`step::feeds_and_mask`): the step buffer, which
+    /// samplers write, is bound to it a second time, to be read.
+    pub fn takes_masks(&self) -> bool {
+        let binds_step = |dispatch: &Dispatch, writes: bool| {
+            dispatch.bindings.iter().any(|binding| binding.buffer == BufferRef::Step && binding.writes == writes)
+        };
+        self.samples && self.dispatches.last().is_some_and(|last| binds_step(last, true) && binds_step(last, false))
     }
 
     /// Whether the buffer of logits gets rows of the model's stream.

@@ -2,11 +2,13 @@
 //! fills and the WGSL that kernels read are generated from the same lines.
 //!
 //! ```text
-//! step buffer   ┌────────────┬────────────────┬─────────────────────────┬─────────────────────────────┬──────────────┐
-//!               │ StepHeader │ MAX_ROWS × Row │ MAX_SAMPLERS × Sampler  │ MAX_SAMPLERS × MAX_HISTORY  │ block tables │
-//!               └────────────┴────────────────┴─────────────────────────┴─────────────────────────────┴──────────────┘
+//! step buffer   ┌────────────┬────────────────┬─────────────────────────┬─────────────────────────────┬──────────────┬───────┐
+//!               │ StepHeader │ MAX_ROWS × Row │ MAX_SAMPLERS × Sampler  │ MAX_SAMPLERS × MAX_HISTORY  │ block tables │ masks │
+//!               └────────────┴────────────────┴─────────────────────────┴─────────────────────────────┴──────────────┴───────┘
 //! block tables  [KV group][sequence slot][page of the sequence] → page of the pool, u32 each; a group's tables begin
 //!               after `table_stride * table_slots` words of the one before
+//! masks         of samplers that may not sample every token, where `Sampler::feeds_and_mask` locates them: [token / 32] u32, bit
+//!               `token % 32` is 1 if the token may be sampled
 //!               ┌────────────────────────┬────────────────────────┬───┬────────────────────────┐
 //! outputs       │ MAX_SAMPLERS × Output, │ MAX_SAMPLERS × Output, │ … │ MAX_SAMPLERS × Output, │   a ring
 //!               │ samples 0, 8, 16 …     │ samples 1, 9, 17 …     │   │ samples 7, 15, 23 …    │
@@ -174,9 +176,24 @@ gpu_words! {
         history_capacity: u32,
         /// Entry that the next token takes.
         history_next: u32,
-        /// 1: the sampled token is the next step's.
-        feeds: u32,
+        /// See [`feeds_and_mask`].
+        feeds_and_mask: u32,
     }
+}
+
+/// [`Sampler::feeds_and_mask`] of a sampler whose token is the next step's, if it `feeds`, and whose mask begins at word `mask_at` of the step
+/// buffer; 0: every token may be sampled, as it must be where [`crate::Program::takes_masks`] is false.
+///
+/// # Panics
+/// If the buffer is larger than 8 GiB.
+pub fn feeds_and_mask(feeds: bool, mask_at: usize) -> u32 {
+    let mask_at = u32::try_from(mask_at).ok().filter(|at| *at < 1 << 31).expect("a step buffer has fewer words");
+    mask_at << 1 | u32::from(feeds)
+}
+
+/// Words of the mask of a vocabulary of `vocab_size` tokens.
+pub fn mask_words(vocab_size: u32) -> usize {
+    vocab_size.div_ceil(32) as usize
 }
 
 gpu_words! {
@@ -261,6 +278,15 @@ mod tests {
         assert_eq!(size_of::<Output>(), 4 * Output::WORDS);
         assert_eq!(size_of::<Sampler>(), 4 * Sampler::WORDS);
         assert_eq!(std::mem::offset_of!(Sampler, sample), 4 * 7);
+    }
+
+    #[test]
+    fn a_sampler_feeds_or_has_a_mask_or_both() {
+        let words =
+            [(false, 0), (true, 0), (false, TABLES_AT), (true, TABLES_AT)].map(|(feeds, at)| feeds_and_mask(feeds, at));
+        // Runtimes of before masks write the first two.
+        assert_eq!(words, [0, 1, 2 * TABLES_AT as u32, 2 * TABLES_AT as u32 + 1]);
+        assert_eq!([1, 32, 33].map(mask_words), [1, 1, 2]);
     }
 
     #[test]

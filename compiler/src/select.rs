@@ -502,7 +502,7 @@ impl Selector<'_> {
         self.dispatches.push(KernelDispatch {
             workgroups: spec.workgroups(self.logits_rows()),
             rows: self.logits_rows(),
-            operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Samples],
+            operands: vec![Operand::StepBuffer, Operand::Logits, Operand::Samples, Operand::StepBuffer],
             spec,
             label: "sample".into(),
             weight_bytes: 0,

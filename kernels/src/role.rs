@@ -16,6 +16,8 @@ pub enum Role {
     Step,
     /// The same, which the kernel also prepares for the next step.
     StepState,
+    /// The words of the step buffer, in which masks of tokens lie, see `sample`.
+    Masks,
     /// The packed matrix.
     Weights,
     /// The packed matrices behind those: this part of a stack, of which `Weights` is part 0.
@@ -203,6 +205,7 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
     let declare = |(number, binding): (usize, &BindingSpec)| {
         let (name, kind) = match binding.role {
             Role::Step | Role::StepState => ("step", "Step"),
+            Role::Masks => ("masks", "array<u32>"),
             Role::Weights | Role::WeightsPart(_) => ("weights", "array<vec4<u32>>"),
             Role::Input => ("input", "array<f32>"),
             Role::InputQuads => ("input", "array<vec4<f32>>"),

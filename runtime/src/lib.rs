@@ -90,6 +90,7 @@ pub use session::tokens::Tokens;
 pub use step::cancel::CancelToken;
 pub use step::host_sampling::{HostSampled, HostSampler, HostSampling, TokenLogprob};
 pub use step::images::{Image, ImagePatches};
+pub use step::masks::FillMask;
 pub use step::sampling::{Sampled, Sampling};
 pub use tune::choices::{Choice, StepShape, Tuning, TuningReport};
 pub use tune::corrections::{Correction, Corrections, CorrectionsReport};

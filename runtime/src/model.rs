@@ -39,6 +39,7 @@ use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::speculation::speculator::Speculation;
 use crate::step::images::{Image, ImagePatches, ImageShape};
+use crate::step::masks::Masks;
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape, shapes};
 use crate::tune::exchange::{self, Programs};
@@ -170,7 +171,8 @@ impl Model {
         rows: impl IntoIterator<Item = BatchRow<'s>>,
         prompt: PromptPart<'s>,
     ) -> Result<Vec<Sampled>, RunError> {
-        mixed::decode_beside_prompt(&self.shared, rows.into_iter().collect(), prompt, &[], &mut Vec::new())
+        let (mut logits, mut masks) = (Vec::new(), Masks::none());
+        mixed::decode_beside_prompt(&self.shared, rows.into_iter().collect(), prompt, (&[], &mut logits), &mut masks)
     }
 
     /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most
@@ -316,6 +318,12 @@ impl Model {
     /// Most sequences that one step takes.
     pub fn batch_rows(&self) -> u32 {
         self.shared.batch_rows()
+    }
+
+    /// Whether the device can be told which tokens it may sample, see [`crate::Session::feed_and_sample_masked`]: the samplers of earlier artifacts
+    /// cannot.
+    pub fn takes_masks(&self) -> bool {
+        self.shared.takes_masks()
     }
 
     /// Whether hidden rows can be read, see [`crate::Session::feed_with_hidden_rows`]: artifacts from before format 8.3 have no programs

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::ImageSection;
+use unicorn_artifact::{ImageSection, step};
 
 use crate::device::facts::{DeviceFacts, DeviceKind};
 use crate::device::limits::available_memory_bytes;
@@ -119,9 +119,10 @@ pub fn make_resident(
         artifact.watch()?;
     }
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
+    let mask_words = if artifact.takes_masks() { step::mask_words(artifact.meta().model.vocab_size) } else { 0 };
     let (input_bytes, npu_bytes) = (artifact.image().map(ImageSection::input_bytes), npu_bytes(&npu_transfers));
     let (buffers, views) =
-        Buffers::allocate(&allocator, weights, plan, context_tokens, request, input_bytes, npu_bytes)?;
+        Buffers::allocate(&allocator, weights, plan, context_tokens, request, mask_words, input_bytes, npu_bytes)?;
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {
@@ -201,6 +202,7 @@ pub fn make_resident(
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
+        mask_words,
         long_rope_above: artifact.meta().model.long_rope_above_tokens.unwrap_or(u32::MAX),
         images: decided.images.clone(),
         image_row_stride: artifact.image().map_or(0, |image| image.row_stride as usize),

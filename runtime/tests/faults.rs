@@ -60,7 +60,9 @@ fn run(model: &Model) -> Result<Output, RunError> {
     session.feed_with_logits(&prompt(12), &mut |_, row| logits.extend_from_slice(row))?;
     session.truncate(100)?;
     let first = session.feed_and_sample(&[5, 6, 7], &sampling)?;
-    let mut samples = vec![first];
+    // Device and host work at the same time; tokens of even numbers.
+    let allow = |allowed: &mut [u32]| allowed.fill(0x5555_5555);
+    let mut samples = vec![first, session.feed_and_sample_masked(&[first.token], &sampling, allow)?];
     // With multi-step submissions, the end is in the middle of four steps, with four more in flight.
     for sampled in session.generate(first.token, &sampling, 14).take(9) {
         samples.push(sampled?);

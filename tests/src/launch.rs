@@ -175,11 +175,17 @@ impl Launch {
         self.outputs().into_iter().map(|(id, (first, len))| (id, words[first..first + len].to_vec())).collect()
     }
 
-    /// Runs a sampler over `vocab` logits in output 0 and returns what it sampled.
-    pub fn sample(&self, vocab: usize, sampling: &Sampling) -> Sampled {
+    /// Runs a sampler over `vocab` logits in output 0 and returns what it sampled; `mask`: among the tokens whose bits are set in it.
+    pub fn sample(&self, vocab: usize, sampling: &Sampling, mask: Option<&[u32]>) -> Sampled {
         let (_folder, model) = self.load(LogitsRows::One, vocab, false);
         let mut session = model.session().expect("a free slot");
-        session.feed_and_sample(&self.tokens, sampling).expect("the step runs")
+        let sampled = match mask {
+            Some(mask) => {
+                session.feed_and_sample_masked(&self.tokens, sampling, |allowed| allowed.copy_from_slice(mask))
+            }
+            None => session.feed_and_sample(&self.tokens, sampling),
+        };
+        sampled.expect("the step runs")
     }
 
     /// Samples the largest of `vocab` logits in output 0, and reports recoveries on the way; `barriers`: also

@@ -41,10 +41,19 @@ proptest! {
         seed in any::<u64>(), number in 0u32..100, vocab in 2usize..400, temperature in prop_oneof![Just(0.0f32), 0.1f32..2.0],
         top_k in prop_oneof![Just(0u32), 1u32..60], top_p in prop_oneof![Just(1.0f32), 0.05f32..1.0],
         min_p in prop_oneof![Just(0.0f32), 0.01f32..0.5], repeat_penalty in prop_oneof![Just(1.0f32), 0.8f32..1.5],
+        allowed in prop_oneof![Just(None), (0.01f64..1.0).prop_map(Some)],
     ) {
         let mut random = rand::rngs::StdRng::seed_from_u64(seed);
         let logits: Vec<f32> = (0..vocab).map(|_| random.random_range(-8.0f32..8.0)).collect();
         let history: Vec<u32> = (0..20).map(|_| random.random_range(0..vocab as u32)).collect();
+        let one = random.random_range(0..vocab);
+        let mask = allowed.map(|share| {
+            let mut mask = vec![0u32; vocab.div_ceil(32)];
+            for token in (0..vocab).filter(|&token| token == one || random.random_bool(share)) {
+                mask[token / 32] |= 1 << (token % 32);
+            }
+            mask
+        });
         let sampling = Sampling::default().with(|sampling| {
             (sampling.temperature, sampling.top_k, sampling.top_p) = (temperature, top_k, top_p);
             (sampling.min_p, sampling.repeat_penalty, sampling.seed) = (min_p, repeat_penalty, seed);
@@ -54,8 +63,8 @@ proptest! {
             sample: number, ..Sampler::default()
         };
         // The twin goes through the history as it is without a penalty.
-        let expected = twin(&of_twin, &history, &mut logits.clone());
-        let found = HostSampler::new(sampling, HostSampling::default()).sample(number, &history, &mut logits.clone(), None);
+        let expected = twin(&of_twin, &history, mask.as_deref(), &mut logits.clone());
+        let found = HostSampler::new(sampling, HostSampling::default()).sample(number, &history, &mut logits.clone(), mask.as_deref());
         let found = found.unwrap();
         prop_assert_eq!((found.token, found.candidates as usize), (expected.token, expected.candidates.len()));
     }
@@ -284,6 +293,40 @@ fn replies_match_the_schemas_expressions_and_grammars_of_their_requests() {
         request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
         let (head, body) = post(&server.address, "/v1/chat/completions", &request.to_string());
         assert!(head.starts_with("HTTP/1.0 400 ") && body.contains(expected), "{head}\n{body}");
+    }
+}
+
+/// The host samples where probabilities are requested, and the device where not.
+#[test]
+fn what_matches_a_structure_is_the_same_by_the_device_s_mask_and_by_the_host() {
+    let server = start(&["--parallel", "3", "--ctx", "512"]);
+    let ask = |further: &Value, logprobs: bool| {
+        let mut request = json!({"prompt": "The sea", "max_tokens": 24, "seed": 9, "return_tokens": true});
+        request.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        if logprobs {
+            request["logprobs"] = json!(1);
+        }
+        server.whole("/v1/completions", &request)["choices"][0]["token_ids"].take()
+    };
+    let regex = "[a-m ]*";
+    let sampled = json!({"temperature": 1.3, "top_k": 40, "top_p": 0.95, "repeat_penalty": 1.2});
+    let free = ask(&json!({"temperature": 0}), false);
+    for structure in [json!({"guided_regex": regex}), json!({"guided_regex": "([0-9]{3}-)*"})] {
+        for (number, sampling) in
+            [json!({"temperature": 0}), sampled.clone(), json!({"temperature": 2.0})].iter().enumerate()
+        {
+            let mut request = sampling.clone();
+            request.as_object_mut().unwrap().extend(structure.as_object().unwrap().clone());
+            let on_host = ask(&request, true);
+            // Beside a text without a structure, whose prompt is fed beside it.
+            let (masked, beside) = std::thread::scope(|scope| {
+                let beside = scope.spawn(|| ask(&json!({"temperature": 0}), false));
+                (ask(&request, false), beside.join().unwrap())
+            });
+            assert_eq!(masked, on_host, "{request}");
+            assert_eq!(beside, free, "{number}");
+            assert!(masked.as_array().unwrap().len() == 24 && masked != free, "{request}: {masked}");
+        }
     }
 }
 

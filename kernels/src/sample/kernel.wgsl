@@ -3,6 +3,8 @@ ${DECLARATIONS}
 //#include reduce
 
 const LEAST: f32 = -3.4e38;
+// Logit of a token that its mask leaves out: below every threshold.
+const LEFT_OUT: f32 = -3.402e38;
 // Loads of a lane in flight.
 const AHEAD: u32 = 8u;
 
@@ -11,6 +13,9 @@ var<workgroup> chosen: u32;
 var<workgroup> seen_above: u32;
 var<workgroup> run_mass: array<f32, WORKGROUP>;
 var<workgroup> winner: atomic<u32>;
+
+// Words of the mask, one a lane.
+var<workgroup> mask_words: array<u32, WORKGROUP>;
 
 // Where top-k leaves few tokens, their logits: as found, then largest first.
 const FEW: u32 = 512u;
@@ -54,6 +59,24 @@ fn penalise(lane: u32) {
             let logit = output[row_at + token];
             output[row_at + token] = select(logit * step.samplers[sampler].repeat_penalty, logit / step.samplers[sampler].repeat_penalty, logit > 0.0);
         }
+    }
+    storageBarrier();
+    workgroupBarrier();
+}
+
+// Leaves out the tokens whose bit is 0 in the mask that begins at this word. Words reach the lanes by workgroup memory: a lane that loaded one for
+// each of its tokens would wait for each.
+fn mask(lane: u32, mask_at: u32) {
+    for (var first = 0u; first < VOCAB; first += 32u * WORKGROUP) {
+        mask_words[lane] = masks[mask_at + min(first / 32u + lane, (VOCAB - 1u) / 32u)];
+        workgroupBarrier();
+        for (var i = 0u; i < 32u; i++) {
+            let at = i * WORKGROUP + lane;
+            if (first + at < VOCAB && ((mask_words[at / 32u] >> (at % 32u)) & 1u) == 0u) {
+                output[row_at + first + at] = LEFT_OUT;
+            }
+        }
+        workgroupBarrier();
     }
     storageBarrier();
     workgroupBarrier();
@@ -198,7 +221,7 @@ fn stalled() -> u32 {
 fn finish(token: u32, logit: f32, candidates: u32) {
     let params = step.samplers[sampler];
     sampled[(params.sample % KEPT_SAMPLES) * MAX_SAMPLERS + sampler] = Output(token, logit, candidates, stalled());
-    if (params.feeds == 0u) {
+    if ((params.feeds_and_mask & 1u) == 0u) {
         return;
     }
     let position = step.rows[sampler].position + 1u;
@@ -232,6 +255,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#endif
     if (step.samplers[sampler].repeat_penalty != 1.0) {
         penalise(lane);
+    }
+    let mask_at = step.samplers[sampler].feeds_and_mask >> 1u;
+    if (mask_at != 0u) {
+        mask(lane, mask_at);
     }
     // The first of this lane's largest; loads that wait for one another would be most of the time here.
     var max_logit = LEAST;
@@ -267,7 +294,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     var threshold = LEAST;
     if (step.samplers[sampler].top_k > 0u) {
-        threshold = kth_largest(lane, min(step.samplers[sampler].top_k, VOCAB));
+        // A mask may leave fewer than k.
+        threshold = max(threshold, kth_largest(lane, min(step.samplers[sampler].top_k, VOCAB)));
     }
     if (step.samplers[sampler].top_p < 1.0) {
         // Tokens 80 below the largest have no mass in f32: there is no need to look there.

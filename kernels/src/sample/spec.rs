@@ -29,9 +29,9 @@ pub struct SampleSpec {
 
 impl Kernel for SampleSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        // The logits are rewritten with the penalties applied.
+        // The logits are rewritten with penalties and masks applied.
         let counters = self.counter_sync.then_some(Role::AllSyncCounters);
-        bindings([Role::StepState, Role::Output, Role::Sampled].into_iter().chain(counters))
+        bindings([Role::StepState, Role::Output, Role::Sampled, Role::Masks].into_iter().chain(counters))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {

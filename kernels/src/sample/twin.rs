@@ -11,15 +11,18 @@ pub struct SampledToken {
     pub candidates: Vec<u32>,
 }
 
-/// The kernel by sorting: applies penalties to `logits` (vocab) in place and samples.
-pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledToken {
+/// The kernel by sorting: applies penalties to `logits` (vocab) in place and samples. `mask`: which tokens may be sampled, at least one; a bit
+/// each, the first token's in the lowest bit of the first word. `None`: all.
+pub fn twin(sampler: &Sampler, history: &[u32], mask: Option<&[u32]>, logits: &mut [f32]) -> SampledToken {
     for (index, &token) in history.iter().enumerate() {
         if !history[..index].contains(&token) {
             let logit = &mut logits[token as usize];
             *logit = if *logit > 0.0 { *logit / sampler.repeat_penalty } else { *logit * sampler.repeat_penalty };
         }
     }
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let is_allowed = |token: &u32| mask.is_none_or(|mask| mask[*token as usize / 32] >> (token % 32) & 1 == 1);
+    let allowed: Vec<u32> = (0..logits.len() as u32).filter(is_allowed).collect();
+    let mut order = allowed.clone();
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
     let largest = logits[order[0] as usize];
     if sampler.temperature == 0.0 {
@@ -46,7 +49,7 @@ pub fn twin(sampler: &Sampler, history: &[u32], logits: &mut [f32]) -> SampledTo
     if sampler.min_p > 0.0 {
         threshold = threshold.max(largest + sampler.min_p.ln());
     }
-    let candidates: Vec<u32> = (0..logits.len() as u32).filter(|&token| logits[token as usize] >= threshold).collect();
+    let candidates: Vec<u32> = allowed.into_iter().filter(|&token| logits[token as usize] >= threshold).collect();
     let heat = |token: u32| f64::from((logits[token as usize] - largest) / sampler.temperature).exp();
     let total: f64 = candidates.iter().map(|&token| heat(token)).sum();
     let mut left = f64::from(uniform(sampler)) * total;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unicorn_structure::ReplySampler;
-use unicorn_text::unicorn_runtime::HostSampled;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
+use unicorn_text::unicorn_runtime::{FillMask, HostSampled};
 use unicorn_text::{EndReason, OutputText, Piece, TextError, TokenSampler};
 
 use crate::admission::QueuePlace;
@@ -40,7 +40,7 @@ pub(crate) struct Choice {
     probabilities: Vec<HostSampled>,
     /// `None`: those of the prompt were not requested.
     prompt: Option<PromptProbabilities>,
-    /// `None`: the device samples.
+    /// `None`: the device samples, any token.
     sampler: Option<Box<ReplySampler>>,
     /// Why no token could be chosen.
     failure: Option<String>,
@@ -187,7 +187,20 @@ impl TokenReceiver for Choice {
     }
 
     fn samples_on_host(&self) -> bool {
-        self.sampler.as_ref().is_some_and(|sampler| sampler.applies())
+        self.sampler.as_ref().is_some_and(|sampler| sampler.needs_logits())
+    }
+
+    fn is_masked(&self) -> bool {
+        self.sampler.as_ref().is_some_and(|sampler| sampler.is_masked())
+    }
+
+    fn mask(&mut self) -> FillMask<'_> {
+        let Choice { sampler, failure, .. } = self;
+        Box::new(move |allowed| {
+            let Some(sampler) = sampler else { return };
+            let masked = catch_unwind(AssertUnwindSafe(|| sampler.mask(allowed)));
+            *failure = masked.unwrap_or_else(|_| Err(PANICKED.to_owned())).err();
+        })
     }
 
     fn sample(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {

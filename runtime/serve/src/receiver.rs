@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use unicorn_text::unicorn_runtime::Image;
 use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
+use unicorn_text::unicorn_runtime::{FillMask, Image};
 
 use crate::choice::Choice;
 use crate::reading::Reader;
@@ -51,6 +51,14 @@ impl TokenReceiver for Receiver {
 
     fn samples_on_host(&self) -> bool {
         self.as_inner().samples_on_host()
+    }
+
+    fn is_masked(&self) -> bool {
+        self.as_inner().is_masked()
+    }
+
+    fn mask(&mut self) -> FillMask<'_> {
+        self.inner().mask()
     }
 
     fn sample(&mut self, tokens: &[u32], logits: &mut [f32]) -> u32 {

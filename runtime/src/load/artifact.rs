@@ -10,7 +10,7 @@ use unicorn_artifact::fit::Draft;
 use unicorn_artifact::hash;
 use unicorn_artifact::view::WeightSection;
 use unicorn_artifact::{
-    ArtifactView, ImageSection, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan,
+    ArtifactView, ImageSection, Kernels, Lease, LicenseSection, MappedFile, Meta, NpuSection, NpuSteps, Plan, Program,
     ReadError, SlicePlan, TargetKernels, TokenizerSection,
 };
 
@@ -103,6 +103,13 @@ impl ArtifactFile {
 
     pub fn kernels(&self) -> &Kernels {
         &self.view.kernels
+    }
+
+    /// Whether the samplers of all targets and of the NPU's steps take masks, see [`Program::takes_masks`].
+    pub fn takes_masks(&self) -> bool {
+        let npu_steps = self.view.npu.iter().flat_map(|section| &section.steps);
+        let mut npu_programs = npu_steps.flat_map(|steps| &steps.kernels.programs).filter(|program| program.samples);
+        self.kernels().take_masks() && npu_programs.all(Program::takes_masks)
     }
 
     pub fn target(&self, index: usize) -> &TargetKernels {

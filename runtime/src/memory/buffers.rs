@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use unicorn_artifact::step::{MAX_OUTPUTS, Output, TABLES_AT};
+use unicorn_artifact::step::{MAX_OUTPUTS, MAX_SAMPLERS, Output, TABLES_AT};
 use unicorn_artifact::{Binding, BufferRef, Plan, Tier};
 
 use crate::device::memory_types::BufferUse;
@@ -54,7 +54,7 @@ pub struct NpuBytes {
 
 /// Mappings of the buffers that the host writes or reads at each step.
 pub struct HostViews {
-    /// `step::StepHeader`, rows, samplers, histories and block tables.
+    /// `step::StepHeader`, rows, samplers, histories, block tables and masks.
     pub step: Mapping,
     /// `step::Output`s of the last steps.
     pub output: Mapping,
@@ -81,7 +81,7 @@ pub struct KvBuffers {
 const MIN_BUFFER_BYTES: u64 = 256;
 
 impl Buffers {
-    /// Allocates everything but the weights for sequences of `context_tokens`.
+    /// Allocates everything but the weights for sequences of `context_tokens`; `mask_words`: see `Engine::mask_words`.
     ///
     /// # Errors
     /// [`LoadError::OutOfMemory`] with the sums of the whole model.
@@ -91,6 +91,7 @@ impl Buffers {
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
+        mask_words: usize,
         input_bytes: Option<u64>,
         npu: Option<NpuBytes>,
     ) -> Result<(Buffers, HostViews), LoadError> {
@@ -107,7 +108,10 @@ impl Buffers {
         }
         let tables =
             plan.kv_groups.len() as u64 * u64::from(request.slots) * u64::from(table_stride(plan, context_tokens));
-        let (step, step_view) = allocator.mapped("step buffer", 4 * (TABLES_AT as u64 + tables), BufferUse::Upload)?;
+        // A step has one sampler a sequence at most.
+        let masks = mask_words as u64 * u64::from(request.slots).min(MAX_SAMPLERS as u64);
+        let (step, step_view) =
+            allocator.mapped("step buffer", 4 * (TABLES_AT as u64 + tables + masks), BufferUse::Upload)?;
         let (output, output_view) =
             allocator.mapped("output buffer", 4 * (MAX_OUTPUTS * Output::WORDS) as u64, BufferUse::Readback)?;
         let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;

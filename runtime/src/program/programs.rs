@@ -35,6 +35,9 @@ pub struct RecordedProgram {
     /// The same with [`STEPS_PER_SUBMISSION`] steps in one list, for one sequence's decode where they are estimated to stay
     /// within the bound; else empty. Timers are those of `slots`.
     pub multistep_slots: Vec<RecordedSlot>,
+    /// The step of the first slot with a last list that has the sampler alone, which then runs after the host has computed masks. `None`: the
+    /// program does not sample, or takes no masks, or is profiled.
+    pub sampler_apart: Option<RecordedSlot>,
     /// Present where the first slot was recorded for profiling.
     pub timestamps: Option<ProgramTimestamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
@@ -74,6 +77,7 @@ pub struct PreparedProgram {
     pub shape: ProgramShape,
     /// Index into the target's programs.
     index: usize,
+    takes_masks: bool,
     dispatches: Vec<BoundDispatch>,
     /// One a dispatch.
     orders: Vec<Order>,
@@ -154,6 +158,7 @@ pub fn prepare(
         Ok(PreparedProgram {
             shape: ProgramShape { rows, logits, samples, batch, images, from_tokens },
             index,
+            takes_masks: program.takes_masks(),
             dispatches: bind(&program.dispatches, pipelines, &mut sets),
             orders: program.dispatches.iter().map(|dispatch| order(dispatch, barriers)).collect(),
             weight_costs: costs(&|dispatch| dispatch.weight_bytes.min(bound_weight_bytes(plan, dispatch))),
@@ -217,7 +222,19 @@ impl PreparedPrograms {
             let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
             let read_logits = read_logits.collect::<Result<_, _>>()?;
             let logits_stride = program.logits_stride;
-            let recorded = RecordedProgram { slots, multistep_slots, timestamps, read_logits, logits_stride, npu };
+            let sampler_apart = (program.takes_masks && profile.is_none()).then(|| {
+                let submissions = sampler_apart(submissions, program.dispatches.len() - 1);
+                record_slot(device, program.commands(&submissions), self.timers[0].clone())
+            });
+            let recorded = RecordedProgram {
+                slots,
+                multistep_slots,
+                sampler_apart: sampler_apart.transpose()?,
+                timestamps,
+                read_logits,
+                logits_stride,
+                npu,
+            };
             programs.recorded.push(recorded);
             programs.shapes.push(program.shape);
         }
@@ -350,6 +367,18 @@ fn kv_bytes_read(plan: &Plan, dispatch: &Dispatch, context_tokens: u32) -> u64 {
     read.map(|group| group.bytes_read_per_token(context_tokens) / (2 * u64::from(group.n_layers.max(1)))).sum()
 }
 
+/// The same submissions, where the last has only the ranges of the last dispatch, `sampler`.
+fn sampler_apart(mut submissions: Vec<Vec<DispatchRange>>, sampler: usize) -> Vec<Vec<DispatchRange>> {
+    if let Some(last) = submissions.last_mut() {
+        let of_sampler = last.split_off(last.partition_point(|range| range.dispatch < sampler));
+        if last.is_empty() {
+            submissions.pop();
+        }
+        submissions.push(of_sampler);
+    }
+    submissions
+}
+
 fn record_slot(
     device: &Arc<Device>,
     mut submissions: Vec<Vec<Command>>,
@@ -411,4 +440,20 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
 fn copy_logits(buffers: &Buffers, rows: u32, stride: u32) -> Command {
     let bytes = 4 * u64::from(rows) * u64::from(stride);
     Command::Copy { from: buffers.logits.range(0, bytes), to: buffers.readback.range(0, bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vk::workgroup_range::WorkgroupRange;
+
+    #[test]
+    fn the_sampler_has_a_submission_of_its_own() {
+        let whole = |dispatch| DispatchRange { dispatch, workgroups: WorkgroupRange::whole([8, 1, 1]) };
+        let of = |submissions: &[&[usize]]| -> Vec<Vec<DispatchRange>> {
+            submissions.iter().map(|dispatches| dispatches.iter().copied().map(whole).collect()).collect()
+        };
+        assert_eq!(sampler_apart(of(&[&[0, 1], &[2, 3]]), 3), of(&[&[0, 1], &[2], &[3]]));
+        assert_eq!(sampler_apart(of(&[&[0, 1, 2], &[3]]), 3), of(&[&[0, 1, 2], &[3]]));
+    }
 }

@@ -6,6 +6,7 @@ use crate::error::RunError;
 use crate::session::model_state::Shared;
 use crate::session::session::Session;
 use crate::session::stream::{Stream, StreamRow};
+use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, Sampling};
 
 /// A sequence's next token, and how those after it are sampled.
@@ -55,14 +56,14 @@ pub fn decode(shared: &Arc<Shared>, rows: Vec<BatchRow<'_>>) -> Result<Vec<Sampl
     step.unwrap_or(Ok(Vec::new()))
 }
 
-/// As [`decode`], and appends the logits of some rows to `logits`, which is empty.
-pub fn decode_with_logits(
+/// As [`decode`], among the tokens that `masks` allow, and appends the logits of some rows to `logits`, which is empty.
+pub fn decode_masked(
     shared: &Arc<Shared>,
     rows: Vec<BatchRow<'_>>,
-    with_logits: &[usize],
-    logits: &mut Vec<f32>,
+    (with_logits, logits): (&[usize], &mut Vec<f32>),
+    masks: &mut Masks<'_>,
 ) -> Result<Vec<Sampled>, RunError> {
-    Stream::one_step(shared, of_model(shared, rows)).step_with_logits(with_logits, logits)
+    Stream::one_step(shared, of_model(shared, rows)).masked_step((with_logits, logits), masks)
 }
 
 /// Rows of sessions of this model as those of a stream.

@@ -17,6 +17,7 @@ use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::session::session::Session;
 use crate::step::engine::{Engine, Rows, Step};
+use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
@@ -34,13 +35,13 @@ pub struct PromptPart<'p> {
 }
 
 /// Appends each row's token and a part of a prompt, and samples what follows each row and, if it ends, the prompt, as the last one. Appends the
-/// logits of some of these samples to `logits`, which is empty. Nothing is appended to any sequence when it fails.
+/// logits of some of these samples to `logits`, which is empty. Nothing is appended to any sequence when it fails. `masks`: of these samples.
 pub fn decode_beside_prompt(
     shared: &Arc<Shared>,
     rows: Vec<BatchRow<'_>>,
     prompt: PromptPart<'_>,
-    with_logits: &[usize],
-    logits: &mut Vec<f32>,
+    (with_logits, logits): (&[usize], &mut Vec<f32>),
+    masks: &mut Masks<'_>,
 ) -> Result<Vec<Sampled>, RunError> {
     let PromptPart { session, rest, n_tokens, sampling } = prompt;
     sampling.check()?;
@@ -66,7 +67,7 @@ pub fn decode_beside_prompt(
     persist(shared, &mut sequences, None, |engine, sequences| {
         let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
         logits.clear();
-        let ran = step.run(engine, sequences, with_logits, logits);
+        let ran = step.run(engine, sequences, (with_logits, &mut *logits), masks);
         if ran.is_err() {
             sequences.iter_mut().zip(lens).for_each(|(sequence, len)| sequence.take_back(len));
         }
@@ -88,8 +89,8 @@ impl MixedStep<'_> {
         &self,
         engine: &mut Engine,
         sequences: &mut [&mut Sequence],
-        with_logits: &[usize],
-        logits: &mut Vec<f32>,
+        (with_logits, logits): (&[usize], &mut Vec<f32>),
+        masks: &mut Masks<'_>,
     ) -> Result<Vec<Sampled>, Stop> {
         let n_rows = self.parts.iter().map(|part| part.len() as u32).sum();
         let program = mixed_program(&engine.programs.shapes, n_rows)
@@ -110,6 +111,7 @@ impl MixedStep<'_> {
         engine.run(
             &Step { program, rows: &self.rows(sequences), apart_rows: samplers.len() as u32, samplers: &samplers },
             Watch::default(),
+            masks,
         )?;
         let sampled = (0..samplers.len()).map(|row| engine.sampled(row, sequences[row].samples()));
         let sampled = sampled.collect::<Result<Vec<Sampled>, _>>()?;

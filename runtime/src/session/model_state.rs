@@ -135,6 +135,11 @@ impl Shared {
         rows
     }
 
+    /// Whether steps take masks of the tokens that may be sampled.
+    pub fn takes_masks(&self) -> bool {
+        self.artifact.takes_masks()
+    }
+
     /// Longest time of several decode steps in one submission, in seconds.
     pub fn multistep_seconds(&self) -> f64 {
         self.decided.options.multistep.as_secs_f64()

@@ -12,6 +12,7 @@ use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::images::{Image, Images, rope_shift};
+use crate::step::masks::Masks;
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
@@ -331,12 +332,13 @@ impl Sequence {
         };
         let input = Sampling::default().input(0, false, &[]);
         let rope_shift = rope_shift(&self.journal.tokens()[..position as usize], &self.images);
-        run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, Watch::default())?;
+        let rest = (Watch::default(), &mut Masks::none());
+        run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, rest)?;
         cache.replay = Some(Replay { next_entry: next_entry + 1, position: position + entry.tokens.len() as u32 });
         Ok(true)
     }
 
-    /// Appends `tokens` by a step of `program` that runs now, to its end.
+    /// Appends `tokens` by a step of `program` that runs now, to its end. `masks`: of its sampler, number 0.
     pub fn run(
         &mut self,
         engine: &mut Engine,
@@ -345,13 +347,14 @@ impl Sequence {
         rope_variant: u32,
         sampling: &Sampling,
         watch: Watch<'_>,
+        masks: &mut Masks<'_>,
     ) -> Result<(), Stop> {
         let position = self.len_tokens();
         let rope_shift = rope_shift(self.tokens(), &self.images);
         self.journal.append(tokens, program, rope_variant);
         let input = sampling.input(self.samples, false, self.journal.tokens());
         let entry = Entry { program, position, tokens, rope_variant };
-        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, watch);
+        let ran = run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, (watch, masks));
         self.add_gpu_seconds(engine.gpu_seconds(program, 0).unwrap_or_default());
         if ran.is_err() {
             self.journal.truncate(position);
@@ -491,10 +494,10 @@ fn run_entry(
     entry: &Entry<'_>,
     rope_shift: u32,
     input: SamplerInput<'_>,
-    watch: Watch<'_>,
+    (watch, masks): (Watch<'_>, &mut Masks<'_>),
 ) -> Result<(), Stop> {
     let &Entry { program, position, tokens, rope_variant } = entry;
     engine.advance(slot, position..position + tokens.len() as u32, tables)?;
     let rows = [Rows { slot, position, tokens, rope_variant, rope_shift }];
-    engine.run(&Step { program, rows: &rows, apart_rows: 0, samplers: &[input] }, watch)
+    engine.run(&Step { program, rows: &rows, apart_rows: 0, samplers: &[input] }, watch, masks)
 }

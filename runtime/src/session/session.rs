@@ -22,6 +22,7 @@ use crate::session::tokens::{SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
 use crate::step::images::without_cut;
+use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
@@ -161,7 +162,8 @@ impl Session {
     /// # Panics
     /// If there are fewer tokens than `n_tokens`.
     pub fn feed_part(&mut self, tokens: &[u32], n_tokens: usize) -> Result<(), RunError> {
-        self.feed_steps(tokens, n_tokens, StepOutput::Nothing, &Sampling::default(), |_, _, _| Ok(()), |_, ()| ())
+        let sampler = (&Sampling::default(), Masks::none());
+        self.feed_steps(tokens, n_tokens, StepOutput::Nothing, sampler, |_, _, _| Ok(()), |_, ()| ())
     }
 
     /// Appends tokens and samples the one that follows, which is not appended yet. Blocks until the last step has ended.
@@ -169,6 +171,38 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`], and for no tokens at all or a sampling parameter out of range.
     pub fn feed_and_sample(&mut self, tokens: &[u32], sampling: &Sampling) -> Result<Sampled, RunError> {
+        self.feed_and_sample_among(tokens, sampling, Masks::none())
+    }
+
+    /// Whether the device can be told which tokens it may sample: see [`crate::Model::takes_masks`].
+    pub fn takes_masks(&self) -> bool {
+        self.shared.takes_masks()
+    }
+
+    /// The same among the tokens that `fill` allows: it sets their bits in words of 0, the first token's in the lowest bit of the first word, while the
+    /// device computes the logits, and may not use the model. Where it allows none, the sampled token has no meaning.
+    ///
+    /// # Errors
+    /// As [`Session::feed_and_sample`].
+    ///
+    /// # Panics
+    /// If the model takes no masks: see [`crate::Model::takes_masks`].
+    pub fn feed_and_sample_masked(
+        &mut self,
+        tokens: &[u32],
+        sampling: &Sampling,
+        fill: impl FnOnce(&mut [u32]) + Send,
+    ) -> Result<Sampled, RunError> {
+        assert!(self.takes_masks(), "a model that takes masks");
+        self.feed_and_sample_among(tokens, sampling, Masks::of(vec![(0, Box::new(fill))]))
+    }
+
+    fn feed_and_sample_among(
+        &mut self,
+        tokens: &[u32],
+        sampling: &Sampling,
+        masks: Masks<'_>,
+    ) -> Result<Sampled, RunError> {
         sampling.check()?;
         if tokens.is_empty() {
             return Err(RunError::NoTokens);
@@ -179,7 +213,8 @@ impl Session {
             true => engine.sampled(0, number).map(Some),
             false => Ok(None),
         };
-        self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampling, read, |_, one| sampled = one)?;
+        let sampler = (sampling, masks);
+        self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampler, read, |_, one| sampled = one)?;
         self.sequence.count_sample();
         Ok(sampled.expect("the last step of a feed with sampling samples"))
     }
@@ -202,8 +237,8 @@ impl Session {
             Ok(logits)
         };
         // The default is greedy, and leaves the logits as they are.
-        let sampling = Sampling::default();
-        self.feed_steps(tokens, tokens.len(), StepOutput::Token, &sampling, read, |_, logits| last = logits)?;
+        let sampler = (&Sampling::default(), Masks::none());
+        self.feed_steps(tokens, tokens.len(), StepOutput::Token, sampler, read, |_, logits| last = logits)?;
         self.sequence.count_sample();
         Ok(last)
     }
@@ -272,7 +307,7 @@ impl Session {
                 sink(position, row);
             }
         };
-        self.feed_steps(tokens, n_tokens, output, &Sampling::default(), read, each)
+        self.feed_steps(tokens, n_tokens, output, (&Sampling::default(), Masks::none()), read, each)
     }
 
     /// Appends `first` and then each token that is sampled, at most `max_tokens` in all, as the iterator is advanced. It
@@ -546,7 +581,7 @@ impl Session {
         tokens: &[u32],
         n_tokens: usize,
         output: StepOutput,
-        sampling: &Sampling,
+        (sampling, mut masks): (&Sampling, Masks<'_>),
         mut read: impl FnMut(&mut Engine, Chunk, u32) -> Result<R, Failure>,
         mut each: impl FnMut(u32, R),
     ) -> Result<(), RunError> {
@@ -582,7 +617,10 @@ impl Session {
                 if reports {
                     watch.on_ended = Some(&mut on_ended);
                 }
-                sequence.run(engine, chunk.program, now, rope_variant, sampling, watch)?;
+                let mut none = Masks::none();
+                // The last step samples.
+                let masks = if now.len() == rest.len() { &mut masks } else { &mut none };
+                sequence.run(engine, chunk.program, now, rope_variant, sampling, watch, masks)?;
                 let what = read(engine, chunk, sequence.samples());
                 if what.is_err() {
                     sequence.take_back(position);

@@ -20,6 +20,7 @@ use crate::session::speculation::verify::{Verified, verify};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::host_sampling::{HostSampler, HostSampling};
+use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
 use crate::step::steps_in_flight::{EndedStep, SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
@@ -84,8 +85,12 @@ impl<'s> Stream<'s> {
         Stream { feeds: false, ..Stream::new(shared, rows, 1) }
     }
 
-    /// The first step, alone; appends the logits of `rows` to `logits`.
-    pub fn step_with_logits(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<Vec<Sampled>, RunError> {
+    /// The first step, alone, among the tokens that `masks` allow; appends the logits of `rows` to `logits`.
+    pub fn masked_step(
+        &mut self,
+        (rows, logits): (&[usize], &mut Vec<f32>),
+        masks: &mut Masks<'_>,
+    ) -> Result<Vec<Sampled>, RunError> {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
@@ -95,8 +100,10 @@ impl<'s> Stream<'s> {
         persist(shared, sequences, None, |engine, sequences| {
             let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
             logits.clear();
-            let ran = stream.run_one(engine, sequences).and_then(|(program, sampled)| {
-                engine.read_logits(program, rows.iter().copied(), vocab_size, logits)?;
+            let ran = stream.run_one(engine, sequences, masks).and_then(|(program, sampled)| {
+                if !rows.is_empty() {
+                    engine.read_logits(program, rows.iter().copied(), vocab_size, logits)?;
+                }
                 stream.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
                 Ok(sampled)
             });
@@ -187,7 +194,7 @@ impl<'s> Stream<'s> {
             let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
             let ran = match feeds {
                 true => rows.run_ahead(engine, flight, sequences, steps_behind),
-                false => rows.run_one(engine, sequences).map(|(program, sampled)| {
+                false => rows.run_one(engine, sequences, &mut Masks::none()).map(|(program, sampled)| {
                     rows.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
                     sampled
                 }),
@@ -255,7 +262,7 @@ impl RowsOfStream<'_> {
             None => {
                 let program = self.push(engine, sequences)?;
                 // Steps behind this one find what it has left.
-                self.with_step(program, sequences, true, |step| engine.write(step))?;
+                self.with_step(program, sequences, true, |step| engine.write(step, &Masks::none()))?;
                 let now = SubmittedSteps { program, step_slot: 0, n_steps: 1 };
                 let generation = sequences[0].generation().unwrap_or_default();
                 flight_now.restart(generation, sequences.iter().map(|sequence| sequence.samples()));
@@ -314,9 +321,14 @@ impl RowsOfStream<'_> {
     }
 
     /// Runs the step of the newest tokens alone, and returns its program and samples, which are not counted yet.
-    fn run_one(&mut self, engine: &mut Engine, sequences: &mut [&mut Sequence]) -> Result<(usize, Vec<Sampled>), Stop> {
+    fn run_one(
+        &mut self,
+        engine: &mut Engine,
+        sequences: &mut [&mut Sequence],
+        masks: &mut Masks<'_>,
+    ) -> Result<(usize, Vec<Sampled>), Stop> {
         let program = self.push(engine, sequences)?;
-        self.with_step(program, sequences, false, |step| engine.run(step, Watch::default()))?;
+        self.with_step(program, sequences, false, |step| engine.run(step, Watch::default(), masks))?;
         let numbers = sequences.iter().enumerate();
         let sampled =
             numbers.map(|(row, sequence)| engine.sampled(row, sequence.samples())).collect::<Result<_, _>>()?;

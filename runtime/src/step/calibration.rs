@@ -7,6 +7,7 @@ use crate::error::LoadError;
 use crate::program::programs::PreparedPrograms;
 use crate::program::submissions::{CostModel, split};
 use crate::step::engine::{Engine, Rows, Step};
+use crate::step::masks::Masks;
 use crate::step::sampling::Sampling;
 
 /// A program is measured on dispatches that are estimated to take this part of the bound: on a device ten times slower than
@@ -53,7 +54,7 @@ pub fn measure(
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
         let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0, rope_shift: 0 }];
         let samplers = [Sampling::default().input(0, false, &[])];
-        engine.write(&Step { program: index, rows: &rows, apart_rows: 0, samplers: &samplers })?;
+        engine.write(&Step { program: index, rows: &rows, apart_rows: 0, samplers: &samplers }, &Masks::none())?;
         // The first run raises the device's clocks.
         for _ in 0..2 {
             engine.queue.run(std::slice::from_ref(&list))?;

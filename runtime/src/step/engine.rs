@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use unicorn_artifact::LogitsRows;
 use unicorn_artifact::step::{HISTORY_AT, KEPT_SAMPLES, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
-use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, image_of, rope_word};
+use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, feeds_and_mask, image_of, rope_word};
 
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
@@ -16,9 +16,10 @@ use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::npu::NpuDevice;
 use crate::program::chunks::ProgramShape;
 use crate::program::profile::StepProfile;
-use crate::program::programs::{NpuStop, RecordedPrograms};
+use crate::program::programs::{NpuStop, RecordedProgram, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
 use crate::step::images::{Image, Images};
+use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::steps_in_flight::{SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
@@ -54,6 +55,8 @@ pub struct Engine {
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,
+    /// Words of a sampler's mask in the step buffer, which has one a slot behind the block tables; 0: samplers take none.
+    pub mask_words: usize,
     /// Sequences longer than this take LongRoPE's long frequencies.
     pub long_rope_above: u32,
     /// Images of all sequences, which hold those that they have rows of.
@@ -95,18 +98,28 @@ pub struct Step<'s> {
 }
 
 impl Engine {
-    /// Runs one step to its end. Its rows have their pages, and nothing is in flight.
+    /// Runs one step to its end. Its rows have their pages, and nothing is in flight. `masks` are computed while the device computes the logits, or
+    /// before that where `watch` is needed or weights are being loaded.
     ///
     /// # Errors
     /// [`RunError::Cancelled`] when `watch` is cancelled before the last submission; otherwise when the device fails.
-    pub fn run(&mut self, step: &Step<'_>, watch: Watch<'_>) -> Result<(), Stop> {
-        self.write(step)?;
+    pub fn run(&mut self, step: &Step<'_>, watch: Watch<'_>, masks: &mut Masks<'_>) -> Result<(), Stop> {
+        self.write(step, masks)?;
         let begin = Instant::now();
-        if watch.is_needed() {
-            self.run_watched(step.program, watch)?;
-        } else {
-            self.begin(step.program, 0)?;
+        if !masks.is_empty() && !watch.is_needed() && self.can_sample_apart(step.program)? {
+            self.begin_before_sampler(step.program)?;
+            self.write_masks(masks)?;
+            self.begin_sampler(step.program)?;
             self.end(0)?;
+            self.end(1)?;
+        } else {
+            self.write_masks(masks)?;
+            if watch.is_needed() {
+                self.run_watched(step.program, watch)?;
+            } else {
+                self.begin(step.program, 0)?;
+                self.end(0)?;
+            }
         }
         if let Some(timestamps) = &self.programs.recorded[step.program].timestamps {
             let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
@@ -131,15 +144,37 @@ impl Engine {
     /// Submits a program whose weights are resident. Where an NPU takes part, it returns when the last of its products is computed.
     fn begin_resident(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
         let recorded = &self.programs.recorded[program];
-        let lists = &recorded.slots[step_slot].lists;
-        let mut submitted = 0;
-        for stop in &recorded.npu {
-            self.queue.begin(step_slot, &lists[submitted..stop.list])?;
-            self.queue.end(step_slot)?;
-            compute_on_npu(&mut self.npu, &mut self.views, stop)?;
-            submitted = stop.list;
+        let devices = (&mut self.queue, &mut self.npu, &mut self.views);
+        begin_lists(devices, &recorded.npu, step_slot, &recorded.slots[step_slot].lists)
+    }
+
+    /// Whether a program can be submitted without its sampler: not while weights are being loaded.
+    fn can_sample_apart(&self, program: usize) -> Result<bool, Stop> {
+        Ok(self.has_weights()? && self.programs.recorded[program].sampler_apart.is_some())
+    }
+
+    /// Submits what comes before a program's sampler, which is recorded apart, in slot 0.
+    fn begin_before_sampler(&mut self, program: usize) -> Result<(), Stop> {
+        let recorded = &self.programs.recorded[program];
+        let (_, before) = sampler_apart(recorded);
+        begin_lists((&mut self.queue, &mut self.npu, &mut self.views), &recorded.npu, 0, before)
+    }
+
+    /// Submits the sampler behind that, in slot 1.
+    fn begin_sampler(&mut self, program: usize) -> Result<(), Failure> {
+        let (sampler, _) = sampler_apart(&self.programs.recorded[program]);
+        self.queue.begin(1, std::slice::from_ref(sampler))
+    }
+
+    /// Writes the masks to the places that [`Engine::write`] has given to the samplers. Dispatches before the samplers may be in flight: they read
+    /// other words of the buffer.
+    fn write_masks(&mut self, masks: &mut Masks<'_>) -> Result<(), Failure> {
+        if masks.is_empty() {
+            return Ok(());
         }
-        Ok(self.queue.begin(step_slot, &lists[submitted..])?)
+        let begin = self.mask_begin(0);
+        self.views.step.write_words(begin, masks.words(self.mask_words));
+        self.views.step.flush()
     }
 
     /// Runs a program on what the step buffer holds, and asks `watch` before each submission.
@@ -181,8 +216,12 @@ impl Engine {
 
     /// Whether one submission can have several steps of a program: not while weights are being loaded.
     pub fn has_steps_together(&self, program: usize) -> Result<bool, Stop> {
-        let are_there = self.loading.as_ref().map_or(Ok(true), |loading| loading.state.is_complete())?;
-        Ok(are_there && !self.programs.recorded[program].multistep_slots.is_empty())
+        Ok(self.has_weights()? && !self.programs.recorded[program].multistep_slots.is_empty())
+    }
+
+    /// Whether all weights are resident.
+    fn has_weights(&self) -> Result<bool, Stop> {
+        Ok(self.loading.as_ref().map_or(Ok(true), |loading| loading.state.is_complete())?)
     }
 
     /// As [`Engine::begin`], for several steps in one submission. The program has them.
@@ -374,8 +413,14 @@ impl Engine {
         TABLES_AT + (group * self.slots as usize + slot as usize) * self.table_stride as usize
     }
 
-    /// Writes header, rows, samplers and histories. Nothing is in flight.
-    pub fn write(&mut self, step: &Step<'_>) -> Result<(), Failure> {
+    /// Where the mask of that number begins in the step buffer, in words.
+    fn mask_begin(&self, number: usize) -> usize {
+        assert!(self.mask_words > 0, "a step has masks where samplers take them");
+        self.table_begin(self.kv.len(), 0) + number * self.mask_words
+    }
+
+    /// Writes header, rows, samplers and histories, and where the samplers' masks will be. Nothing is in flight.
+    pub fn write(&mut self, step: &Step<'_>, masks: &Masks<'_>) -> Result<(), Failure> {
         let n_rows: usize = step.rows.iter().map(|rows| rows.tokens.len()).sum();
         let header = StepHeader {
             n_rows: n_rows as u32,
@@ -388,6 +433,8 @@ impl Engine {
             ..StepHeader::default()
         };
         self.write_image_rows(step)?;
+        let mask_at = |sampler: usize| masks.number(sampler).map_or(0, |number| self.mask_begin(number));
+        let masks_at: Vec<usize> = (0..step.samplers.len()).map(mask_at).collect();
         let view = &mut self.views.step;
         view.write_words(0, &header.to_words());
         let mut at = ROWS_AT;
@@ -408,7 +455,8 @@ impl Engine {
             let n_history = input.history.len() as u32;
             let capacity = input.sampler.history_capacity;
             let history_next = if capacity == 0 { 0 } else { n_history % capacity };
-            let sampler = Sampler { n_history, history_next, ..input.sampler };
+            let feeds_and_mask = input.sampler.feeds_and_mask | feeds_and_mask(false, masks_at[index]);
+            let sampler = Sampler { n_history, history_next, feeds_and_mask, ..input.sampler };
             view.write_words(SAMPLERS_AT + index * Sampler::WORDS, &sampler.to_words());
             view.write_words(HISTORY_AT + index * MAX_HISTORY, input.history);
         }
@@ -454,6 +502,29 @@ impl Engine {
         self.read_logits(program, 0..n_rows as usize, width, &mut rows)?;
         Ok(rows)
     }
+}
+
+/// The command list of a program's sampler, and those before it.
+fn sampler_apart(recorded: &RecordedProgram) -> (&CommandList, &[CommandList]) {
+    let lists = recorded.sampler_apart.as_ref().map(|slot| slot.lists.split_last());
+    lists.flatten().expect("the sampler is recorded apart")
+}
+
+/// Submits a program's lists, which stop for the NPU; returns when the last of its products is computed.
+fn begin_lists(
+    (queue, npu, views): (&mut SubmissionQueue, &mut Option<NpuDevice>, &mut HostViews),
+    stops: &[NpuStop],
+    step_slot: usize,
+    lists: &[CommandList],
+) -> Result<(), Stop> {
+    let mut submitted = 0;
+    for stop in stops {
+        queue.begin(step_slot, &lists[submitted..stop.list])?;
+        queue.end(step_slot)?;
+        compute_on_npu(npu, views, stop)?;
+        submitted = stop.list;
+    }
+    Ok(queue.begin(step_slot, &lists[submitted..])?)
 }
 
 /// Writes f32 elements from element `at` on.

@@ -5,6 +5,7 @@ pub mod cancel;
 pub mod engine;
 pub mod host_sampling;
 pub mod images;
+pub mod masks;
 pub mod sampling;
 pub mod steps_in_flight;
 pub mod stop;

@@ -1,6 +1,6 @@
 //! How a token is sampled from logits, as a caller sets it and as the step buffer stores it.
 
-use unicorn_artifact::step::{MAX_HISTORY, Sampler, image_of};
+use unicorn_artifact::step::{MAX_HISTORY, Sampler, feeds_and_mask, image_of};
 
 use crate::error::RunError;
 
@@ -106,7 +106,7 @@ impl Sampling {
             seed_high: (self.seed >> 32) as u32,
             sample: number,
             history_capacity: self.history_tokens() as u32,
-            feeds: u32::from(feeds),
+            feeds_and_mask: feeds_and_mask(feeds, 0),
             ..Sampler::default()
         };
         SamplerInput { sampler, history }

@@ -16,6 +16,7 @@ use crate::memory::kv_pages::BlockTable;
 use crate::program::pipelines::compile_each;
 use crate::program::programs::{self, RecordedPrograms};
 use crate::step::engine::{Engine, Rows, Step};
+use crate::step::masks::Masks;
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
@@ -266,12 +267,12 @@ impl MadeUpSteps<'_> {
             let step = Step { program, rows: &rows, apart_rows: 0, samplers };
             if number < candidates as u32 {
                 // The first step of each candidate warms caches up and does not count.
-                engine.run(&step, Watch::default())?;
+                engine.run(&step, Watch::default(), &mut Masks::none())?;
                 engine.profiles.clear();
             }
             let begin = Instant::now();
             for _ in 0..effort.steps {
-                engine.run(&step, Watch::default())?;
+                engine.run(&step, Watch::default(), &mut Masks::none())?;
                 inspect(engine, program);
                 if begin.elapsed() > ROUND {
                     break;

@@ -11,6 +11,7 @@ use crate::program::pipelines::compile_each;
 use crate::program::programs;
 use crate::program::submissions::DispatchRange;
 use crate::step::engine::{Rows, Step};
+use crate::step::masks::Masks;
 use crate::step::sampling::{SamplerInput, Sampling};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
@@ -141,7 +142,7 @@ impl Tracer<'_> {
                 let tokens = &step.cached[at as usize..(at + chunk.n_rows) as usize];
                 let rows = [Rows { slot, position: at, tokens, rope_variant, rope_shift: 0 }];
                 let step = Step { program: chunk.program, rows: &rows, apart_rows: 0, samplers: &[] };
-                engine.run(&step, Watch::default())?;
+                engine.run(&step, Watch::default(), &mut Masks::none())?;
                 at += chunk.n_rows;
             }
             engine.advance(slot, position..position + rows_each as u32, tables)?;
@@ -151,7 +152,7 @@ impl Tracer<'_> {
             both.map(|(&slot, tokens)| Rows { slot, position, tokens, rope_variant, rope_shift: 0 }).collect();
         let samplers: Vec<SamplerInput> = slots.iter().map(|_| Sampling::default().input(0, false, &[])).collect();
         let samplers = if samples { &samplers[..] } else { &[] };
-        Ok(engine.write(&Step { program: 0, rows: &rows, apart_rows: 0, samplers })?)
+        Ok(engine.write(&Step { program: 0, rows: &rows, apart_rows: 0, samplers }, &Masks::none())?)
     }
 }
 

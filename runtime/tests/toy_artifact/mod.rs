@@ -122,17 +122,22 @@ const SAMPLE: &str = "
 @group(0) @binding(0) var<storage, read_write> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 @group(0) @binding(2) var<storage, read_write> output: array<Output>;
+@group(0) @binding(3) var<storage, read> masks: array<u32>;
 @compute @workgroup_size(1) fn main(@builtin(workgroup_id) group: vec3u) {
     let s = group.x;
     if s >= step.header.n_samplers { return; }
-    var best = 0u;
-    for (var v = 1u; v < VOCAB; v++) {
-        best = select(best, v, logits[s * STRIDE + v] >= logits[s * STRIDE + best]);
-    }
     let sampler = step.samplers[s];
+    let mask_at = sampler.feeds_and_mask >> 1u;
+    var best = VOCAB;
+    for (var v = 0u; v < VOCAB; v++) {
+        let is_allowed = mask_at == 0u || ((masks[mask_at + v / 32u] >> (v % 32u)) & 1u) == 1u;
+        let is_better = best == VOCAB || logits[s * STRIDE + v] >= logits[s * STRIDE + best];
+        best = select(best, v, is_allowed && is_better);
+    }
+    best = min(best, VOCAB - 1u);
     let candidates = sampler.sample + sampler.n_history + 1000u * step.rows[s].rope_variant;
     output[(sampler.sample % KEPT_SAMPLES) * MAX_SAMPLERS + s] = Output(best, logits[s * STRIDE + best], candidates, 0u);
-    if sampler.feeds == 1u {
+    if (sampler.feeds_and_mask & 1u) == 1u {
         let position = step.rows[s].position + 1u;
         let long = select(0u, 1u, position + 1u > step.header.long_rope_above);
         step.rows[s] = Row(best, position, step.rows[s].sequence, long);
@@ -177,7 +182,7 @@ fn kernels() -> Kernels {
         |number| ModuleNeeds { workgroup_invocations: if number == 6 { 1 } else { 64 }, ..ModuleNeeds::default() };
     let modules: Vec<Module> =
         modules.into_iter().zip(0..).map(|(words, number)| Module { words, needs: needs(number) }).collect();
-    let bindings = [3, 3, 3, 3, 5, 5, 3];
+    let bindings = [3, 3, 3, 3, 5, 5, 4];
     let pipelines = names
         .iter()
         .zip(0..)
@@ -253,7 +258,7 @@ fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
     }
     if samples {
         let state = whole(BufferRef::Step, true);
-        let bindings = vec![state, whole(BufferRef::Logits, false), whole(BufferRef::Output, true)];
+        let bindings = vec![state, whole(BufferRef::Logits, false), whole(BufferRef::Output, true), step];
         let samplers = if logits == LogitsRows::One { 1 } else { rows };
         dispatches.push(dispatch(6, samplers, true, bindings));
     }
@@ -329,6 +334,22 @@ fn meta() -> Meta {
 }
 
 pub fn write_toy(folder: &Path) -> PathBuf {
+    write_toy_of(folder, &kernels())
+}
+
+/// The same with samplers that take no masks, as earlier artifacts have them.
+pub fn write_toy_without_masks(folder: &Path) -> PathBuf {
+    let mut kernels = kernels();
+    for program in kernels.targets.iter_mut().flat_map(|target| &mut target.programs).filter(|program| program.samples)
+    {
+        let masks = program.dispatches.last_mut().and_then(|sampler| sampler.bindings.last_mut()).unwrap();
+        // It is then not a buffer that is only read.
+        masks.writes = true;
+    }
+    write_toy_of(folder, &kernels)
+}
+
+fn write_toy_of(folder: &Path, kernels: &Kernels) -> PathBuf {
     let path = folder.join("toy.unicorn");
     let mut writer = ArtifactWriter::create(&path, 2).unwrap();
     writer.begin_slice().unwrap();
@@ -336,7 +357,6 @@ pub fn write_toy(folder: &Path) -> PathBuf {
     writer.begin_slice().unwrap();
     let weights: Vec<u8> = (0..VOCAB).flat_map(|index| weight(index).to_le_bytes()).collect();
     writer.weight_bytes(&weights).unwrap();
-    let kernels = kernels();
-    writer.finish(&meta(), &plan(), &kernels, &TokenizerSection::default()).unwrap();
+    writer.finish(&meta(), &plan(), kernels, &TokenizerSection::default()).unwrap();
     path
 }

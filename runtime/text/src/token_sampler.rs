@@ -1,4 +1,4 @@
-//! Tokens that are sampled on the host.
+//! Tokens that are sampled on the host, or on the device among those that may follow.
 
 use std::fmt::Debug;
 
@@ -7,11 +7,25 @@ use unicorn_runtime::{Sampling, Session};
 use crate::error::TextError;
 use crate::reply::ReplyFormat;
 
-/// Samples the tokens of one text on the host, where the device's sampler does not suffice: for example because the text has to match a
+/// Samples the tokens of one text on the host, or limits what the device samples, where the device's sampler does not suffice: for example because the text has to match a
 /// grammar. unicorn-structure has implementations.
 pub trait TokenSampler: Send {
     /// Whether [`TokenSampler::sample`] samples the next token; otherwise the device does. It may change with each token.
     fn applies(&self) -> bool;
+
+    /// Where it applies, whether the device may sample instead, among the tokens that [`TokenSampler::mask`] allows: not where the model takes no
+    /// masks.
+    fn is_masked(&self) -> bool {
+        false
+    }
+
+    /// Sets the bits of the tokens that may follow in `allowed`, words of 0; the first token's is the lowest bit of the first word.
+    ///
+    /// # Errors
+    /// Why no token can follow, in one line.
+    fn mask(&mut self, _allowed: &mut [u32]) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Samples the token that follows `tokens`, by its logits, one for each token of the vocabulary.
     ///
@@ -59,7 +73,15 @@ impl<'s> SampledTokens<'s> {
 
     fn feed(&mut self, tokens: &[u32]) -> Result<u32, TextError> {
         let failed = |detail| TextError::Sample { detail };
+        let masks = self.sampler.is_masked() && self.session.takes_masks();
         let token = match self.sampler.applies() {
+            true if masks => {
+                let mut masked = Ok(());
+                let fill = |allowed: &mut [u32]| masked = self.sampler.mask(allowed);
+                let sampled = self.session.feed_and_sample_masked(tokens, &self.sampling, fill)?;
+                masked.map_err(failed)?;
+                sampled.token
+            }
             true => {
                 let mut logits = self.session.feed_and_read_logits(tokens)?;
                 self.sampler.sample(self.session.tokens(), &mut logits).map_err(failed)?

@@ -47,9 +47,8 @@ fn a_step_that_stalls_is_run_again_with_barriers_and_never_stalls_with_them() {
         Operand::SyncCounters,
     ];
     launch.steps.push((KernelSpec::MatMul(matmul), operands));
-    launch
-        .steps
-        .push((KernelSpec::Sample(sample), vec![Operand::Step, logits, Operand::Samples, Operand::SyncCounterSlots]));
+    let operands = vec![Operand::Step, logits, Operand::Samples, Operand::Step, Operand::SyncCounterSlots];
+    launch.steps.push((KernelSpec::Sample(sample), operands));
     let x = decode_row(input, &words, cols);
     let mut decoded = vec![0f32; cols];
     let mut products: Vec<f32> = Vec::new();

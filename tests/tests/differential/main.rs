@@ -351,18 +351,32 @@ fn elementwise_operations() {
     }
 }
 
+/// A mask that allows this share of the tokens, at least one, and bits behind the vocabulary, which mean nothing.
+fn random_mask(rng: &mut StdRng, vocab: usize, share: f64) -> Vec<u32> {
+    let mut mask = vec![0u32; vocab.div_ceil(32)];
+    let one = rng.random_range(0..vocab);
+    for token in 0..32 * mask.len() {
+        if token == one || token >= vocab || rng.random_bool(share) {
+            mask[token / 32] |= 1 << (token % 32);
+        }
+    }
+    mask
+}
+
 #[test]
 fn sampling_is_that_of_the_twin() {
     let targets = targets();
     let where_from = (0..targets.len(), select(vec![17, 320, 1003, 5000usize]));
     let temperature = prop_oneof![1 => Just(0.0), 5 => 0.2..1.5f32];
     let limits = (select(vec![0, 40, 5]), select(vec![1.0, 0.9, 0.5f32]), select(vec![0.0, 0.05f32]));
-    let cases = (where_from, temperature, limits, select(vec![1.0, 1.3f32]), any::<u64>());
+    // The share of the tokens that a mask allows.
+    let allowed = select(vec![None, None, Some(0.5), Some(0.01)]);
+    let cases = (where_from, temperature, limits, select(vec![1.0, 1.3f32]), allowed, any::<u64>());
     check_cases(
         "sampling",
-        24,
+        48,
         &cases,
-        |&((target, vocab), temperature, (top_k, top_p, min_p), repeat_penalty, seed), rng| {
+        |&((target, vocab), temperature, (top_k, top_p, min_p), repeat_penalty, allowed, seed), rng| {
             let target = &targets[target];
             let logits: Vec<f32> = normals(rng, vocab).iter().map(|x| 3.0 * x).collect();
             let sampling = Sampling::default().with(|sampling| {
@@ -374,6 +388,7 @@ fn sampling_is_that_of_the_twin() {
                 sampling.repeat_last_n = 64;
                 sampling.seed = seed;
             });
+            let mask = allowed.map(|share| random_mask(rng, vocab, share));
             let history: Vec<u32> = (0..5).map(|_| rng.random_range(0..vocab as u32)).collect();
             // Logits reach the buffer by adding nothing to them.
             let copy = ElementwiseSpec {
@@ -399,9 +414,9 @@ fn sampling_is_that_of_the_twin() {
                 vec![Operand::Step, Operand::floats(&logits), buffer.clone(), zeros],
                 1,
             );
-            one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Samples]));
+            one.steps.push((KernelSpec::Sample(spec), vec![Operand::Step, buffer, Operand::Samples, Operand::Step]));
             one.tokens = history.clone();
-            let found = one.sample(vocab, &sampling);
+            let found = one.sample(vocab, &sampling, mask.as_deref());
             let sampler = Sampler {
                 temperature: sampling.temperature,
                 top_k: sampling.top_k,
@@ -413,7 +428,7 @@ fn sampling_is_that_of_the_twin() {
                 ..Sampler::default()
             };
             let mut twin_logits = logits.clone();
-            let expected = sample::twin(&sampler, &history, &mut twin_logits);
+            let expected = sample::twin(&sampler, &history, mask.as_deref(), &mut twin_logits);
             assert_eq!(found.token, expected.token, "{sampling:?}, vocab {vocab}");
             assert_eq!(found.candidates as usize, expected.candidates.len(), "{sampling:?}, vocab {vocab}");
             assert_eq!(found.logit, twin_logits[found.token as usize], "{sampling:?}");

@@ -40,7 +40,7 @@ use std::time::Instant;
 
 use self::mixed_times::MixedTimes;
 use crate::error::RunError;
-use crate::session::batch::{BatchRow, BatchTokens, decode_with_logits};
+use crate::session::batch::{BatchRow, BatchTokens, decode_masked};
 use crate::session::kv_store::KvStore;
 use crate::session::mixed::{PromptPart, decode_beside_prompt};
 use crate::session::model_state::Shared;
@@ -49,6 +49,7 @@ use crate::session::session::Session;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
 use crate::step::host_sampling::{HostSampler, HostSampling};
+use crate::step::masks::{FillMask, Masks};
 use crate::step::sampling::{Sampled, Sampling};
 
 /// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls
@@ -115,6 +116,19 @@ pub trait TokenReceiver {
     /// steps run ahead while such a request decodes, which costs all requests time.
     fn samples_on_host(&self) -> bool {
         false
+    }
+
+    /// Whether the device may sample only some tokens next, which [`TokenReceiver::mask`] finds. It may change with each token. No steps run
+    /// ahead while such a request decodes. Where a draft is verified, and for artifacts without [`crate::Model::takes_masks`],
+    /// [`TokenReceiver::sample`] samples instead.
+    fn is_masked(&self) -> bool {
+        false
+    }
+
+    /// What finds the tokens that may be sampled next. It runs on some thread while the device computes the logits, with the model locked: it may not use
+    /// the model. Where a step did not run, this is called again. Where no token is allowed, one is received that has no meaning.
+    fn mask(&mut self) -> FillMask<'_> {
+        Box::new(|_| {})
     }
 
     /// Samples the token that follows `tokens` by its logits, one for each token of the vocabulary. It is then received like others.
@@ -404,7 +418,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.decoding.is_empty() {
             return;
         }
-        if self.decoding.iter().any(|active| active.receiver.samples_on_host()) {
+        if self.decoding.iter().any(|active| waits_for_host(&active.receiver)) {
             return self.decode_and_choose(None, after_step);
         }
         let n_sequences = self.decoding.len();
@@ -432,7 +446,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                 }
             };
             self.times.add_plain(begun.elapsed());
-            let (mut samples_on_host, mut n_tokens) = (false, 0);
+            let (mut wait_for_host, mut n_tokens) = (false, 0);
             for (row, ((receiver, rest, speculator, goes_on), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()
             {
@@ -445,7 +459,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                 if !**goes_on {
                     ends.push((row, steps.tokens(row).0.len() as u32));
                 }
-                samples_on_host |= **goes_on && receiver.samples_on_host();
+                wait_for_host |= **goes_on && waits_for_host(*receiver);
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
                     let most = most_draft_tokens(&self.shared, tokens);
@@ -456,7 +470,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             }
             let is_over = after_step(n_tokens).is_break() || !ends.is_empty();
             let all_end = ends.len() == n_sequences && !self.shared.has_state();
-            if samples_on_host || all_end {
+            if wait_for_host || all_end {
                 break;
             }
             if is_over {
@@ -494,7 +508,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             let mut newest = rest[0];
             let mut expected = rest[1..].iter();
             let ran = session.verify(rest, &mut self.logits, &mut |tokens, number, logits| {
-                newest = match receiver.samples_on_host() {
+                newest = match waits_for_host(receiver) {
                     true => receiver.sample(tokens, logits),
                     false => sampler.sample_as_device(number, tokens, logits).token,
                 };
@@ -521,44 +535,55 @@ impl<R: TokenReceiver> Scheduler<R> {
         n_verified
     }
 
-    /// One step of all decoding sequences, some of whose tokens their receivers may sample, which feeds `n_prompt_tokens` of the first prompt,
+    /// One step of all decoding sequences, some of whose tokens their receivers may sample or mask, which feeds `n_prompt_tokens` of the first prompt,
     /// if any.
     fn decode_and_choose(&mut self, n_prompt_tokens: Option<usize>, after_step: &mut AfterStep<'_>) {
         let begun = Instant::now();
         let greedy = Sampling::default();
         let n_decoding = self.decoding.len();
+        let takes_masks = self.shared.takes_masks();
         let mut prompt = self.prefill.front_mut().zip(n_prompt_tokens);
         let ends = prompt.as_ref().is_some_and(|(active, n_tokens)| *n_tokens == active.rest.len());
         let ended = prompt.iter().map(|(active, _)| &**active).filter(|_| ends);
         let choosing: Vec<usize> = (0..)
             .zip(self.decoding.iter().chain(ended))
-            .filter(|(_, active)| active.receiver.samples_on_host())
+            .filter(|(_, active)| samples_on_host(&active.receiver, takes_masks))
             .map(|(row, _)| row)
             .collect();
         // Greedy sampling leaves the logits as they are.
-        let sampling_of = |active: &Active<R>| {
-            if active.receiver.samples_on_host() { greedy.clone() } else { active.sampling.clone() }
+        let sampling_of = |active: &Active<R>| match samples_on_host(&active.receiver, takes_masks) {
+            true => greedy.clone(),
+            false => active.sampling.clone(),
         };
         let samplings: Vec<Sampling> = self.decoding.iter().map(sampling_of).collect();
-        let rows = self.decoding.iter_mut().zip(&samplings);
-        let rows = rows
-            .map(|(active, sampling)| BatchRow { session: &mut active.session, token: active.rest[0], sampling })
-            .collect();
-        let decoded = match &mut prompt {
-            None => decode_with_logits(&self.shared, rows, &choosing, &mut self.logits),
-            Some((active, n_tokens)) => {
-                let sampling = &sampling_of(active);
-                let Active { session, rest, .. } = &mut **active;
-                let part = PromptPart { session, rest, n_tokens: *n_tokens, sampling };
-                decode_beside_prompt(&self.shared, rows, part, &choosing, &mut self.logits)
-            }
+        let of_prompt = prompt.as_ref().map(|(active, _)| sampling_of(active));
+        let (mut rows, mut receivers) = (Vec::new(), Vec::new());
+        for (active, sampling) in self.decoding.iter_mut().zip(&samplings) {
+            rows.push(BatchRow { session: &mut active.session, token: active.rest[0], sampling });
+            receivers.push(&mut active.receiver);
+        }
+        let part = prompt.as_mut().zip(of_prompt.as_ref()).map(|((active, n_tokens), sampling)| {
+            let Active { session, rest, receiver, .. } = &mut **active;
+            receivers.extend(ends.then_some(receiver));
+            PromptPart { session, rest, n_tokens: *n_tokens, sampling }
+        });
+        let masked = receivers.into_iter().enumerate().filter(|(_, receiver)| is_masked(&**receiver, takes_masks));
+        let mut masks = Masks::of(masked.map(|(row, receiver)| (row, receiver.mask())).collect());
+        let logits = (&choosing[..], &mut self.logits);
+        let decoded = match part {
+            None => decode_masked(&self.shared, rows, logits, &mut masks),
+            Some(part) => decode_beside_prompt(&self.shared, rows, part, logits, &mut masks),
         };
+        drop(masks);
         let row_len = (self.logits.len() / choosing.len().max(1)).max(1);
         let mut chosen = self.logits.chunks_exact_mut(row_len);
-        let mut choose = |active: &mut Active<R>, sampled: &Sampled| match active.receiver.samples_on_host() {
-            true => active.receiver.sample(active.session.tokens(), chosen.next().expect("logits of each such row")),
-            false => sampled.token,
-        };
+        let mut choose =
+            |active: &mut Active<R>, sampled: &Sampled| match samples_on_host(&active.receiver, takes_masks) {
+                true => {
+                    active.receiver.sample(active.session.tokens(), chosen.next().expect("logits of each such row"))
+                }
+                false => sampled.token,
+            };
         let mut go_on = vec![true; n_decoding];
         let mut first_token = None;
         if let Ok(sampled) = &decoded {
@@ -624,6 +649,21 @@ impl<R: TokenReceiver> Scheduler<R> {
             false => self.idle.push_back(active.session),
         }
     }
+}
+
+/// Whether a receiver's next token depends on the host, so that no step runs ahead.
+fn waits_for_host(receiver: &impl TokenReceiver) -> bool {
+    receiver.samples_on_host() || receiver.is_masked()
+}
+
+/// Whether the host samples a receiver's next token, by its logits, where steps take masks or do not.
+fn samples_on_host(receiver: &impl TokenReceiver, takes_masks: bool) -> bool {
+    receiver.samples_on_host() || receiver.is_masked() && !takes_masks
+}
+
+/// Whether the device samples a receiver's next token among some.
+fn is_masked(receiver: &impl TokenReceiver, takes_masks: bool) -> bool {
+    receiver.is_masked() && !samples_on_host(receiver, takes_masks)
 }
 
 /// The prompt whose beginning a session may have in its cache already.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use unicorn_artifact::step::image_of;
 
 use super::mixed_times::Prompts;
-use super::{Active, AfterStep, End, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver};
+use super::{Active, AfterStep, End, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver, samples_on_host};
 use crate::error::RunError;
 use crate::session::sequence::EndedSequence;
 use crate::session::session::Session;
@@ -108,7 +108,7 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Feeds a step's worth of the first prompt, which has begun, and moves its request on when that was the rest of it.
     pub(super) fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
-        let max_tokens = self.prefill_tokens();
+        let (max_tokens, takes_masks) = (self.prefill_tokens(), self.shared.takes_masks());
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
         let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
@@ -128,9 +128,12 @@ impl<R: TokenReceiver> Scheduler<R> {
                 fed.map(|()| (!is_part).then(|| receiver.sample(session.tokens(), &mut last)))
             }
             true => session.feed_part(rest, n_tokens).map(|()| None),
-            false if receiver.samples_on_host() => session
+            false if samples_on_host(receiver, takes_masks) => session
                 .feed_and_read_logits(rest)
                 .map(|mut logits| Some(receiver.sample(session.tokens(), &mut logits))),
+            false if receiver.is_masked() => {
+                session.feed_and_sample_masked(rest, sampling, receiver.mask()).map(|sampled| Some(sampled.token))
+            }
             false => session.feed_and_sample(rest, sampling).map(|sampled| Some(sampled.token)),
         };
         if n_tokens >= MIN_PREFILL_TOKENS {

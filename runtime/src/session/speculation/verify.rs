@@ -8,6 +8,7 @@ use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
 use crate::step::cancel::CancelToken;
+use crate::step::masks::Masks;
 use crate::step::sampling::Sampling;
 use crate::step::watch::Watch;
 
@@ -61,7 +62,8 @@ pub fn verify(
         let chunk = next_chunk(&engine.programs.shapes, StepOutput::AllLogits, false, position, most_rows, u32::MAX)
             .ok_or(RunError::NoProgram { wanted: StepOutput::AllLogits.name() })?;
         let now = &rows[..chunk.n_rows as usize];
-        sequence.run(engine, chunk.program, now, rope_variant, &Sampling::default(), Watch::of(cancel))?;
+        let (greedy, watch) = (Sampling::default(), Watch::of(cancel));
+        sequence.run(engine, chunk.program, now, rope_variant, &greedy, watch, &mut Masks::none())?;
         logits.clear();
         let read = engine.read_logits(chunk.program, 0..now.len(), model.vocab_size, logits);
         if read.is_err() {

@@ -1,9 +1,11 @@
 //! What may be written under constraints, letter by letter.
 
 use serde_json::json;
-use unicorn_text::{Tokenizer, TokenizerSection};
+use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
+use unicorn_text::{TokenSampler, Tokenizer, TokenizerSection};
 
 use super::*;
+use crate::sampler::ReplySampler;
 
 /// The vocabulary with Gemma 4's mark.
 pub(super) fn vocabulary() -> Arc<Vocabulary> {
@@ -254,4 +256,27 @@ fn a_channel_decides_between_an_answer_and_a_call() {
     assert!(!reply(&format!("{analysis}<|channel|>final<|message|>a")));
     let call = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>";
     assert!(reply(&format!("{analysis}{call}{{\"a\": 1}}")) && !reply(&format!("{analysis}{call}{{\"a\": \"")));
+}
+
+#[test]
+fn the_device_gets_the_tokens_among_which_the_host_would_sample() {
+    let constraint = || Some(whole(Structure::Regex("[a-c]{2}".into())));
+    let greedy = Sampling::default();
+    let sampler = || ReplySampler::new(&greedy, HostSampling::default(), constraint(), None).unwrap();
+    let (a, d) = (u32::from(b'a' - b' '), u32::from(b'd' - b' '));
+    let mut masked = sampler();
+    assert!(masked.applies() && masked.is_masked() && !masked.needs_logits());
+    let mut allowed = [0; 4];
+    masked.mask(&mut allowed).unwrap();
+    let is_allowed = |token: u32| allowed[token as usize / 32] >> (token % 32) & 1 == 1;
+    assert_eq!((0..97).filter(|&token| is_allowed(token)).collect::<Vec<_>>(), [a, a + 1, a + 2]);
+    // A device that does not keep to it is noticed.
+    assert!(masked.observe(d).unwrap_err().contains("no token may follow"));
+    let mut logits = vec![0.0; 97];
+    (logits[d as usize], logits[a as usize + 1]) = (9.0, 1.0);
+    assert_eq!(sampler().sample(&[], &mut logits).unwrap(), a + 1);
+    // What the device's sampler lacks stays on the host.
+    let further = HostSampling::default().with(|further| further.frequency_penalty = 1.0);
+    let on_host = ReplySampler::new(&greedy, further, constraint(), None).unwrap();
+    assert!(on_host.applies() && !on_host.is_masked() && on_host.needs_logits());
 }
