@@ -18,7 +18,7 @@ use crate::load::path_choice::UploadPaths;
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
-use crate::memory::buffers::{Allocator, Buffers, NpuBytes};
+use crate::memory::buffers::{Allocator, Buffers, ByModel, NpuBytes};
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
 use crate::memory::usage::MemoryUsage;
@@ -120,9 +120,9 @@ pub fn make_resident(
     }
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
     let mask_words = if artifact.takes_masks() { step::mask_words(artifact.meta().model.vocab_size) } else { 0 };
-    let (input_bytes, npu_bytes) = (artifact.image().map(ImageSection::input_bytes), npu_bytes(&npu_transfers));
-    let (buffers, views) =
-        Buffers::allocate(&allocator, weights, plan, context_tokens, request, mask_words, input_bytes, npu_bytes)?;
+    let input_bytes = artifact.image().map(ImageSection::input_bytes);
+    let by_model = ByModel { mask_words, input_bytes, npu: npu_bytes(&npu_transfers) };
+    let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request, by_model)?;
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {

@@ -43,6 +43,16 @@ struct NpuBuffers {
     outputs: Arc<Buffer>,
 }
 
+/// Sizes of what not every model has.
+pub struct ByModel {
+    /// Words of a sampler's mask; 0: samplers take none.
+    pub mask_words: usize,
+    /// Bytes that the host writes of images.
+    pub input_bytes: Option<u64>,
+    /// Bytes that pass between the device and an NPU.
+    pub npu: Option<NpuBytes>,
+}
+
 /// Bytes that pass between the device and an NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpuBytes {
@@ -81,7 +91,7 @@ pub struct KvBuffers {
 const MIN_BUFFER_BYTES: u64 = 256;
 
 impl Buffers {
-    /// Allocates everything but the weights for sequences of `context_tokens`; `mask_words`: see `Engine::mask_words`.
+    /// Allocates everything but the weights for sequences of `context_tokens`.
     ///
     /// # Errors
     /// [`LoadError::OutOfMemory`] with the sums of the whole model.
@@ -91,9 +101,7 @@ impl Buffers {
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
-        mask_words: usize,
-        input_bytes: Option<u64>,
-        npu: Option<NpuBytes>,
+        ByModel { mask_words, input_bytes, npu }: ByModel,
     ) -> Result<(Buffers, HostViews), LoadError> {
         let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
         let mut kv = Vec::new();

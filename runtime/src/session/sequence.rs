@@ -346,8 +346,7 @@ impl Sequence {
         tokens: &[u32],
         rope_variant: u32,
         sampling: &Sampling,
-        watch: Watch<'_>,
-        masks: &mut Masks<'_>,
+        (watch, masks): (Watch<'_>, &mut Masks<'_>),
     ) -> Result<(), Stop> {
         let position = self.len_tokens();
         let rope_shift = rope_shift(self.tokens(), &self.images);

@@ -620,7 +620,7 @@ impl Session {
                 let mut none = Masks::none();
                 // The last step samples.
                 let masks = if now.len() == rest.len() { &mut masks } else { &mut none };
-                sequence.run(engine, chunk.program, now, rope_variant, sampling, watch, masks)?;
+                sequence.run(engine, chunk.program, now, rope_variant, sampling, (watch, masks))?;
                 let what = read(engine, chunk, sequence.samples());
                 if what.is_err() {
                     sequence.take_back(position);
