@@ -13,6 +13,7 @@ use toy_artifact::{
 };
 use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath};
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
 
 #[test]
