@@ -475,7 +475,7 @@ mod tests {
     #[test]
     fn rows_of_iq4_are_those_in_f32() {
         let block = |n: u8| {
-            let codes = (0..16).map(|i| (i + n) % 16 | (i * n) % 16 << 4);
+            let codes = (0..16).map(|i| ((i + n) % 16) | (((i * n) % 16) << 4));
             f16::from_f32(f32::from(n) - 3.5).to_le_bytes().into_iter().chain(codes).collect::<Vec<u8>>()
         };
         let bytes: Vec<u8> = (0..16).flat_map(block).collect();

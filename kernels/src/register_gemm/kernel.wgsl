@@ -125,7 +125,11 @@ fn zero_of(params: u32) -> vec2<f16> {
 //#macro unpack_pair(row, pair)
 //#let quad = pair / 2
 //#if CODEBOOK
-        let levels_${row}_${pair} = ${CODEBOOK_NAME}_levels((word_${row}_0.${"xyzw"[pair / 4]} >> ${pair % 4 / 2 * 4}u) & 0x0f0f0f0fu);
+//#if pair % 4 < 2
+        let levels_${row}_${pair} = ${CODEBOOK_NAME}_low_levels(word_${row}_0.${"xyzw"[pair / 4]});
+//#else
+        let levels_${row}_${pair} = ${CODEBOOK_NAME}_high_levels(word_${row}_0.${"xyzw"[pair / 4]});
+//#endif
         let pair_${row}_${pair} = weights_of((levels_${row}_${pair} >> ${pair % 2 * 8}u) & 0x00ff00ffu, zero_${row}, scale_${row});
 //#else if INT4
 //#if pair % 4 == 0

@@ -40,8 +40,8 @@ let scale_${name} = int8_scale(param_${name});
 let scale_${name} = int4_scale(param_${name});
 //#if CODEBOOK
 let zero_${name} = ${CODEBOOK_ZERO};
-let low_${name} = ${CODEBOOK_NAME}_levels_of_words(word_${name} & vec4<u32>(0x0f0f0f0fu));
-let high_${name} = ${CODEBOOK_NAME}_levels_of_words((word_${name} >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu));
+let low_${name} = ${CODEBOOK_NAME}_low_levels_of_words(word_${name});
+let high_${name} = ${CODEBOOK_NAME}_high_levels_of_words(word_${name});
 //#else
 let zero_${name} = i32(param_${name} >> ZERO_SHIFT);
 // Codes 0..4 of each word, and 4..8.

@@ -18,7 +18,7 @@ fn int4_zero(param: u32) -> f32 {
 }
 
 fn int4_low(word: u32) -> vec4<f32> {
-    let levels = ${CODEBOOK_NAME}_levels(word & 0x0f0f0f0fu);
+    let levels = ${CODEBOOK_NAME}_low_levels(word);
     return vec4<f32>(vec4<u32>(levels, levels >> 8u, levels >> 16u, levels >> 24u) & vec4<u32>(255u));
 }
 
