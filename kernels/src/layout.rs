@@ -176,8 +176,6 @@ pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
         .flag("INT4", formats.iter().any(|format| format.has_nibbles()))
         .flag("CODEBOOK", codebook.is_some())
         .flag("IQ4", codebook == Some(Codebook::Iq4))
-        // Functions that look levels up begin with it.
-        .text("CODEBOOK_NAME", if codebook == Some(Codebook::Iq4) { "iq4" } else { "fp4" })
         .count("CODEBOOK_ZERO", codebook.map_or(0, |codebook| codebook.zero().into()))
         .flag("INT8", formats.contains(&WeightFormat::Int8))
         .flag("F16", formats.contains(&WeightFormat::F16))

@@ -125,12 +125,15 @@ fn zero_of(params: u32) -> vec2<f16> {
 //#macro unpack_pair(row, pair)
 //#let quad = pair / 2
 //#if CODEBOOK
-//#if pair % 4 < 2
-        let levels_${row}_${pair} = ${CODEBOOK_NAME}_low_levels(word_${row}_0.${"xyzw"[pair / 4]});
-//#else
-        let levels_${row}_${pair} = ${CODEBOOK_NAME}_high_levels(word_${row}_0.${"xyzw"[pair / 4]});
+//#let word = pair / 4
+//#if pair % 4 == 0
+        let levels_${row}_${word} = lifted_levels(word_${row}_0.${"xyzw"[word]});
 //#endif
-        let pair_${row}_${pair} = weights_of((levels_${row}_${pair} >> ${pair % 2 * 8}u) & 0x00ff00ffu, zero_${row}, scale_${row});
+//#if quad % 2 == 0
+        let pair_${row}_${pair} = weights_of((levels_${row}_${word}.low >> ${pair % 2 * 8}u) & 0x00ff00ffu, zero_${row}, scale_${row});
+//#else
+        let pair_${row}_${pair} = weights_of((levels_${row}_${word}.high >> ${pair % 2 * 8}u) & 0x00ff00ffu, zero_${row}, scale_${row});
+//#endif
 //#else if INT4
 //#if pair % 4 == 0
         let pair_${row}_${pair} = weights_of(word_${row}_0.${"xyzw"[pair / 4]} & 0x000f000fu, zero_${row}, scale_${row});

@@ -1,6 +1,13 @@
-// Levels of the codes of a codebook. A word has eight codes: four in the low halves of its bytes, four in the high ones.
+// Levels of the codes of a codebook, four in a word, one a byte.
+
+// Those of a word's eight codes: of the low halves of its bytes, and of the high ones.
+struct Levels {
+    low: u32,
+    high: u32,
+}
+
 //#if IQ4
-// Levels of IQ4_NL and IQ4_XS as signed bytes, see artifacts/src/codebook.rs. Bit n of a level is a function of the four bits of its code; it is
+// Levels of IQ4_NL and IQ4_XS, see artifacts/src/codebook.rs. Bit n of a level is a function of the four bits of its code; it is
 // computed for the eight codes of a word at once, in the place of bit n % 4 of the codes. Each function is two or three of three inputs,
 // an instruction each where a GPU has such.
 
@@ -46,67 +53,41 @@ fn iq4_bit_6(b0: u32, b1: u32, b2: u32, b3: u32) -> u32 {
     return b2 & (h | ~b3);
 }
 
-// Low halves of the eight levels.
-fn iq4_low_halves(word: u32) -> u32 {
-    return iq4_half(
+// Signed bytes.
+fn iq4_levels(word: u32) -> Levels {
+    let low_halves = iq4_half(
         iq4_bit_0(word, word >> 1u, word >> 2u, word >> 3u),
         iq4_bit_1(word << 1u, word, word >> 1u, word >> 2u),
         iq4_bit_2(word << 2u, word << 1u, word, word >> 1u),
         iq4_bit_3(word << 3u, word << 2u, word << 1u, word),
     );
-}
-
-fn iq4_high_halves(word: u32) -> u32 {
-    return iq4_half(
+    let high_halves = iq4_half(
         iq4_bit_4(word, word >> 1u, word >> 2u, word >> 3u),
         iq4_bit_5(word << 1u, word, word >> 1u, word >> 2u),
         iq4_bit_6(word << 2u, word << 1u, word, word >> 1u),
         ~word,
     );
-}
-
-// A driver finds what this and the next have in common.
-fn iq4_signed_low_levels(word: u32) -> u32 {
-    return iq4_select(0x0f0f0f0fu, iq4_low_halves(word), iq4_high_halves(word) << 4u);
-}
-
-fn iq4_signed_high_levels(word: u32) -> u32 {
-    return iq4_select(0x0f0f0f0fu, iq4_low_halves(word) >> 4u, iq4_high_halves(word));
-}
-
-// Levels + ${CODEBOOK_ZERO} of the codes in the low halves of a word's bytes.
-fn iq4_low_levels(word: u32) -> u32 {
-    return iq4_signed_low_levels(word) ^ 0x80808080u;
-}
-
-// The same of those in the high halves.
-fn iq4_high_levels(word: u32) -> u32 {
-    return iq4_signed_high_levels(word) ^ 0x80808080u;
-}
-
-// Of four words, as products of signed bytes take them: signed.
-fn iq4_low_levels_of_words(words: vec4<u32>) -> vec4<u32> {
-    return vec4<u32>(
-        iq4_signed_low_levels(words.x),
-        iq4_signed_low_levels(words.y),
-        iq4_signed_low_levels(words.z),
-        iq4_signed_low_levels(words.w),
+    return Levels(
+        iq4_select(0x0f0f0f0fu, low_halves, high_halves << 4u),
+        iq4_select(0x0f0f0f0fu, low_halves >> 4u, high_halves),
     );
 }
 
-fn iq4_high_levels_of_words(words: vec4<u32>) -> vec4<u32> {
-    return vec4<u32>(
-        iq4_signed_high_levels(words.x),
-        iq4_signed_high_levels(words.y),
-        iq4_signed_high_levels(words.z),
-        iq4_signed_high_levels(words.w),
-    );
+// Levels as products of signed bytes take them.
+fn dot_levels(word: u32) -> Levels {
+    return iq4_levels(word);
+}
+
+// Levels + ${CODEBOOK_ZERO}.
+fn lifted_levels(word: u32) -> Levels {
+    let levels = iq4_levels(word);
+    return Levels(levels.low ^ 0x80808080u, levels.high ^ 0x80808080u);
 }
 //#else
 // MXFP4's codes as levels, 0 1 2 3 4 6 8 12 and the same negated, see artifacts/src/fp4.rs.
 
-// Levels + ${CODEBOOK_ZERO} of the codes in the low halves of a word's bytes: no byte borrows from the next.
-fn fp4_low_levels(word: u32) -> u32 {
+// Levels + ${CODEBOOK_ZERO} of the codes in the low halves of the bytes: no byte borrows from the next.
+fn fp4_levels(word: u32) -> u32 {
     let ones = 0x01010101u;
     let of_four = (word >> 2u) & ones;
     let of_six = (word >> 1u) & of_four;
@@ -117,17 +98,13 @@ fn fp4_low_levels(word: u32) -> u32 {
     return ${CODEBOOK_ZERO}u * ones + magnitudes - (negative << 1u);
 }
 
-// The same of those in the high halves.
-fn fp4_high_levels(word: u32) -> u32 {
-    return fp4_low_levels(word >> 4u);
+// Levels + ${CODEBOOK_ZERO}.
+fn lifted_levels(word: u32) -> Levels {
+    return Levels(fp4_levels(word), fp4_levels(word >> 4u));
 }
 
-// Of four words.
-fn fp4_low_levels_of_words(words: vec4<u32>) -> vec4<u32> {
-    return vec4<u32>(fp4_low_levels(words.x), fp4_low_levels(words.y), fp4_low_levels(words.z), fp4_low_levels(words.w));
-}
-
-fn fp4_high_levels_of_words(words: vec4<u32>) -> vec4<u32> {
-    return vec4<u32>(fp4_high_levels(words.x), fp4_high_levels(words.y), fp4_high_levels(words.z), fp4_high_levels(words.w));
+// Levels as products of signed bytes take them, ${CODEBOOK_ZERO} too much.
+fn dot_levels(word: u32) -> Levels {
+    return lifted_levels(word);
 }
 //#endif

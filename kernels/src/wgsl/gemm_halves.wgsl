@@ -17,8 +17,9 @@ var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 fn eight_weights(codes: u32, param: u32) -> vec4<u32> {
     let scale = twice(param);
     let zero = twice(0x6400u + ${CODEBOOK_ZERO}u);
-    let low = ${CODEBOOK_NAME}_low_levels(codes);
-    let high = ${CODEBOOK_NAME}_high_levels(codes);
+    let levels = lifted_levels(codes);
+    let low = levels.low;
+    let high = levels.high;
     return vec4<u32>(
         weights_of(low & 0x00ff00ffu, zero, scale),
         weights_of((low >> 8u) & 0x00ff00ffu, zero, scale),

@@ -40,8 +40,19 @@ let scale_${name} = int8_scale(param_${name});
 let scale_${name} = int4_scale(param_${name});
 //#if CODEBOOK
 let zero_${name} = ${CODEBOOK_ZERO};
-let low_${name} = ${CODEBOOK_NAME}_low_levels_of_words(word_${name});
-let high_${name} = ${CODEBOOK_NAME}_high_levels_of_words(word_${name});
+//#for i in 0..4
+let levels_${name}_${i} = dot_levels(word_${name}.${"xyzw"[i]});
+//#end
+let low_${name} = vec4<u32>(
+//#for i in 0..4 join ,
+    levels_${name}_${i}.low
+//#end
+);
+let high_${name} = vec4<u32>(
+//#for i in 0..4 join ,
+    levels_${name}_${i}.high
+//#end
+);
 //#else
 let zero_${name} = i32(param_${name} >> ZERO_SHIFT);
 // Codes 0..4 of each word, and 4..8.

@@ -5,7 +5,7 @@
 //#if MATRIX_INT4
             // As int4_low and int4_high have them.
 //#if CODEBOOK
-            f32(${CODEBOOK_NAME}_low_levels(${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 255u),
+            f32(lifted_levels(${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))).low & 255u),
 //#else
             f32((${word}.${"xyzw"[octet]} >> (8u * (row % 4u) + 4u * (row / 4u))) & 15u),
 //#endif

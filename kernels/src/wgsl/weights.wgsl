@@ -17,13 +17,16 @@ fn int4_zero(param: u32) -> f32 {
     return ${CODEBOOK_ZERO}.0;
 }
 
+fn four_bytes(word: u32) -> vec4<f32> {
+    return vec4<f32>(vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u) & vec4<u32>(255u));
+}
+
 fn int4_low(word: u32) -> vec4<f32> {
-    let levels = ${CODEBOOK_NAME}_low_levels(word);
-    return vec4<f32>(vec4<u32>(levels, levels >> 8u, levels >> 16u, levels >> 24u) & vec4<u32>(255u));
+    return four_bytes(lifted_levels(word).low);
 }
 
 fn int4_high(word: u32) -> vec4<f32> {
-    return int4_low(word >> 4u);
+    return four_bytes(lifted_levels(word).high);
 }
 //#else
 fn int4_zero(param: u32) -> f32 {
