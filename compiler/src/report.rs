@@ -135,7 +135,7 @@ impl Report {
             source_bytes: checkpoint.source_bytes,
             skipped_tensors: checkpoint.skipped.tensors,
             skipped_bytes: checkpoint.skipped.bytes,
-            requantized_tensors: if weights == WeightsOption::Int4 { checkpoint.scattered_matrices() } else { 0 },
+            requantized_tensors: if weights == WeightsOption::Int4 { checkpoint.matrices_of_other_groups() } else { 0 },
             artifact_bytes: artifact.bytes,
             weight_bytes,
             bits_per_weight: weight_bytes as f64 * 8.0 / meta.model.parameters as f64,

@@ -323,7 +323,7 @@ impl Model {
     /// Whether the device can be told which tokens it may sample, see [`crate::Session::feed_and_sample_masked`]: the samplers of earlier artifacts
     /// cannot.
     pub fn takes_masks(&self) -> bool {
-        self.shared.takes_masks()
+        self.shared.takes_masks
     }
 
     /// Whether hidden rows can be read, see [`crate::Session::feed_with_hidden_rows`]: artifacts from before format 8.3 have no programs

@@ -76,10 +76,10 @@ impl Checkpoint {
     }
 
     /// Matrices that the source has as INT4 in groups that ours cannot be.
-    pub(crate) fn scattered_matrices(&self) -> usize {
-        let is_scattered =
+    pub(crate) fn matrices_of_other_groups(&self) -> usize {
+        let has_other_groups =
             |tensor: &&Tensor| matches!(&tensor.packed, Some(Packed::Int4(packed)) if packed.kept.is_none());
-        self.tensors.values().filter(is_scattered).count()
+        self.tensors.values().filter(has_other_groups).count()
     }
 
     /// BLAKE3 over config, weights and tokenizer files in a fixed order of names, then over those of merged adapters. Reads all of them.

@@ -41,6 +41,8 @@ pub struct Shared {
     pub streaming: Arc<StreamingState>,
     /// When its loading began.
     pub begun: Instant,
+    /// Whether steps take masks of the tokens that may be sampled.
+    pub takes_masks: bool,
     /// Programs of its engine keep every buffer alive that they use.
     engine: FairLock<EngineSlot>,
     /// Grows whenever an engine is lost: a sequence's tables are valid for one generation.
@@ -92,6 +94,7 @@ impl Shared {
             generation: AtomicU64::new(0),
             free_slots: Mutex::new((0..decided.request.slots).rev().collect()),
             recoveries: Mutex::new(Vec::new()),
+            takes_masks: artifact.takes_masks(),
             artifact,
             decided,
             facts,
@@ -133,11 +136,6 @@ impl Shared {
         rows.sort_unstable();
         rows.dedup();
         rows
-    }
-
-    /// Whether steps take masks of the tokens that may be sampled.
-    pub fn takes_masks(&self) -> bool {
-        self.artifact.takes_masks()
     }
 
     /// Longest time of several decode steps in one submission, in seconds.

@@ -332,8 +332,8 @@ impl Sequence {
         };
         let input = Sampling::default().input(0, false, &[]);
         let rope_shift = rope_shift(&self.journal.tokens()[..position as usize], &self.images);
-        let rest = (Watch::default(), &mut Masks::none());
-        run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, rest)?;
+        let (watch, masks) = (Watch::default(), &mut Masks::none());
+        run_entry(engine, self.slot, &mut self.tables, &entry, rope_shift, input, (watch, masks))?;
         cache.replay = Some(Replay { next_entry: next_entry + 1, position: position + entry.tokens.len() as u32 });
         Ok(true)
     }

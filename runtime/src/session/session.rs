@@ -176,11 +176,11 @@ impl Session {
 
     /// Whether the device can be told which tokens it may sample: see [`crate::Model::takes_masks`].
     pub fn takes_masks(&self) -> bool {
-        self.shared.takes_masks()
+        self.shared.takes_masks
     }
 
-    /// The same among the tokens that `fill` allows: it sets their bits in words of 0, the first token's in the lowest bit of the first word, while the
-    /// device computes the logits, and may not use the model. Where it allows none, the sampled token has no meaning.
+    /// The same among the tokens that `fill` allows: it sets their bits in words of 0, the first token's in the lowest bit of the first word,
+    /// while the device computes the logits, and may not use the model. Where it allows none, the sampled token has no meaning.
     ///
     /// # Errors
     /// As [`Session::feed_and_sample`].

@@ -7,8 +7,8 @@ use unicorn_runtime::{Sampling, Session};
 use crate::error::TextError;
 use crate::reply::ReplyFormat;
 
-/// Samples the tokens of one text on the host, or limits what the device samples, where the device's sampler does not suffice: for example because the text has to match a
-/// grammar. unicorn-structure has implementations.
+/// Samples the tokens of one text on the host, or limits what the device samples, where the device's sampler does not suffice: for example
+/// because the text has to match a grammar. unicorn-structure has implementations.
 pub trait TokenSampler: Send {
     /// Whether [`TokenSampler::sample`] samples the next token; otherwise the device does. It may change with each token.
     fn applies(&self) -> bool;

@@ -125,8 +125,9 @@ pub trait TokenReceiver {
         false
     }
 
-    /// What finds the tokens that may be sampled next. It runs on some thread while the device computes the logits, with the model locked: it may not use
-    /// the model. Where a step did not run, this is called again. Where no token is allowed, one is received that has no meaning.
+    /// What finds the tokens that may be sampled next. It runs on some thread while the device computes the logits, with the model locked: it
+    /// may not use the model. Where a step did not run, this is called again. Where no token is allowed, one is received that has no
+    /// meaning.
     fn mask(&mut self) -> FillMask<'_> {
         Box::new(|_| {})
     }
@@ -535,13 +536,13 @@ impl<R: TokenReceiver> Scheduler<R> {
         n_verified
     }
 
-    /// One step of all decoding sequences, some of whose tokens their receivers may sample or mask, which feeds `n_prompt_tokens` of the first prompt,
-    /// if any.
+    /// One step of all decoding sequences, some of whose tokens their receivers may sample or mask, which feeds `n_prompt_tokens` of the first
+    /// prompt, if any.
     fn decode_and_choose(&mut self, n_prompt_tokens: Option<usize>, after_step: &mut AfterStep<'_>) {
         let begun = Instant::now();
         let greedy = Sampling::default();
         let n_decoding = self.decoding.len();
-        let takes_masks = self.shared.takes_masks();
+        let takes_masks = self.shared.takes_masks;
         let mut prompt = self.prefill.front_mut().zip(n_prompt_tokens);
         let ends = prompt.as_ref().is_some_and(|(active, n_tokens)| *n_tokens == active.rest.len());
         let ended = prompt.iter().map(|(active, _)| &**active).filter(|_| ends);

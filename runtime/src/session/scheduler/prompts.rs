@@ -108,7 +108,7 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Feeds a step's worth of the first prompt, which has begun, and moves its request on when that was the rest of it.
     pub(super) fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
-        let (max_tokens, takes_masks) = (self.prefill_tokens(), self.shared.takes_masks());
+        let (max_tokens, takes_masks) = (self.prefill_tokens(), self.shared.takes_masks);
         let active = self.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
         let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());

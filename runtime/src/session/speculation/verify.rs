@@ -62,8 +62,8 @@ pub fn verify(
         let chunk = next_chunk(&engine.programs.shapes, StepOutput::AllLogits, false, position, most_rows, u32::MAX)
             .ok_or(RunError::NoProgram { wanted: StepOutput::AllLogits.name() })?;
         let now = &rows[..chunk.n_rows as usize];
-        let (greedy, rest) = (Sampling::default(), (Watch::of(cancel), &mut Masks::none()));
-        sequence.run(engine, chunk.program, now, rope_variant, &greedy, rest)?;
+        let (greedy, masks) = (Sampling::default(), &mut Masks::none());
+        sequence.run(engine, chunk.program, now, rope_variant, &greedy, (Watch::of(cancel), masks))?;
         logits.clear();
         let read = engine.read_logits(chunk.program, 0..now.len(), model.vocab_size, logits);
         if read.is_err() {
