@@ -34,6 +34,7 @@ pub mod bandwidth_probe;
 pub mod checksum;
 pub mod combine;
 pub mod decode_attention;
+pub mod delta_chunks;
 pub mod delta_rule;
 pub mod dot_gemm;
 pub mod elementwise;

@@ -106,6 +106,8 @@ kernels! {
     ImageRope(crate::image_rope::ImageRopeSpec) "image rope"
     /// Gated delta rule, with state.
     DeltaRule(crate::delta_rule::DeltaRuleSpec) "delta rule"
+    /// Gated delta rule of many rows, on matrix units.
+    DeltaChunks(crate::delta_chunks::DeltaChunksSpec) "delta chunks"
     /// RMS norm of each head, times a gate.
     GatedNorm(crate::gated_norm::GatedNormSpec) "gated norm"
 }

@@ -251,6 +251,7 @@ fn include(name: &str) -> Option<&'static str> {
         "halves" => include_str!("wgsl/halves.wgsl"),
         "gemm_halves" => include_str!("wgsl/gemm_halves.wgsl"),
         "tanh" => include_str!("wgsl/tanh.wgsl"),
+        "delta_gates" => include_str!("wgsl/delta_gates.wgsl"),
         "recurrent_state" => include_str!("wgsl/recurrent_state.wgsl"),
         "reduce" => include_str!("wgsl/reduce.wgsl"),
         "int8" => include_str!("wgsl/int8.wgsl"),

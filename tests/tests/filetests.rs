@@ -12,13 +12,15 @@ use tests::tiny_model::{Family, TinyModel};
 use unicorn_artifact::ArtifactView;
 use unicorn_compiler::alternatives::alternatives;
 use unicorn_kernels::Number;
+use unicorn_kernels::delta_chunks::DeltaChunksSpec;
+use unicorn_kernels::delta_rule::DeltaRuleSpec;
 use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::fragments::FragmentsSpec;
 use unicorn_kernels::gemm::{GemmSpec, Product};
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
 use unicorn_kernels::split::StepRows;
 use unicorn_kernels::{
-    Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, WeightFormat, WeightLayout,
+    Activation, ActivationFormat, CacheLayout, KernelSpec, KvFormat, Precision, StateLayout, WeightFormat, WeightLayout,
 };
 use unicorn_spirv::target::{self, GemmTuning};
 
@@ -179,6 +181,34 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
             validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
         }
     }
+}
+
+#[test]
+fn every_delta_chunks_module_is_valid_for_vulkan_1_2() {
+    if !validates_matrices() {
+        return skip("matrix validation", "modules of delta chunks");
+    }
+    let mut n_valid = 0;
+    for target in target::presets() {
+        let Some(fragment) = target.matrix.map(|tuning| tuning.fragment) else { continue };
+        let rule = DeltaRuleSpec {
+            state: StateLayout { heads: 4, key_dim: 128, value_dim: 128, channels: 1024, taps: 4 },
+            key_heads: 2,
+            kv_group: 0,
+            input_stride: 1024,
+            gate_stride: 32,
+            output_stride: 512,
+            rows_are_alone: false,
+        };
+        let spec = DeltaChunksSpec { rule, fragment, subgroup_size: target.subgroup_size };
+        if spec.shared_bytes() <= target.shared_memory_bytes {
+            let binary = unicorn_spirv::emit(&KernelSpec::DeltaChunks(spec.clone()), &target).unwrap();
+            assert!(uses_matrices(&binary.words));
+            validate(&binary.words).unwrap_or_else(|error| panic!("{spec:?} for {}: {error}", target.name));
+            n_valid += 1;
+        }
+    }
+    assert!(n_valid > 0, "no target has the workgroup memory");
 }
 
 fn uses_matrices(words: &[u32]) -> bool {

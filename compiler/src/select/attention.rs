@@ -18,7 +18,7 @@ use crate::fuse::{FusedNode, FusedOp, HeadsStep};
 use crate::graph::{ColumnsBlock, ColumnsPart, ValueId, column_sources};
 
 /// Most rows of programs whose attention is split over the sequence; with more there is work for all workgroups.
-const SPLIT_ROWS: usize = 8;
+pub(super) const SPLIT_ROWS: usize = 8;
 /// Lanes of a workgroup of `combine`: every device supports this many, and no head has this many vectors of four.
 const COMBINE_LANES: usize = 128;
 /// (row, head) pairs that one attention workgroup carries at most.

@@ -1,10 +1,12 @@
 //! Layers with recurrent state: the convolution, delta rule and gated norm of a delta net between its matmuls, or a convolution alone.
 
+use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::delta_rule::DeltaRuleSpec;
 use unicorn_kernels::gated_norm::{GatedForm, GatedNormSpec};
 use unicorn_kernels::short_conv::{ConvForm, ShortConvSpec};
 use unicorn_kernels::{KernelSpec, Number, Role};
 
+use super::attention::SPLIT_ROWS;
 use super::{Operand, Selector, state_layout};
 use crate::fuse::{DeltaStep, FusedNode, VectorId};
 use crate::graph::ValueId;
@@ -48,9 +50,13 @@ impl Selector<'_> {
             output_stride: self.stride_of(step.out),
             rows_are_alone: self.rows_are_alone(),
         };
+        let spec = match self.delta_chunks(&spec) {
+            Some(chunks) => KernelSpec::DeltaChunks(chunks),
+            None => KernelSpec::DeltaRule(spec),
+        };
         let (rate, bias) = (self.weights.vector(step.decay_rate), self.weights.vector(step.decay_bias));
         let (low, high) = self.state_of(node);
-        self.push(node, KernelSpec::DeltaRule(spec), self.kind.rows, 0, |role| match role {
+        self.push(node, spec, self.kind.rows, 0, |role| match role {
             Role::InputQuads => Operand::Value(step.input),
             Role::Decay => Operand::Value(step.decay),
             Role::Strength => Operand::Value(step.strength),
@@ -60,6 +66,14 @@ impl Selector<'_> {
             Role::StateHigh => high,
             _ => Operand::Value(step.out),
         });
+    }
+
+    /// The rule on matrix units, where the target has them, in programs of many rows of one sequence.
+    fn delta_chunks(&self, rule: &DeltaRuleSpec) -> Option<DeltaChunksSpec> {
+        let fragment = self.target.matrix?.fragment;
+        let chunks = DeltaChunksSpec { rule: rule.clone(), fragment, subgroup_size: self.target.subgroup_size };
+        let fits = chunks.shared_bytes() <= self.target.shared_memory_bytes;
+        (self.kind.rows > SPLIT_ROWS && chunks.is_possible() && fits).then_some(chunks)
     }
 
     pub(super) fn gated_norm(

@@ -1,22 +1,16 @@
-// One lane a column of a head's state, which stays in its registers for all rows of a sequence.
+// One lane a column of a head's state and a slice of its keys, which stays in the lane's registers for all rows of a sequence.
 ${DECLARATIONS}
 //#include recurrent_state
+//#include delta_gates
 
-fn sigmoid(x: f32) -> f32 {
-    return 1.0 / (1.0 + exp(min(-x, 80.0)));
-}
+// A row's sums of each lane's slice, in two buffers that take turns: S·k, k·k, S·q and q·k; and q·q.
+var<workgroup> parts: array<vec4<f32>, 2u * LANES>;
+var<workgroup> query_parts: array<f32, 2u * LANES>;
 
-// log(1 + e^x), which is x where e^x is all that counts.
-fn softplus(x: f32) -> f32 {
-    return select(log(1.0 + exp(min(x, 20.0))), x, x > 20.0);
-}
-
-@compute @workgroup_size(${COLUMNS})
+@compute @workgroup_size(${LANES})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first = group.y;
-    let head = group.x / BLOCKS;
-    let column = group.x % BLOCKS * COLUMNS + lane;
-    if (first >= step.header.n_rows || column >= VALUE_DIM) {
+    if (first >= step.header.n_rows) {
         return;
     }
 //#if ALONE
@@ -24,8 +18,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#else
     let end = step.header.n_rows;
 //#endif
+    let head = group.x / BLOCKS;
+    // Lanes behind the last column compute it again, and store nothing.
+    let wanted = group.x % BLOCKS * COLUMNS + lane % COLUMNS;
+    let column = min(wanted, VALUE_DIM - 1u);
+    let slice = lane / COLUMNS;
     let is_low = head < LOW_HEADS;
-    let at = state_of(first) + select(head - LOW_HEADS, head, is_low) * HEAD_WORDS + column;
+    let at = state_of(first) + select(head - LOW_HEADS, head, is_low) * HEAD_WORDS + slice * (4u * QUADS * VALUE_DIM) + column;
 //#for i in 0..QUADS
     var s_${i} = vec4<f32>();
 //#end
@@ -45,34 +44,55 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
     let rate = exp(decay_rate[head]);
-    let query_at = head / HEADS_OF_KEY * QUADS;
+    let query_at = head / HEADS_OF_KEY * (SLICES * QUADS) + slice * QUADS;
     let value_at = VALUES_AT + head * VALUE_DIM + column;
     for (var row = first; row < end; row++) {
         let row_at = row * (INPUT_STRIDE / 4u);
         let of_head = row * GATE_STRIDE + head;
         let fading = exp(-rate * softplus(decay[of_head] + bias[head]));
+        let strengthened = sigmoid(strength[of_head]);
+        let value = input[row_at + value_at / 4u][value_at % 4u];
         var recalled = vec4<f32>();
+        var result = vec4<f32>();
         var key_squares = vec4<f32>();
+        var query_squares = vec4<f32>();
+        var products = vec4<f32>();
 //#for i in 0..QUADS
         let k_${i} = input[row_at + query_at + KEYS_AT + ${i}u];
+        let q_${i} = input[row_at + query_at + ${i}u];
         s_${i} *= fading;
         recalled = fma(s_${i}, k_${i}, recalled);
+        result = fma(s_${i}, q_${i}, result);
         key_squares = fma(k_${i}, k_${i}, key_squares);
+        query_squares = fma(q_${i}, q_${i}, query_squares);
+        products = fma(q_${i}, k_${i}, products);
 //#end
-        let key_factor = 1.0 / sqrt(dot(key_squares, vec4(1.0)) + EPS);
-        let value = input[row_at + value_at / 4u][value_at % 4u];
-        let error = value - key_factor * dot(recalled, vec4(1.0));
-        let correction = key_factor * sigmoid(strength[of_head]) * error;
-        var result = vec4<f32>();
-        var query_squares = vec4<f32>();
+        let ones = vec4<f32>(1.0);
+        let buffer = row % 2u * LANES;
+        parts[buffer + lane] = vec4<f32>(dot(recalled, ones), dot(key_squares, ones), dot(result, ones), dot(products, ones));
+        query_parts[buffer + lane] = dot(query_squares, ones);
+        workgroupBarrier();
+        let sums =
+//#for i in 0..SLICES join +
+            parts[buffer + ${i}u * COLUMNS + lane % COLUMNS]
+//#end
+            ;
+        let query_sum =
+//#for i in 0..SLICES join +
+            query_parts[buffer + ${i}u * COLUMNS + lane % COLUMNS]
+//#end
+            ;
+        let key_factor = 1.0 / sqrt(sums.y + EPS);
+        let correction = key_factor * strengthened * (value - key_factor * sums.x);
 //#for i in 0..QUADS
         s_${i} = fma(k_${i}, vec4(correction), s_${i});
-        let q_${i} = input[row_at + query_at + ${i}u];
-        result = fma(s_${i}, q_${i}, result);
-        query_squares = fma(q_${i}, q_${i}, query_squares);
 //#end
-        let query_factor = SCALE / sqrt(dot(query_squares, vec4(1.0)) + EPS);
-        output[row * OUTPUT_STRIDE + head * VALUE_DIM + column] = query_factor * dot(result, vec4(1.0));
+        if (slice == 0u && wanted < VALUE_DIM) {
+            output[row * OUTPUT_STRIDE + head * VALUE_DIM + column] = SCALE / sqrt(query_sum + EPS) * fma(correction, sums.w, sums.z);
+        }
+    }
+    if (wanted >= VALUE_DIM) {
+        return;
     }
     if (is_low) {
 //#for i in 0..QUADS

@@ -10,7 +10,8 @@
 //! y  = Sᵀ q
 //! ```
 //!
-//! A column of S depends on no other: a lane has one, in registers, for all rows of its sequence. The state is in `recurrent_state`.
+//! A column of S depends on no other: some lanes have one, in registers, for all rows of its sequence, and exchange their sums once a row,
+//! since Sᵀ q after the correction is what it was before it, plus q·k times the correction. The state is in `recurrent_state`.
 //! A row of the input holds q of all key heads, then k, then v of all value heads.
 
 mod spec;

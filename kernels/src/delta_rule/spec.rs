@@ -28,6 +28,8 @@ pub struct DeltaRuleSpec {
 
 /// Columns of a head's state in one workgroup.
 const COLUMNS: usize = 32;
+/// Most lanes that share a column: with the columns, as many lanes as every device has.
+const MAX_SLICES: usize = 4;
 
 impl Kernel for DeltaRuleSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
@@ -50,12 +52,27 @@ impl Kernel for DeltaRuleSpec {
     }
 
     fn wgsl(&self) -> String {
+        let (quads, value_dim) = (self.state.key_dim / 4, self.state.value_dim);
+        let slices = (1..=MAX_SLICES).rev().find(|slices| quads.is_multiple_of(*slices)).expect("one slice is whole");
+        let values = (self.values())
+            .size("BLOCKS", value_dim.div_ceil(COLUMNS))
+            .size("QUADS", quads / slices)
+            .size("SLICES", slices)
+            .size("COLUMNS", COLUMNS)
+            .size("LANES", slices * COLUMNS)
+            .flag("ALONE", self.rows_are_alone)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}
+
+impl DeltaRuleSpec {
+    /// Places of operands, and numbers of the formula.
+    pub(crate) fn values(&self) -> Values {
         let StateLayout { heads, key_dim, value_dim, .. } = self.state;
         assert!(key_dim.is_multiple_of(4) && self.input_stride.is_multiple_of(4), "quads of keys are whole");
         let values = Values::default()
             .size("HEADS_OF_KEY", heads / self.key_heads)
-            .size("BLOCKS", value_dim.div_ceil(COLUMNS))
-            .size("QUADS", key_dim / 4)
             .size("KEYS_AT", self.key_heads * key_dim / 4)
             .size("VALUES_AT", 2 * self.key_heads * key_dim)
             .size("VALUE_DIM", value_dim)
@@ -63,12 +80,9 @@ impl Kernel for DeltaRuleSpec {
             .size("INPUT_STRIDE", self.input_stride)
             .size("GATE_STRIDE", self.gate_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
-            .size("COLUMNS", COLUMNS)
             .number("SCALE", (key_dim as f32).sqrt().recip())
-            .number("EPS", NORM_EPS)
-            .flag("ALONE", self.rows_are_alone)
-            .text("DECLARATIONS", declarations(&self.bindings()));
-        render(include_str!("kernel.wgsl"), &self.state.values(self.kv_group, values))
+            .number("EPS", NORM_EPS);
+        self.state.values(self.kv_group, values)
     }
 }
 

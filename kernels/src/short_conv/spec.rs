@@ -45,6 +45,14 @@ impl ConvForm {
 }
 
 const WORKGROUP: usize = 64;
+/// Rows of a lane where all are of one sequence, unless a channel keeps more.
+const ROWS: usize = 16;
+
+impl ShortConvSpec {
+    fn rows_per_lane(&self) -> usize {
+        if self.rows_are_alone { 1 } else { ROWS.max(self.state.taps - 1) }
+    }
+}
 
 impl Kernel for ShortConvSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
@@ -52,13 +60,14 @@ impl Kernel for ShortConvSpec {
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
-        [self.state.channels.div_ceil(WORKGROUP), if self.rows_are_alone { rows } else { 1 }, 1]
+        [self.state.channels.div_ceil(WORKGROUP), rows.div_ceil(self.rows_per_lane()), 1]
     }
 
     fn wgsl(&self) -> String {
         let values = Activation::values(Some(Activation::Silu), Values::default())
             .size("CHANNELS", self.state.channels)
             .size("KEPT", self.state.taps - 1)
+            .size("ROWS", self.rows_per_lane())
             .size("INPUT_STRIDE", self.input_stride)
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)

@@ -38,6 +38,12 @@ fn coop_load_half_a(first: vec4<u32>, stride: u32) -> ${MATRIX}<f16, A> {
     return ${MATRIX}<f16, A>();
 }
 
+// The same of which each column lies so.
+// OpCooperativeMatrixLoadKHR, ColumnMajorKHR
+fn coop_load_half_a_columns(first: vec4<u32>, stride: u32) -> ${MATRIX}<f16, A> {
+    return ${MATRIX}<f16, A>();
+}
+
 // The right matrix, of which each column lies so.
 // OpCooperativeMatrixLoadKHR, ColumnMajorKHR
 fn coop_load_half_b(first: vec4<u32>, stride: u32) -> ${MATRIX}<f16, B> {

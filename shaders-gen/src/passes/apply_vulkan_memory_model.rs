@@ -11,8 +11,8 @@ use super::module::{instructions, new_id, points_to, u32_constant, workgroup_poi
 
 /// Completes a module that declares the Vulkan memory model; one with the GLSL450 model is not changed.
 ///
-/// - An access is private to its invocation unless it is NonPrivatePointer: accesses to workgroup memory and to `@coherent` buffers
-///   get that operand, and the Coherent decoration, which this model lacks, is removed.
+/// - An access is private to its invocation unless it is NonPrivatePointer: accesses to workgroup memory and to `@coherent` buffers, and those
+///   of whole matrices, get that operand, and the Coherent decoration, which this model lacks, is removed.
 /// - A barrier makes writes available and visible only if its semantics include that: here every barrier's do.
 /// - The Device scope needs a feature of its own; QueueFamily, the widest scope without one, includes every submitted
 ///   workgroup, because all run on one queue.
@@ -57,11 +57,13 @@ fn mark_shared_accesses(module: &mut Module) {
         }
     }
     for one in instructions(module) {
-        let accesses = matches!(
-            one.class.opcode,
-            Op::Load | Op::Store | Op::CooperativeMatrixLoadKHR | Op::CooperativeMatrixStoreKHR
-        );
-        if accesses && points_to(one, &pointers) {
+        let is_shared = match one.class.opcode {
+            Op::Load | Op::Store => points_to(one, &pointers),
+            // A matrix is that of a subgroup: which lane accesses which element is not specified.
+            Op::CooperativeMatrixLoadKHR | Op::CooperativeMatrixStoreKHR => true,
+            _ => false,
+        };
+        if is_shared {
             one.operands.push(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER));
         }
     }

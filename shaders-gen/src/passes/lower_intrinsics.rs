@@ -67,7 +67,7 @@ fn lowering(name: &str) -> Option<Lower> {
         "bitcast_half2" | "bitcast_word" => |_, call| Ok(vec![call.becomes(Op::Bitcast, call.arguments.clone())]),
         "coop_multiply_elements" => |_, call| Ok(vec![call.becomes(Op::FMul, call.arguments.clone())]),
         "coop_load_half_a" => |calls, call| coop_load(calls, call, CooperativeMatrixLayout::RowMajorKHR),
-        "coop_load_half_b" | "coop_load_half_b_u32" => {
+        "coop_load_half_a_columns" | "coop_load_half_b" | "coop_load_half_b_u32" => {
             |calls, call| coop_load(calls, call, CooperativeMatrixLayout::ColumnMajorKHR)
         }
         "coop_half_b_from_lanes" => coop_half_b_from_lanes,

@@ -2,6 +2,7 @@
 //! measurement.
 
 use unicorn_artifact::{Dispatch, LogitsRows};
+use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::dot_gemm::DotGemmSpec;
 use unicorn_kernels::float_gemm::FloatGemmSpec;
 use unicorn_kernels::gemm::GemmSpec;
@@ -138,7 +139,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
             let patches = rows * spec.rows_per_token as u64;
             (0, 4 * patches * patches * (spec.n_heads * spec.head_dim) as u64)
         }
-        KernelSpec::DeltaRule(spec) => {
+        KernelSpec::DeltaRule(spec) | KernelSpec::DeltaChunks(DeltaChunksSpec { rule: spec, .. }) => {
             // Read and written.
             let words = (spec.state.heads * spec.state.head_words()) as u64;
             (8 * words, 8 * words * rows)

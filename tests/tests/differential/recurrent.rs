@@ -1,8 +1,11 @@
 //! Layers with recurrent state: convolution and delta rule, whose state goes from one step to the next, and the gated norm.
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
 use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 use unicorn_artifact::{KvGroupPlan, Tier};
+use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::delta_rule::{self, DeltaRuleInputs, DeltaRuleSpec};
 use unicorn_kernels::gated_norm::{self, GatedForm, GatedNormSpec};
 use unicorn_kernels::short_conv::{self, ConvForm, ShortConvSpec};
@@ -20,7 +23,7 @@ struct Steps {
 }
 
 fn steps() -> impl Strategy<Value = Steps> {
-    let of_rows = (0..9usize, 1..9usize).prop_map(|(n_before, n_rows)| Steps { n_before, n_rows, alone: false });
+    let of_rows = (0..40usize, 1..40usize).prop_map(|(n_before, n_rows)| Steps { n_before, n_rows, alone: false });
     let alone = (0..5usize).prop_map(|n_before| Steps { n_before, n_rows: 1, alone: true });
     prop_oneof![of_rows, alone]
 }
@@ -38,9 +41,9 @@ impl Steps {
     }
 
     /// Another sequence has the first page of the pool, and has left its state there.
-    fn run(&self, spec: KernelSpec, state: &StateLayout, operands: Vec<Operand>) -> Vec<f32> {
+    fn run(&self, target: &Target, spec: KernelSpec, state: &StateLayout, operands: Vec<Operand>) -> Vec<f32> {
         let launch = Launch {
-            target: targets()[0].clone(),
+            target: target.clone(),
             steps: vec![(spec, operands)],
             kv: Some(KvGroupPlan {
                 window_tokens: None,
@@ -89,7 +92,7 @@ fn short_convolutions_go_on_from_step_to_step() {
             Operand::Keys,
             Operand::Values,
         ];
-        let found = steps.run(KernelSpec::ShortConv(spec.clone()), &state, operands);
+        let found = steps.run(&targets()[0], KernelSpec::ShortConv(spec.clone()), &state, operands);
         let mut kept = vec![0.0; state.channels * (state.taps - 1)];
         let mut expected = Vec::new();
         for rows in steps.rows() {
@@ -104,52 +107,106 @@ fn short_convolutions_go_on_from_step_to_step() {
 fn the_delta_rule_goes_on_from_step_to_step() {
     let cases = (layouts(), 1..4usize, steps());
     check_cases("delta rule", 16, &cases, |&(layout, shared, steps), rng| {
-        let key_heads = layout.heads;
-        let state = StateLayout { heads: key_heads * shared, ..layout };
-        let stride = |width: usize| width.next_multiple_of(32);
-        let spec = DeltaRuleSpec {
-            state,
-            key_heads,
-            kv_group: 0,
-            input_stride: stride(2 * key_heads * state.key_dim + state.heads * state.value_dim),
-            gate_stride: stride(state.heads),
-            output_stride: stride(state.heads * state.value_dim),
-            rows_are_alone: steps.alone,
-        };
-        let rows = steps.most();
-        let input = normals(rng, rows * spec.input_stride);
-        let (decay, strength) = (normals(rng, rows * spec.gate_stride), normals(rng, rows * spec.gate_stride));
-        let (mut decay_rate, bias) = (normals(rng, state.heads), normals(rng, state.heads));
-        // One that decays at once.
-        decay_rate[0] = 5.0;
-        let words = rows * spec.output_stride;
-        let operands = vec![
-            Operand::Step,
-            Operand::floats(&input),
-            Operand::floats(&decay),
-            Operand::floats(&strength),
-            Operand::Out { id: 0, words },
-            Operand::quads(&decay_rate),
-            Operand::quads(&bias),
-            Operand::Keys,
-            Operand::Values,
-        ];
-        let found = steps.run(KernelSpec::DeltaRule(spec.clone()), &state, operands);
-        let mut states = vec![0.0; state.heads * state.head_words()];
-        let mut expected = Vec::new();
-        for rows in steps.rows() {
-            expected = vec![POISON; words];
-            let inputs = DeltaRuleInputs {
-                input: &input[..rows * spec.input_stride],
-                decay: &decay,
-                strength: &strength,
-                decay_rate: &decay_rate,
-                bias: &bias,
-            };
-            delta_rule::twin(&spec, &inputs, &mut states, &mut expected);
-        }
-        assert_same(&format!("{spec:?} {steps:?}"), &found, &expected, TOLERANCE);
+        let rule = delta_rule(layout, shared, steps);
+        check_delta_rule(&targets()[0], KernelSpec::DeltaRule(rule.clone()), &rule, steps, TOLERANCE, rng);
     });
+}
+
+/// Sums of f32, but operands are rounded to f16.
+const CHUNKS_TOLERANCE: f64 = 2e-3;
+
+#[test]
+fn the_delta_rule_in_chunks() {
+    let targets = matrix_targets();
+    if targets.is_empty() {
+        return skip_matrix_units();
+    }
+    let layouts = (1..4usize, 1..5usize, 1..4usize).prop_map(|(heads, keys, values)| StateLayout {
+        heads,
+        key_dim: 32 * keys,
+        value_dim: 32 * values,
+        channels: 8,
+        taps: 4,
+    });
+    for target in &targets {
+        let (fragment, checked) = (target.matrix.expect("set above").fragment, Cell::new(0));
+        let steps = (0..80usize, 1..80usize).prop_map(|(n_before, n_rows)| Steps { n_before, n_rows, alone: false });
+        let cases = (layouts.clone(), 1..4usize, steps);
+        check_cases(&format!("delta rule in chunks, {fragment:?}"), 5, &cases, |&(layout, shared, steps), rng| {
+            let rule = delta_rule(layout, shared, steps);
+            let spec = DeltaChunksSpec { rule: rule.clone(), fragment, subgroup_size: target.subgroup_size };
+            assert!(spec.is_possible(), "{spec:?}");
+            // Long keys need more workgroup memory than some devices have.
+            if spec.shared_bytes() <= target.shared_memory_bytes {
+                check_delta_rule(target, KernelSpec::DeltaChunks(spec), &rule, steps, CHUNKS_TOLERANCE, rng);
+                checked.set(checked.get() + 1);
+            }
+        });
+        assert!(checked.get() > 0, "no case fits into {} bytes", target.shared_memory_bytes);
+    }
+}
+
+/// The rule with `shared` value heads a key head of `layout`.
+fn delta_rule(layout: StateLayout, shared: usize, steps: Steps) -> DeltaRuleSpec {
+    let key_heads = layout.heads;
+    let state = StateLayout { heads: key_heads * shared, ..layout };
+    let stride = |width: usize| width.next_multiple_of(32);
+    DeltaRuleSpec {
+        state,
+        key_heads,
+        kv_group: 0,
+        input_stride: stride(2 * key_heads * state.key_dim + state.heads * state.value_dim),
+        gate_stride: stride(state.heads),
+        output_stride: stride(state.heads * state.value_dim),
+        rows_are_alone: steps.alone,
+    }
+}
+
+/// A kernel for `rule`, step after step, against the twin.
+fn check_delta_rule(
+    target: &Target,
+    kernel: KernelSpec,
+    rule: &DeltaRuleSpec,
+    steps: Steps,
+    tolerance: f64,
+    rng: &mut StdRng,
+) {
+    let (state, rows) = (rule.state, steps.most());
+    // Exact in f16: a kernel that rounds them multiplies the same queries and keys, whose product may be small.
+    let to_half = |x: &f32| half::f16::from_f32(*x).to_f32();
+    let input: Vec<f32> = normals(rng, rows * rule.input_stride).iter().map(to_half).collect();
+    let (decay, strength) = (normals(rng, rows * rule.gate_stride), normals(rng, rows * rule.gate_stride));
+    let (mut decay_rate, bias) = (normals(rng, state.heads), normals(rng, state.heads));
+    // One that decays at once.
+    decay_rate[0] = 5.0;
+    let words = rows * rule.output_stride;
+    let operands = vec![
+        Operand::Step,
+        Operand::floats(&input),
+        Operand::floats(&decay),
+        Operand::floats(&strength),
+        Operand::Out { id: 0, words },
+        Operand::quads(&decay_rate),
+        Operand::quads(&bias),
+        Operand::Keys,
+        Operand::Values,
+    ];
+    let what = format!("{kernel:?} {steps:?}");
+    let found = steps.run(target, kernel, &state, operands);
+    let mut states = vec![0.0; state.heads * state.head_words()];
+    let mut expected = Vec::new();
+    for rows in steps.rows() {
+        expected = vec![POISON; words];
+        let inputs = DeltaRuleInputs {
+            input: &input[..rows * rule.input_stride],
+            decay: &decay,
+            strength: &strength,
+            decay_rate: &decay_rate,
+            bias: &bias,
+        };
+        delta_rule::twin(rule, &inputs, &mut states, &mut expected);
+    }
+    assert_same(&what, &found, &expected, tolerance);
 }
 
 #[test]
