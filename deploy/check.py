@@ -1,9 +1,10 @@
-"""Two real replicas on this machine behind Ray Serve or sglang-router, one of which is killed under load; or one replica of Ray Serve, which
-gets a second one under load, and loses it without.
+"""Two real replicas on this machine behind Ray Serve, sglang-router or NVIDIA Dynamo's frontend, one of which is killed under load; or one
+replica of Ray Serve, which gets a second one under load, and loses it without.
 
     python deploy/check.py ray    --program target/release/unicorn-run --model MODEL
     python deploy/check.py router --program target/release/unicorn-run --model MODEL
     python deploy/check.py scale  --program target/release/unicorn-run --model MODEL
+    python deploy/check.py dynamo --program target/release/unicorn-run --model MODEL --checkpoint FOLDER --worker UNICORN_DYNAMO
 
 Every request is greedy, so that its text is known from a server alone before. Exits with 1 if a request is lost, if a text differs, if
 more is retried than was in flight on the killed replica, or if a replica is not added or not removed.
@@ -16,6 +17,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -87,7 +89,8 @@ class Server:
 
 def running(address):
     """Requests that a replica generates or has in its queue."""
-    figures = re.findall(r"^vllm:num_requests_(?:running|waiting) (\d+)", get(address, "/metrics"), re.M)
+    names = r"vllm:num_requests_running|vllm:num_requests_waiting|dynamo_component_inflight_requests\{[^}]*\}"
+    figures = re.findall(rf"^(?:{names}) (\d+)", get(address, "/metrics"), re.M)
     return sum(int(one) for one in figures)
 
 
@@ -196,6 +199,51 @@ class Router:
             server.stop()
 
 
+class Dynamo:
+    """Two workers of NVIDIA Dynamo behind its frontend. They find each other by files of a folder, without etcd and NATS."""
+
+    MODEL = "checked"
+
+    def __init__(self, options):
+        if not options.worker or not options.checkpoint:
+            sys.exit("dynamo: expected --worker, the program of deploy/dynamo, and --checkpoint, the folder that MODEL was compiled from")
+        self.folder = tempfile.TemporaryDirectory()
+        self.environment = {**os.environ, "DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": self.folder.name, "DYN_REQUEST_PLANE": "tcp",
+                            "DYN_EVENT_PLANE": "zmq"}
+        self.output = None if options.verbose else subprocess.DEVNULL
+        self.address = f"http://127.0.0.1:{options.port}"
+        # A request of a worker that is gone is sent to another one, with the tokens that it has, three times at most.
+        front = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(options.port), "--migration-limit", "3"]
+        worker = [options.worker, options.model, "--model-path", options.checkpoint, "--served-model-name", self.MODEL,
+                  "--parallel", str(options.parallel), *options.arguments]
+        self.processes = [self.start(front)]
+        self.replicas = []
+        for port in (options.port + 1, options.port + 2):
+            self.processes.append(self.start(worker, DYN_SYSTEM_PORT=str(port)))
+            self.replicas.append((self.processes[-1].pid, f"http://127.0.0.1:{port}"))
+        for _, address in self.replicas:
+            wait_for(address, "/health")
+        begun = time.monotonic()
+        while self.MODEL not in wait_for(self.address, "/v1/models"):
+            if time.monotonic() - begun > PATIENCE_S:
+                sys.exit(f"{self.address} does not list the model")
+            time.sleep(0.5)
+
+    def start(self, command, **variables):
+        print(" ".join(command))
+        return subprocess.Popen(command, stdout=self.output, stderr=self.output, env={**self.environment, **variables})
+
+    def after(self):
+        return None
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait()
+        self.folder.cleanup()
+
+
 def known_texts(options):
     """The text of each question, of a server alone."""
     alone = Server(options)
@@ -207,13 +255,15 @@ def known_texts(options):
 class Load:
     """Requests whose texts are known. Each is sent again as clients of OpenAI's API do: twice at most."""
 
-    def __init__(self, address, known, tokens):
+    def __init__(self, address, known, tokens, model=None):
         self.address, self.known, self.tokens = address, known, tokens
+        # Where the front has several, each request names its model.
+        self.named = {"model": model} if model else {}
         self.done, self.lost, self.different, self.sent_again = Counter(), [], [], Counter()
 
     def one(self, number):
         question = QUESTIONS[number % len(QUESTIONS)]
-        fields = request_of(question, self.tokens, number % 2 == 0)
+        fields = {**request_of(question, self.tokens, number % 2 == 0), **self.named}
         for _ in range(3):
             try:
                 text = chat(self.address, fields)
@@ -240,9 +290,9 @@ class Load:
 
 def run(options):
     known = known_texts(options)
-    front = {"ray": Ray, "router": Router}[options.front](options)
+    front = {"ray": Ray, "router": Router, "dynamo": Dynamo}[options.front](options)
     print(f"replicas: {front.replicas}")
-    load = Load(front.address, known, options.tokens)
+    load = Load(front.address, known, options.tokens, getattr(front, "MODEL", None))
 
     def kill():
         while sum(load.done.values()) < options.requests // 3:
@@ -268,6 +318,9 @@ def run(options):
     again = sum(load.sent_again.values()) + (retried or 0)
     # Between the look at the metrics and the kill, a request may have come; one that comes to a replica which is gone is sent on.
     is_good = load.is_good() and 1 <= again <= options.clients and (retried is None or not load.sent_again)
+    if options.front == "dynamo":
+        # Its frontend sends them again, and does not say how many.
+        is_good = load.is_good() and not load.sent_again
     print("passed" if is_good else "failed")
     return 0 if is_good else 1
 
@@ -335,7 +388,7 @@ def scale(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("front", choices=["ray", "router", "scale"])
+    parser.add_argument("front", choices=["ray", "router", "scale", "dynamo"])
     parser.add_argument("--program", default="unicorn-run")
     parser.add_argument("--model", required=True)
     parser.add_argument("--requests", type=int, default=48)
@@ -345,6 +398,8 @@ def main():
     parser.add_argument("--port", type=int, default=8030)
     parser.add_argument("--arguments", type=str.split, default=["--ctx", "512"], help="further ones of unicorn-run serve")
     parser.add_argument("--router-arguments", type=str.split, default=[], help="further ones of sglang-router")
+    parser.add_argument("--worker", help="of Dynamo: the program of deploy/dynamo")
+    parser.add_argument("--checkpoint", help="of Dynamo: the folder that the model was compiled from")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     options.model = os.path.abspath(options.model)
