@@ -158,12 +158,23 @@ class PrefixRouter(RequestRouter):
 
     def on_request_completed(self, replica_id, internal_request_id):
         name = replica_id.unique_id
-        self.open[name] = max(self.open.get(name, 0) - 1, 0)
+        # One that was removed ends its answers after it was forgotten.
+        if name in self.open:
+            self.open[name] = max(self.open[name] - 1, 0)
 
     def on_replica_actor_died(self, replica_id):
         super().on_replica_actor_died(replica_id)
-        self.sent.pop(replica_id.unique_id, None)
-        self.open.pop(replica_id.unique_id, None)
+        self._forget(replica_id.unique_id)
+
+    def update_replicas(self, replicas):
+        super().update_replicas(replicas)
+        # Those that autoscaling has removed: they end their answers, and get no more requests.
+        for name in self.sent.keys() - {one.replica_id.unique_id for one in replicas}:
+            self._forget(name)
+
+    def _forget(self, name):
+        self.sent.pop(name, None)
+        self.open.pop(name, None)
 
 
 @serve.deployment
@@ -261,12 +272,15 @@ class Front:
 
 
 def app(arguments):
-    """For `serve run`: model, and optionally program, arguments (of unicorn-run serve), parallel, min_replicas, max_replicas, gpus."""
+    """For `serve run`: model, and optionally program, arguments (of unicorn-run serve), parallel, min_replicas, max_replicas, gpus,
+    upscale_delay_s, downscale_delay_s."""
     parallel = int(arguments.get("parallel", 4))
     least = int(arguments.get("min_replicas", 1))
+    # The delays are Ray's own where none are given.
+    delays = {name: float(arguments[name]) for name in ("upscale_delay_s", "downscale_delay_s") if name in arguments}
     scaling = AutoscalingConfig(
         min_replicas=least, initial_replicas=least, max_replicas=max(least, int(arguments.get("max_replicas", least))),
-        target_ongoing_requests=parallel,
+        target_ongoing_requests=parallel, **delays,
     )
     routing = RequestRouterConfig(request_router_class=PrefixRouter, request_routing_stats_period_s=0.5)
     replicas = Replica.options(
