@@ -86,7 +86,7 @@ pub use session::scheduler;
 pub use session::session::{FeedProgress, HiddenSink, LogitsSink, Session};
 pub use session::speculation::drafter::{DRAFT_CLASSES, Draft, Drafter};
 pub use session::speculation::speculator::{DraftCounts, Speculation};
-pub use session::tokens::Tokens;
+pub use session::tokens::{MaskedTokens, Tokens};
 pub use step::cancel::CancelToken;
 pub use step::host_sampling::{HostSampled, HostSampler, HostSampling, TokenLogprob};
 pub use step::images::{Image, ImagePatches};

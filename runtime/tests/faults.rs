@@ -20,6 +20,8 @@ use unicorn_runtime::{inject, injected, limit_reads};
 
 #[path = "faults/every_call.rs"]
 mod every_call;
+#[path = "faults/masks_ahead.rs"]
+mod masks_ahead;
 #[path = "faults/noncoherent.rs"]
 mod noncoherent;
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -67,6 +69,12 @@ fn run(model: &Model) -> Result<Output, RunError> {
     for sampled in session.generate(first.token, &sampling, 14).take(9) {
         samples.push(sampled?);
     }
+    // The last step that runs ahead awaits masks that do not come.
+    let mut masked = session.generate_masked(samples[samples.len() - 1].token, &sampling, 9);
+    for _ in 0..4 {
+        samples.push(masked.next_token(Some(Box::new(allow))).expect("steps are left")?);
+    }
+    drop(masked);
     let mut other = model.session()?;
     other.feed(&prompt(20))?;
     let mut batch = Vec::new();

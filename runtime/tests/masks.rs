@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use toy_artifact::{VOCAB, multistep, options, prompt, write_toy, write_toy_without_masks};
+use toy_artifact::{VOCAB, last_row, multistep, options, prompt, repeat_penalty, write_toy, write_toy_without_masks};
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{FillMask, Model, Sampling};
+use unicorn_runtime::{CancelToken, FillMask, Model, RunError, Sampled, Sampling, Session};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
@@ -23,6 +23,8 @@ enum Limit {
     OnHost,
     /// As `Masked`, but every third token as `None`, every next as `OnHost`.
     Changing,
+    /// As `Masked`, but every fourth token as `None`.
+    AtTimes,
 }
 
 struct Receiver {
@@ -39,15 +41,28 @@ impl Receiver {
             (Limit::Changing, 0) => Limit::None,
             (Limit::Changing, 1) => Limit::OnHost,
             (Limit::Changing, _) => Limit::Masked,
+            (Limit::AtTimes, _) if self.tokens.borrow().len() % 4 == 3 => Limit::None,
+            (Limit::AtTimes, _) => Limit::Masked,
             (limit, _) => limit,
         }
     }
 
-    /// A few tokens, others each time.
     fn allowed(&self) -> Vec<u32> {
-        let n_tokens = self.tokens.borrow().len() as u32;
-        (0..VOCAB).filter(|token| (token * 7 + n_tokens).is_multiple_of(11)).collect()
+        allowed(self.tokens.borrow().len())
     }
+}
+
+/// A few tokens, others after each number of them.
+fn allowed(n_tokens: usize) -> Vec<u32> {
+    (0..VOCAB).filter(|token| (token * 7 + n_tokens as u32).is_multiple_of(11)).collect()
+}
+
+/// The mask of some tokens.
+fn mask_of(tokens: Vec<u32>) -> FillMask<'static> {
+    Box::new(move |allowed| {
+        assert!(allowed.len() == VOCAB.div_ceil(32) as usize && allowed.iter().all(|word| *word == 0));
+        tokens.into_iter().for_each(|token| allowed[token as usize / 32] |= 1 << (token % 32));
+    })
 }
 
 impl TokenReceiver for Receiver {
@@ -69,11 +84,7 @@ impl TokenReceiver for Receiver {
 
     fn mask(&mut self) -> FillMask<'_> {
         assert!(self.takes_masks && self.limit() == Limit::Masked);
-        let tokens = self.allowed();
-        Box::new(move |allowed| {
-            assert!(allowed.len() == VOCAB.div_ceil(32) as usize && allowed.iter().all(|word| *word == 0));
-            tokens.into_iter().for_each(|token| allowed[token as usize / 32] |= 1 << (token % 32));
-        })
+        mask_of(self.allowed())
     }
 
     fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
@@ -138,6 +149,149 @@ fn the_device_samples_what_the_host_samples() {
             }
         }
     }
+}
+
+/// No request samples on the host, so that steps run ahead. They join and leave at different steps; the expected tokens are computed on the CPU.
+#[test]
+fn requests_get_the_twins_tokens_while_steps_run_ahead() {
+    let requests = [
+        (Limit::Masked, 40),
+        (Limit::None, 9),
+        (Limit::AtTimes, 23),
+        (Limit::Masked, 5),
+        (Limit::None, 31),
+        (Limit::Masked, 12),
+    ];
+    let prompt_of = |number: usize| -> Vec<u32> {
+        prompt(5 + 3 * number as u32).iter().map(|token| (token + number as u32) % VOCAB).collect()
+    };
+    for (slots, deterministic) in [(1, false), (3, false), (4, true)] {
+        let (model, _folder) = toy(slots, true);
+        let mut scheduler: Scheduler<Receiver> = model.scheduler().unwrap();
+        scheduler.set_deterministic(deterministic).unwrap();
+        let mut all = Vec::new();
+        let mut coming = requests.iter().enumerate();
+        loop {
+            let next = coming.next();
+            if let Some((number, &(limit, wanted))) = next {
+                let tokens = Rc::new(RefCell::default());
+                let receiver = Receiver { limit, takes_masks: true, wanted, tokens: Rc::clone(&tokens) };
+                let sampling = Sampling::default();
+                scheduler.submit(Request { prompt: prompt_of(number), sampling, priority: 0, receiver });
+                all.push(tokens);
+            }
+            if next.is_none() && scheduler.is_idle() {
+                break;
+            }
+            // The next request comes while steps run ahead.
+            let mut n_steps = 0;
+            scheduler.tick(&mut |_| {
+                n_steps += 1;
+                if n_steps == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        for (number, (&(limit, wanted), found)) in requests.iter().zip(all).enumerate() {
+            let expected = Receiver { limit, takes_masks: true, wanted, tokens: Rc::default() };
+            let mut text = prompt_of(number);
+            while expected.tokens.borrow().len() < wanted {
+                let (row, is_limited) = (last_row(&text), expected.limit() == Limit::Masked);
+                let candidates = (0..VOCAB).filter(|token| !is_limited || expected.allowed().contains(token));
+                let token = candidates.max_by(|&a, &b| row[a as usize].total_cmp(&row[b as usize])).unwrap();
+                text.push(token);
+                expected.tokens.borrow_mut().push(token);
+            }
+            assert_eq!(*found.borrow(), *expected.tokens.borrow(), "{number}: {limit:?}, {slots} slots");
+        }
+    }
+    assert_eq!(unicorn_runtime::validation_messages(), 0, "the validation layer reported messages");
+}
+
+/// A session after a prompt, and its first token.
+fn begin(model: &Model, n_tokens: u32) -> (Session, u32) {
+    let mut session = model.session().unwrap();
+    let first = session.feed_and_sample(&prompt(n_tokens), &repeat_penalty()).unwrap();
+    (session, first.token)
+}
+
+/// Whether the token after `n_tokens` has a mask.
+fn is_masked(n_tokens: usize) -> bool {
+    n_tokens % 7 != 6
+}
+
+/// Samples that follow the first token, each by a step of its own.
+fn stepped(model: &Model, n_prompt: u32, wanted: usize) -> Vec<Sampled> {
+    let (mut session, mut newest) = begin(model, n_prompt);
+    let sample = |n_tokens| {
+        let sampled = match is_masked(n_tokens) {
+            true => session.feed_and_sample_masked(&[newest], &repeat_penalty(), mask_of(allowed(n_tokens))),
+            false => session.feed_and_sample(&[newest], &repeat_penalty()),
+        };
+        newest = sampled.as_ref().unwrap().token;
+        sampled.unwrap()
+    };
+    (0..wanted).map(sample).collect()
+}
+
+/// Also numbers of samples and the history of the penalty, which the toy returns, are those of single steps; wherever the text is interrupted.
+#[test]
+fn a_masked_text_that_runs_ahead_is_that_of_single_steps() {
+    let (model, _folder) = toy(1, true);
+    // Into LongRoPE's second set.
+    let expected = stepped(&model, 30, 90);
+    for n_taken in [1, 2, 5, 90] {
+        let (mut session, mut newest) = begin(&model, 30);
+        let mut found = Vec::new();
+        while found.len() < expected.len() {
+            let mut tokens = session.generate_masked(newest, &repeat_penalty(), 90);
+            for _ in 0..n_taken {
+                let fill = is_masked(found.len()).then(|| mask_of(allowed(found.len())));
+                found.push(tokens.next_token(fill).unwrap().unwrap());
+            }
+            newest = found[found.len() - 1].token;
+        }
+        assert_eq!(found, expected, "interrupted after {n_taken}");
+    }
+}
+
+#[test]
+fn other_sequences_may_use_the_device_between_two_masked_tokens() {
+    let (model, _folder) = toy(3, true);
+    let (expected, expected_other) = (stepped(&model, 20, 30), stepped(&model, 33, 30));
+    let (mut session, first) = begin(&model, 20);
+    let (mut other, first_of_other) = begin(&model, 33);
+    let mut tokens = session.generate_masked(first, &repeat_penalty(), 30);
+    let mut tokens_of_other = other.generate_masked(first_of_other, &repeat_penalty(), 30);
+    for (n_tokens, (expected, expected_other)) in expected.iter().zip(&expected_other).enumerate() {
+        let fill = || is_masked(n_tokens).then(|| mask_of(allowed(n_tokens)));
+        assert_eq!(tokens.next_token(fill()).unwrap().unwrap(), *expected, "{n_tokens}");
+        if n_tokens % 3 == 0 {
+            let (mut third, first) = begin(&model, 20);
+            // Dropped with steps in flight.
+            assert_eq!(third.generate(first, &Sampling::default(), 100).take(2).count(), 2);
+        }
+        assert_eq!(tokens_of_other.next_token(fill()).unwrap().unwrap(), *expected_other, "{n_tokens}");
+    }
+    assert!(tokens.next_token(None).is_none(), "30 tokens");
+}
+
+#[test]
+fn a_masked_text_that_is_cancelled_continues_behind_its_last_token() {
+    let (model, _folder) = toy(1, true);
+    let expected = stepped(&model, 20, 9);
+    let (mut session, first) = begin(&model, 20);
+    let cancel = CancelToken::default();
+    session.set_cancel(cancel.clone());
+    let mut tokens = session.generate_masked(first, &repeat_penalty(), 30);
+    for (n_tokens, expected) in expected[..5].iter().enumerate() {
+        assert_eq!(tokens.next_token(Some(mask_of(allowed(n_tokens)))).unwrap().unwrap(), *expected);
+    }
+    cancel.cancel();
+    assert!(matches!(tokens.next_token(None), Some(Err(RunError::Cancelled))));
+    drop(tokens);
+    session.set_cancel(CancelToken::default());
+    assert_eq!(session.len_tokens(), 20 + 5);
+    let next = session.feed_and_sample_masked(&[expected[4].token], &repeat_penalty(), mask_of(allowed(5)));
+    assert_eq!(next.unwrap(), expected[5]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tests::models::models;
 use tests::reference::{Golden, read_golden, relative_error};
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, LoadOptions, Model, RunError, Sampling, Speculation};
+use unicorn_runtime::{DeviceChoice, HostSampler, HostSampling, LoadOptions, Model, RunError, Sampling, Speculation};
 use unicorn_spirv::target;
 
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
@@ -85,6 +85,36 @@ fn state_that_ran_ahead_of_a_text_is_not_continued() {
     let expected = other.feed_and_read_logits(&more).expect("the steps run");
     assert_eq!(found, expected);
     assert_eq!(expected.len(), golden.logits.len() / tokens.len());
+}
+
+/// Steps do not run ahead of masks there: the state is that of the tokens, wherever the text ends.
+#[test]
+fn state_stays_with_a_masked_text() {
+    let (_, tokens, model) = load(2);
+    let sampling =
+        Sampling::default().with(|sampling| (sampling.temperature, sampling.top_k, sampling.seed) = (1.3, 40, 9));
+    let allow = |allowed: &mut [u32], number: usize| allowed.fill(0x5555_5555 << (number % 2));
+    let first = tokens[20];
+    let mut session = model.session().expect("a free slot");
+    session.feed(&tokens[..20]).expect("the steps run");
+    let mut masked = session.generate_masked(first, &sampling, 40);
+    let mut text = tokens[..=20].to_vec();
+    for number in 0..6 {
+        let sampled = masked.next_token(Some(Box::new(move |allowed| allow(allowed, number))));
+        text.push(sampled.expect("steps are left").expect("the step runs").token);
+    }
+    drop(masked);
+    let mut on_host = model.session().expect("a free slot");
+    on_host.feed(&tokens[..20]).expect("the steps run");
+    let sampler = HostSampler::new(sampling, HostSampling::default());
+    for (number, pair) in text[20..].windows(2).enumerate() {
+        let mut logits = on_host.feed_and_read_logits(&pair[..1]).expect("the steps run");
+        let mut allowed = vec![0; logits.len().div_ceil(32)];
+        allow(&mut allowed, number);
+        let sampled = sampler.sample(number as u32, on_host.tokens(), &mut logits, Some(&allowed)).expect("a token");
+        assert_eq!(sampled.token, pair[1], "{number}");
+    }
+    assert_eq!(session.keep_common_start(&[&text[..], &[7, 8]].concat()) as usize, text.len() - 1);
 }
 
 /// A text whose continuation leaves out what it generated goes on from the copy of the state in its prompt.

@@ -1,4 +1,4 @@
-//! The artifact's dispatch lists made ready: compiled, bound to buffers, split into submissions and recorded, all at load.
+//! The artifact's dispatch lists made ready: compiled, bound to buffers, split into submissions and recorded, at load.
 //!
 //! In: a target's kernels and programs, buffers, measured times. Out: [`programs::RecordedPrograms`], which a step submits.
 //! Not known here: tokens, sequences, how weights are loaded, what a kernel computes or its SPIR-V contains.
@@ -13,6 +13,7 @@
 //! - `counters`: counter synchronisation instead of barriers
 //! - `multistep`: several decode steps in one submission
 //! - `programs`: dispatches bound and recorded
+//! - `sampler_apart`: steps whose sampler is submitted apart, recorded when one is first needed
 //! - `streamed`: the same for steps that run while weights are loading
 //! - `profile`: the same with the time of each dispatch
 
@@ -28,5 +29,6 @@ pub mod pipeline_cache;
 pub mod pipelines;
 pub mod profile;
 pub mod programs;
+pub mod sampler_apart;
 pub mod streamed;
 pub mod submissions;

@@ -1,4 +1,5 @@
-//! A target's programs: dispatches bound to their buffers, and recorded into command lists at load, so that a step only submits.
+//! A target's programs: dispatches bound to their buffers, and recorded into command lists at load, so that a step only
+//! submits.
 
 use std::sync::Arc;
 
@@ -13,7 +14,9 @@ use crate::program::counters::counters;
 use crate::program::multistep::STEPS_PER_SUBMISSION;
 use crate::program::npu_steps::NpuTransfer;
 use crate::program::profile::ProgramTimestamps;
+use crate::program::sampler_apart::SamplerApart;
 use crate::program::submissions::{CostModel, DispatchCost, DispatchRange, split};
+use crate::vk::Failure;
 use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
 use crate::vk::pipeline::{BoundSet, Pipeline};
@@ -35,9 +38,11 @@ pub struct RecordedProgram {
     /// The same with [`STEPS_PER_SUBMISSION`] steps in one list, for one sequence's decode where they are estimated to stay
     /// within the bound; else empty. Timers are those of `slots`.
     pub multistep_slots: Vec<RecordedSlot>,
-    /// The step of the first slot with a last list that has the sampler alone, which then runs after the host has computed masks. `None`: the
-    /// program does not sample, or takes no masks, or is profiled.
-    pub sampler_apart: Option<RecordedSlot>,
+    /// The steps of `slots` again, with a sampler that waits for masks: recorded before the first step that has some, because most users never
+    /// have any.
+    samplers_apart: Vec<SamplerApart>,
+    /// Whether there can be such: the program has a sampler that takes masks, and is not profiled.
+    can_be_apart: bool,
     /// Present where the first slot was recorded for profiling.
     pub timestamps: Option<ProgramTimestamps>,
     /// Copies the logits of all rows to the readback buffer; empty for programs without logits.
@@ -222,14 +227,11 @@ impl PreparedPrograms {
             let read_logits = program.read_logits.iter().map(|copy| CommandList::record(device, vec![copy.clone()]));
             let read_logits = read_logits.collect::<Result<_, _>>()?;
             let logits_stride = program.logits_stride;
-            let sampler_apart = (program.takes_masks && profile.is_none()).then(|| {
-                let submissions = sampler_apart(submissions, program.dispatches.len() - 1);
-                record_slot(device, program.commands(&submissions), self.timers[0].clone())
-            });
             let recorded = RecordedProgram {
                 slots,
                 multistep_slots,
-                sampler_apart: sampler_apart.transpose()?,
+                samplers_apart: Vec::new(),
+                can_be_apart: program.takes_masks && profile.is_none(),
                 timestamps,
                 read_logits,
                 logits_stride,
@@ -328,6 +330,25 @@ impl PreparedProgram {
     }
 }
 
+impl RecordedProgram {
+    /// Makes [`RecordedProgram::sampler_apart`] possible, if the program has such a sampler; returns whether it has.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn record_samplers_apart(&mut self, device: &Arc<Device>) -> Result<bool, Failure> {
+        if self.can_be_apart && self.samplers_apart.is_empty() {
+            let each = self.slots.iter().map(|slot| SamplerApart::record(device, &slot.lists));
+            self.samplers_apart = each.collect::<Result<_, _>>()?;
+        }
+        Ok(self.can_be_apart)
+    }
+
+    /// A slot's step, with the sampler apart, which was recorded.
+    pub fn sampler_apart(&self, step_slot: usize) -> &SamplerApart {
+        &self.samplers_apart[step_slot]
+    }
+}
+
 impl RecordedPrograms {
     /// Submissions of one step of each program.
     pub fn submissions(&self) -> Vec<u32> {
@@ -365,18 +386,6 @@ fn kv_bytes_read(plan: &Plan, dispatch: &Dispatch, context_tokens: u32) -> u64 {
         _ => None,
     });
     read.map(|group| group.bytes_read_per_token(context_tokens) / (2 * u64::from(group.n_layers.max(1)))).sum()
-}
-
-/// The same submissions, where the last has only the ranges of the last dispatch, `sampler`.
-fn sampler_apart(mut submissions: Vec<Vec<DispatchRange>>, sampler: usize) -> Vec<Vec<DispatchRange>> {
-    if let Some(last) = submissions.last_mut() {
-        let of_sampler = last.split_off(last.partition_point(|range| range.dispatch < sampler));
-        if last.is_empty() {
-            submissions.pop();
-        }
-        submissions.push(of_sampler);
-    }
-    submissions
 }
 
 fn record_slot(
@@ -440,20 +449,4 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
 fn copy_logits(buffers: &Buffers, rows: u32, stride: u32) -> Command {
     let bytes = 4 * u64::from(rows) * u64::from(stride);
     Command::Copy { from: buffers.logits.range(0, bytes), to: buffers.readback.range(0, bytes) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::vk::workgroup_range::WorkgroupRange;
-
-    #[test]
-    fn the_sampler_has_a_submission_of_its_own() {
-        let whole = |dispatch| DispatchRange { dispatch, workgroups: WorkgroupRange::whole([8, 1, 1]) };
-        let of = |submissions: &[&[usize]]| -> Vec<Vec<DispatchRange>> {
-            submissions.iter().map(|dispatches| dispatches.iter().copied().map(whole).collect()).collect()
-        };
-        assert_eq!(sampler_apart(of(&[&[0, 1], &[2, 3]]), 3), of(&[&[0, 1], &[2], &[3]]));
-        assert_eq!(sampler_apart(of(&[&[0, 1, 2], &[3]]), 3), of(&[&[0, 1, 2], &[3]]));
-    }
 }

@@ -34,6 +34,11 @@ impl<'s> BatchTokens<'s> {
         self.stream.tokens(row)
     }
 
+    /// As [`Iterator::next`], among the tokens that `masks` allow: see [`Stream::next_masked`].
+    pub(crate) fn next_masked(&mut self, masks: &mut Masks<'_>) -> Option<Result<Vec<Sampled>, RunError>> {
+        self.stream.next_masked(masks)
+    }
+
     /// Ends after the steps that are already submitted.
     pub(crate) fn end_soon(&mut self) {
         self.stream.end_soon();

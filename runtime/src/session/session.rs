@@ -18,7 +18,7 @@ use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{DraftCounts, Speculation};
 use crate::session::speculation::verify::{ChooseToken, Verified, verify};
 use crate::session::stream::StreamRow;
-use crate::session::tokens::{SessionSpeculation, Tokens};
+use crate::session::tokens::{MaskedTokens, SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
 use crate::step::images::without_cut;
@@ -322,6 +322,13 @@ impl Session {
         let Session { shared, sequence, cancel, speculation, .. } = self;
         let row = StreamRow { sequence, cancel: cancel.as_ref(), token: first, sampling: sampling.clone() };
         Tokens::new(shared, row, max_tokens, speculation.as_mut())
+    }
+
+    /// The same without speculation, where only some tokens may follow, others each time.
+    pub fn generate_masked(&mut self, first: u32, sampling: &Sampling, max_tokens: u32) -> MaskedTokens<'_> {
+        let Session { shared, sequence, cancel, .. } = self;
+        let row = StreamRow { sequence, cancel: cancel.as_ref(), token: first, sampling: sampling.clone() };
+        MaskedTokens::new(shared, row, max_tokens)
     }
 
     /// Removes tokens from `len_tokens` on; a longer length changes nothing. Waits for no step.

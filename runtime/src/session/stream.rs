@@ -6,6 +6,9 @@
 //! host       submits 1 │ reads 0, submits 2 │ reads 1, submits 3 …      between two tokens it holds no lock
 //! ```
 //!
+//! Where only some tokens may follow, the step behind is submitted without its sampler, whose masks the host computes when it has read the token
+//! before (`crate::step::steps_in_flight`).
+//!
 //! Where several threads generate, their steps alternate, and none runs ahead.
 
 use std::sync::Arc;
@@ -175,11 +178,33 @@ impl<'s> Stream<'s> {
         sequence.take_back_samples(n_samples);
     }
 
+    /// The samples of the next step, in the order of the rows, among the tokens that `masks` allow. One step is submitted behind it, whose masks
+    /// are those of the next call, for the same rows; if they are for others, it is not used.
+    pub fn next_masked(&mut self, masks: &mut Masks<'_>) -> Option<Result<Vec<Sampled>, RunError>> {
+        self.steps_left = self.steps_left.checked_sub(1)?;
+        let step = match self.refused.take() {
+            Some(error) => Err(error),
+            None => self.step(masks),
+        };
+        match &step {
+            Ok(sampled) => {
+                self.newest.clear();
+                self.newest.extend(sampled.iter().map(|one| one.token));
+            }
+            Err(_) => self.steps_left = 0,
+        }
+        Some(step)
+    }
+
     /// Appends the newest tokens and returns those that follow them.
-    fn step(&mut self) -> Result<Vec<Sampled>, RunError> {
+    fn step(&mut self, masks: &mut Masks<'_>) -> Result<Vec<Sampled>, RunError> {
         let Stream { shared, sequences, samplings, cancels, newest, flight, .. } = self;
         if cancels.iter().any(CancelToken::is_cancelled) {
             return Err(RunError::Cancelled);
+        }
+        if !flight.lock().has_masks_for(masks.samplers()) {
+            // Steps ahead were told other masks.
+            *flight = SharedStepsInFlight::default();
         }
         let (steps_behind, feeds) = (self.steps_left.min(self.most_ahead), self.feeds);
         let mut rows = RowsOfStream { shared, samplings, newest };
@@ -193,8 +218,8 @@ impl<'s> Stream<'s> {
             }
             let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
             let ran = match feeds {
-                true => rows.run_ahead(engine, flight, sequences, steps_behind),
-                false => rows.run_one(engine, sequences, &mut Masks::none()).map(|(program, sampled)| {
+                true => rows.run_ahead(engine, flight, sequences, steps_behind, masks),
+                false => rows.run_one(engine, sequences, masks).map(|(program, sampled)| {
                     rows.count(engine.gpu_seconds(program, 0).unwrap_or_default(), sequences);
                     sampled
                 }),
@@ -212,19 +237,7 @@ impl Iterator for Stream<'_> {
 
     /// The samples of the next step, in the order of the rows.
     fn next(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
-        self.steps_left = self.steps_left.checked_sub(1)?;
-        let step = match self.refused.take() {
-            Some(error) => Err(error),
-            None => self.step(),
-        };
-        match &step {
-            Ok(sampled) => {
-                self.newest.clear();
-                self.newest.extend(sampled.iter().map(|one| one.token));
-            }
-            Err(_) => self.steps_left = 0,
-        }
-        Some(step)
+        self.next_masked(&mut Masks::none())
     }
 }
 
@@ -244,14 +257,15 @@ impl RowsOfStream<'_> {
         Some(sampled)
     }
 
-    /// Submits the step of the newest tokens if it is not in flight, and steps behind it, at most `steps_behind`; returns what the
-    /// first one samples.
+    /// Submits the step of the newest tokens if it is not in flight, its sampler if that awaits `masks`, and steps behind it, at most
+    /// `steps_behind`; returns what the first one samples.
     fn run_ahead(
         &mut self,
         engine: &mut Engine,
         flight: &SharedStepsInFlight,
         sequences: &mut [&mut Sequence],
         steps_behind: u32,
+        masks: &mut Masks<'_>,
     ) -> Result<Vec<Sampled>, Stop> {
         let mut flight_now = flight.lock();
         let now = match flight_now.first().filter(|_| engine.is_in_flight(flight)) {
@@ -262,18 +276,23 @@ impl RowsOfStream<'_> {
             None => {
                 let program = self.push(engine, sequences)?;
                 // Steps behind this one find what it has left.
-                self.with_step(program, sequences, true, |step| engine.write(step, &Masks::none()))?;
-                let now = SubmittedSteps { program, step_slot: 0, n_steps: 1 };
+                self.with_step(program, sequences, true, |step| engine.write(step, masks))?;
                 let generation = sequences[0].generation().unwrap_or_default();
-                flight_now.restart(generation, sequences.iter().map(|sequence| sequence.samples()));
+                let sample_numbers = sequences.iter().map(|sequence| sequence.samples());
+                flight_now.restart(generation, sample_numbers, masks.samplers());
                 engine.in_flight = Some(flight.clone());
-                engine.begin(program, now.step_slot)?;
+                let awaits_masks = engine.begin_before_masks(program, 0, masks)?;
+                let now = SubmittedSteps { program, step_slot: 0, n_steps: 1, awaits_masks };
                 flight_now.push(now);
                 now
             }
         };
+        if now.awaits_masks {
+            engine.begin_sampler(now.program, now.step_slot, masks)?;
+            flight_now.set_sampled();
+        }
         if !self.shared.is_contended() {
-            self.submit_behind(engine, &mut flight_now, now, sequences, steps_behind)?;
+            self.submit_behind(engine, &mut flight_now, now, sequences, (steps_behind, masks))?;
         }
         engine.end_first(&mut flight_now, false)?;
         if flight_now.first().is_none() {
@@ -285,21 +304,27 @@ impl RowsOfStream<'_> {
         Ok(sampled)
     }
 
-    /// Submits steps behind those of `now`, whose first has the newest tokens, as far as `steps_behind` go.
+    /// Submits steps behind those of `now`, whose first has the newest tokens, as far as `steps_behind` go: one without its sampler, where rows have
+    /// masks.
     fn submit_behind(
         &self,
         engine: &mut Engine,
         flight: &mut StepsInFlight,
         now: SubmittedSteps,
         sequences: &mut [&mut Sequence],
-        steps_behind: u32,
+        (steps_behind, masks): (u32, &Masks<'_>),
     ) -> Result<(), Stop> {
         // Tokens behind the newest that steps in flight append.
         let ahead = now.n_steps - 1;
         let Some(steps_to_submit) = steps_behind.checked_sub(ahead).filter(|&steps| steps > 0) else { return Ok(()) };
+        let awaits_masks = !masks.is_empty();
+        if awaits_masks && self.shared.has_state() {
+            // A step that has to run again would change the state twice.
+            return Ok(());
+        }
         let (program, step_slot) = (decoder(engine, sequences, ahead)?, 1 - now.step_slot);
         let n_steps = match (engine.has_steps_together(program)?, &*sequences) {
-            (true, [sequence]) => {
+            (true, [sequence]) if !awaits_masks => {
                 let (shapes, cached) = (&engine.programs.shapes, sequence.len_tokens() + ahead);
                 let max_seconds = self.shared.multistep_seconds();
                 steps_of_submission(shapes, cached, steps_to_submit, flight.step_seconds(), max_seconds)
@@ -313,10 +338,15 @@ impl RowsOfStream<'_> {
             return Ok(());
         }
         match n_steps {
+            1 if awaits_masks => {
+                if !engine.begin_behind_sampler(program, step_slot)? {
+                    return Ok(());
+                }
+            }
             1 => engine.begin(program, step_slot)?,
             _ => engine.begin_together(program, step_slot)?,
         }
-        flight.push(SubmittedSteps { program, step_slot, n_steps });
+        flight.push(SubmittedSteps { program, step_slot, n_steps, awaits_masks });
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The tokens of one sequence as they are sampled, with and without speculation.
+//! The tokens of one sequence as they are sampled, with and without speculation, or among those that may follow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use crate::session::model_state::Shared;
 use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::Speculator;
 use crate::session::stream::{Stream, StreamRow};
+use crate::step::masks::{FillMask, Masks};
 use crate::step::sampling::Sampled;
 
 /// The tokens of one sequence as they are sampled: see [`crate::Session::generate`].
@@ -21,6 +22,27 @@ pub struct Tokens<'s> {
     speculation: Option<&'s mut SessionSpeculation>,
     /// Samples of the last verification that were not given out yet.
     ready: VecDeque<Sampled>,
+}
+
+/// The tokens of one sequence, each sampled among those that may follow: see [`crate::Session::generate_masked`].
+pub struct MaskedTokens<'s> {
+    stream: Stream<'s>,
+}
+
+impl<'s> MaskedTokens<'s> {
+    pub(crate) fn new(shared: &Arc<Shared>, row: StreamRow<'s>, max_tokens: u32) -> MaskedTokens<'s> {
+        MaskedTokens { stream: Stream::new(shared, vec![row], max_tokens) }
+    }
+
+    /// Waits for the step that samples the next token, among those that `fill` allows, or all. The device computes the step behind, but for its
+    /// sampler, until the next call; it does so for nothing where one of two calls in a row has a mask.
+    ///
+    /// # Panics
+    /// If there is a mask and the model takes none: see [`crate::Model::takes_masks`].
+    pub fn next_token(&mut self, fill: Option<FillMask<'_>>) -> Option<Result<Sampled, RunError>> {
+        let mut masks = Masks::of(fill.map(|fill| (0, fill)).into_iter().collect());
+        self.stream.next_masked(&mut masks).map(|step| step.map(|sampled| sampled[0]))
+    }
 }
 
 /// The speculation of a session.

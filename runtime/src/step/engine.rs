@@ -16,7 +16,7 @@ use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::npu::NpuDevice;
 use crate::program::chunks::ProgramShape;
 use crate::program::profile::StepProfile;
-use crate::program::programs::{NpuStop, RecordedProgram, RecordedPrograms};
+use crate::program::programs::{NpuStop, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
 use crate::step::images::{Image, Images};
 use crate::step::masks::Masks;
@@ -28,7 +28,7 @@ use crate::vk::Failure;
 use crate::vk::buffer::Mapping;
 use crate::vk::command_list::CommandList;
 use crate::vk::pipeline::Pipeline;
-use crate::vk::submission::SubmissionQueue;
+use crate::vk::submission::{SAMPLER_SLOT, SubmissionQueue};
 
 /// A model on its device, ready to run one step after another.
 pub struct Engine {
@@ -106,20 +106,14 @@ impl Engine {
     pub fn run(&mut self, step: &Step<'_>, watch: Watch<'_>, masks: &mut Masks<'_>) -> Result<(), Stop> {
         self.write(step, masks)?;
         let begin = Instant::now();
-        if !masks.is_empty() && !watch.is_needed() && self.can_sample_apart(step.program)? {
-            self.begin_before_sampler(step.program)?;
+        if watch.is_needed() {
             self.write_masks(masks)?;
-            self.begin_sampler(step.program)?;
-            self.end(0)?;
-            self.end(1)?;
+            self.run_watched(step.program, watch)?;
         } else {
-            self.write_masks(masks)?;
-            if watch.is_needed() {
-                self.run_watched(step.program, watch)?;
-            } else {
-                self.begin(step.program, 0)?;
-                self.end(0)?;
+            if self.begin_before_masks(step.program, 0, masks)? {
+                self.begin_sampler(step.program, 0, masks)?;
             }
+            self.end(0)?;
         }
         if let Some(timestamps) = &self.programs.recorded[step.program].timestamps {
             let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
@@ -148,22 +142,50 @@ impl Engine {
         begin_lists(devices, &recorded.npu, step_slot, &recorded.slots[step_slot].lists)
     }
 
-    /// Whether a program can be submitted without its sampler: not while weights are being loaded.
-    fn can_sample_apart(&self, program: usize) -> Result<bool, Stop> {
-        Ok(self.has_weights()? && self.programs.recorded[program].sampler_apart.is_some())
+    /// Whether a program can be submitted without its sampler: not while weights are being loaded. Records its lists for that the first time.
+    fn can_sample_apart(&mut self, program: usize) -> Result<bool, Stop> {
+        Ok(self.has_weights()? && self.programs.recorded[program].record_samplers_apart(self.queue.device())?)
     }
 
-    /// Submits what comes before a program's sampler, which is recorded apart, in slot 0.
-    fn begin_before_sampler(&mut self, program: usize) -> Result<(), Stop> {
+    /// Submits a program on what the step buffer holds, as [`Engine::begin`]. If there are masks, and the program can be submitted without its
+    /// sampler, that is yet to follow by [`Engine::begin_sampler`]: then it returns `true`.
+    pub fn begin_before_masks(
+        &mut self,
+        program: usize,
+        step_slot: usize,
+        masks: &mut Masks<'_>,
+    ) -> Result<bool, Stop> {
+        let is_apart = !masks.is_empty() && self.can_sample_apart(program)?;
+        if is_apart {
+            self.begin_before_sampler(program, step_slot)?;
+        } else {
+            self.write_masks(masks)?;
+            self.begin(program, step_slot)?;
+        }
+        Ok(is_apart)
+    }
+
+    /// Submits the next step, without its sampler, behind one that samples its tokens. `false`: not while weights are being loaded, nor where an
+    /// NPU takes part, for which the host would wait.
+    pub fn begin_behind_sampler(&mut self, program: usize, step_slot: usize) -> Result<bool, Stop> {
+        let is_apart = self.programs.recorded[program].npu.is_empty() && self.can_sample_apart(program)?;
+        if is_apart {
+            self.begin_before_sampler(program, step_slot)?;
+        }
+        Ok(is_apart)
+    }
+
+    /// Submits what comes before a program's sampler, which is recorded apart.
+    fn begin_before_sampler(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
         let recorded = &self.programs.recorded[program];
-        let (_, before) = sampler_apart(recorded);
-        begin_lists((&mut self.queue, &mut self.npu, &mut self.views), &recorded.npu, 0, before)
+        let devices = (&mut self.queue, &mut self.npu, &mut self.views);
+        begin_lists(devices, &recorded.npu, step_slot, &recorded.sampler_apart(step_slot).before)
     }
 
-    /// Submits the sampler behind that, in slot 1.
-    fn begin_sampler(&mut self, program: usize) -> Result<(), Failure> {
-        let (sampler, _) = sampler_apart(&self.programs.recorded[program]);
-        self.queue.begin(1, std::slice::from_ref(sampler))
+    /// Writes the masks of a step that was submitted without its sampler, and submits that. The samplers of steps before have ended.
+    pub fn begin_sampler(&mut self, program: usize, step_slot: usize, masks: &mut Masks<'_>) -> Result<(), Failure> {
+        self.write_masks(masks)?;
+        self.queue.begin(SAMPLER_SLOT, &self.programs.recorded[program].sampler_apart(step_slot).sampler)
     }
 
     /// Writes the masks to the places that [`Engine::write`] has given to the samplers. Dispatches before the samplers may be in flight: they read
@@ -236,8 +258,9 @@ impl Engine {
         Ok(loading.state.wait_for(needed.unwrap_or(0))?)
     }
 
-    /// Waits for the slot's steps.
+    /// Waits for the slot's steps, the older ones of those in flight.
     pub fn end(&mut self, step_slot: usize) -> Result<(), Failure> {
+        self.queue.end(SAMPLER_SLOT)?;
         self.queue.end(step_slot)
     }
 
@@ -263,15 +286,20 @@ impl Engine {
         self.in_flight.as_ref().is_some_and(|one| one.is(flight))
     }
 
-    /// Waits for the oldest steps in flight and reads their samples, unless their stream was dropped.
+    /// Waits for the oldest steps in flight and reads their samples, unless their stream was dropped or they are without a sampler, which only the
+    /// stream has masks for: that step will run again.
     ///
     /// # Errors
     /// When the device fails. The samples before stay.
     pub fn end_first(&mut self, flight: &mut StepsInFlight, is_abandoned: bool) -> Result<(), Failure> {
-        let Some(SubmittedSteps { program, step_slot, n_steps }) = flight.pop() else { return Ok(()) };
+        let Some(SubmittedSteps { program, step_slot, n_steps, awaits_masks }) = flight.pop() else { return Ok(()) };
+        if awaits_masks {
+            // Its tokens mean nothing. It runs because every step leaves the counters at 0.
+            self.begin_sampler(program, step_slot, &mut Masks::none())?;
+        }
         self.end(step_slot)?;
         flight.add_gpu_seconds(self.gpu_seconds(program, step_slot), n_steps);
-        let n_read = if is_abandoned { 0 } else { n_steps };
+        let n_read = if is_abandoned || awaits_masks { 0 } else { n_steps };
         (0..n_read).try_for_each(|_| flight.keep(program, |row, number| self.sampled(row, number)))
     }
 
@@ -502,12 +530,6 @@ impl Engine {
         self.read_logits(program, 0..n_rows as usize, width, &mut rows)?;
         Ok(rows)
     }
-}
-
-/// The command list of a program's sampler, and those before it.
-fn sampler_apart(recorded: &RecordedProgram) -> (&CommandList, &[CommandList]) {
-    let lists = recorded.sampler_apart.as_ref().map(|slot| slot.lists.split_last());
-    lists.flatten().expect("the sampler is recorded apart")
 }
 
 /// Submits a program's lists, which stop for the NPU; returns when the last of its products is computed.

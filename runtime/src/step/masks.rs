@@ -40,6 +40,11 @@ impl<'m> Masks<'m> {
         self.samplers.is_empty()
     }
 
+    /// Samplers that have a mask, in order.
+    pub fn samplers(&self) -> &[usize] {
+        &self.samplers
+    }
+
     /// Which of the masks a sampler has.
     pub fn number(&self, sampler: usize) -> Option<usize> {
         self.samplers.binary_search(&sampler).ok()

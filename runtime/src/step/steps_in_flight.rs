@@ -9,6 +9,15 @@
 //! The device keeps the samples of the last few steps only, and other steps overwrite them. Before the device is used for
 //! another sequence, the steps in flight are awaited and their samples stored here, from where their stream takes them
 //! without the device.
+//!
+//! Where the host computes masks of the tokens that may follow, the step behind is submitted without its sampler:
+//!
+//! ```text
+//! device   │ step 0 │ sampler 0 │ step 1 …      │ sampler 1 │ step 2 …
+//! host                submits both   reads 0, computes the masks of 1, submits both
+//! ```
+//!
+//! If the device is used for another sequence meanwhile, such a step has no masks: it runs again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -31,6 +40,8 @@ pub struct StepsInFlight {
     generation: u64,
     /// One a row: the number of its oldest sample in `submitted`.
     sample_numbers: Vec<u32>,
+    /// Rows whose tokens are sampled among those of masks, in order.
+    masked_rows: Vec<usize>,
     /// Seconds that the device spent in submissions that ended and were not counted yet.
     gpu_seconds: f64,
     /// Mean seconds of a step in the submission that ended last; `None`: none ended, or the device measures no time.
@@ -43,6 +54,8 @@ pub struct SubmittedSteps {
     pub program: usize,
     pub step_slot: usize,
     pub n_steps: u32,
+    /// Its sampler is not submitted yet: the masks depend on the token before, which the host has not read.
+    pub awaits_masks: bool,
 }
 
 /// A step whose samples were read.
@@ -70,13 +83,16 @@ impl SharedStepsInFlight {
 }
 
 impl StepsInFlight {
-    /// Nothing is in flight or kept: the next steps run on the engine of that generation, and their samples have these numbers.
-    pub fn restart(&mut self, generation: u64, sample_numbers: impl Iterator<Item = u32>) {
+    /// Nothing is in flight or kept: the next steps run on the engine of that generation, their samples have these numbers, and these rows have
+    /// masks.
+    pub fn restart(&mut self, generation: u64, sample_numbers: impl Iterator<Item = u32>, masked_rows: &[usize]) {
         self.submitted.clear();
         self.ended.clear();
         self.generation = generation;
         self.sample_numbers.clear();
         self.sample_numbers.extend(sample_numbers);
+        self.masked_rows.clear();
+        self.masked_rows.extend_from_slice(masked_rows);
         self.step_seconds = None;
     }
 
@@ -97,6 +113,16 @@ impl StepsInFlight {
     /// The oldest steps in flight.
     pub fn first(&self) -> Option<SubmittedSteps> {
         self.submitted.front().copied()
+    }
+
+    /// Whether the steps have masks for these rows and no others, as their samplers were told.
+    pub fn has_masks_for(&self, rows: &[usize]) -> bool {
+        self.masked_rows == rows
+    }
+
+    /// The sampler of the oldest steps in flight was submitted.
+    pub fn set_sampled(&mut self) {
+        self.submitted.iter_mut().take(1).for_each(|first| first.awaits_masks = false);
     }
 
     /// Steps in flight, and those that ended and were not taken.

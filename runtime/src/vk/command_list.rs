@@ -36,7 +36,7 @@ pub struct CommandList {
     pub(super) raw: vk::CommandBuffer,
     pub(super) kind: QueueKind,
     /// Owns everything that the command buffer refers to.
-    _commands: Vec<Command>,
+    commands: Vec<Command>,
 }
 
 impl CommandList {
@@ -59,8 +59,7 @@ impl CommandList {
         // SAFETY: a plain request; destroyed by Drop.
         let pool = unsafe { device.raw.create_command_pool(&request, None) }.named("vkCreateCommandPool")?;
         // From here on Drop cleans up.
-        let mut list =
-            CommandList { device: device.clone(), pool, raw: vk::CommandBuffer::null(), kind, _commands: commands };
+        let mut list = CommandList { device: device.clone(), pool, raw: vk::CommandBuffer::null(), kind, commands };
         let request = vk::CommandBufferAllocateInfo::default()
             .command_pool(pool)
             .level(vk::CommandBufferLevel::PRIMARY)
@@ -70,10 +69,10 @@ impl CommandList {
         // SAFETY: fresh and not pending.
         unsafe { device.raw.begin_command_buffer(list.raw, &vk::CommandBufferBeginInfo::default()) }
             .named("vkBeginCommandBuffer")?;
-        if !matches!(list._commands.first(), Some(Command::Dispatch { workgroups, .. }) if workgroups.continues()) {
+        if !matches!(list.commands.first(), Some(Command::Dispatch { workgroups, .. }) if workgroups.continues()) {
             list.barrier();
         }
-        for command in &list._commands {
+        for command in &list.commands {
             list.put(command);
         }
         list.host_barrier();
@@ -82,13 +81,18 @@ impl CommandList {
         Ok(list)
     }
 
+    /// What was recorded.
+    pub fn commands(&self) -> &[Command] {
+        &self.commands
+    }
+
     fn put(&self, command: &Command) {
         let device = &self.device.raw;
         match command {
             Command::Dispatch { pipeline, set, workgroups, counter } => {
                 let [x, y, z] = workgroups.workgroups;
                 assert!(pipeline.accepts(set), "descriptor set was made for another layout");
-                // SAFETY: recording; pipeline and set are alive through `_commands`, the set has the pipeline's layout, and every
+                // SAFETY: recording; pipeline and set are alive through `commands`, the set has the pipeline's layout, and every
                 // pipeline is created with DISPATCH_BASE.
                 unsafe {
                     device.cmd_bind_pipeline(self.raw, vk::PipelineBindPoint::COMPUTE, pipeline.raw);

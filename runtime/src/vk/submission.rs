@@ -1,4 +1,4 @@
-//! Submissions: command lists in flight, at most two groups (slots) a queue.
+//! Submissions: command lists in flight, at most three groups (slots) a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,24 +9,30 @@ use crate::vk::command_list::CommandList;
 use crate::vk::device::Device;
 use crate::vk::{Failure, Named};
 
-/// Submits command lists and waits for them. It has two slots, each with a fence, so that the lists of one can be submitted while
-/// those of the other run.
+/// Submits command lists and waits for them. It has slots, each with a fence, so that the lists of one can be submitted while
+/// those of another run.
 pub struct SubmissionQueue {
     device: Arc<Device>,
     /// One a slot.
-    fences: [vk::Fence; 2],
+    fences: [vk::Fence; SLOTS],
     timeout: Duration,
     /// Submissions of each slot that were not waited for yet.
-    in_flight: [u32; 2],
+    in_flight: [u32; SLOTS],
     /// A call has failed: fences are in an unknown state, and the device counts as lost.
     failed: bool,
 }
 
+/// Two steps, each in a slot, and a sampler that follows the first.
+const SLOTS: usize = 3;
+/// Slot of a sampler that is submitted apart from its step.
+pub const SAMPLER_SLOT: usize = 2;
+
 impl SubmissionQueue {
     /// A submission that takes longer than `timeout` counts as a lost device.
     pub fn create(device: &Arc<Device>, timeout: Duration) -> Result<SubmissionQueue, Failure> {
-        let fences = [vk::Fence::null(); 2];
-        let mut queue = SubmissionQueue { device: device.clone(), fences, timeout, in_flight: [0; 2], failed: false };
+        let fences = [vk::Fence::null(); SLOTS];
+        let mut queue =
+            SubmissionQueue { device: device.clone(), fences, timeout, in_flight: [0; SLOTS], failed: false };
         for fence in &mut queue.fences {
             // SAFETY: a plain request; destroyed by Drop.
             *fence =
@@ -45,7 +51,7 @@ impl SubmissionQueue {
         self.end(0)
     }
 
-    /// Submits `lists` behind whatever the other slot has in flight. [`SubmissionQueue::end`] waits for them.
+    /// Submits `lists` behind whatever other slots have in flight. [`SubmissionQueue::end`] waits for them.
     pub fn begin(&mut self, slot: usize, lists: &[CommandList]) -> Result<(), Failure> {
         self.begin_when(slot, lists, |_| Ok(()))
     }
@@ -151,7 +157,7 @@ impl SubmissionQueue {
 
     fn close(&mut self) {
         self.failed = true;
-        self.in_flight = [0; 2];
+        self.in_flight = [0; SLOTS];
         self.device.settle();
     }
 }
@@ -159,7 +165,9 @@ impl SubmissionQueue {
 impl Drop for SubmissionQueue {
     fn drop(&mut self) {
         // A failure was returned, or will be, to the caller that needs the result.
-        let _ = (self.end(0), self.end(1));
+        for slot in 0..SLOTS {
+            let _ = self.end(slot);
+        }
         if !self.device.is_stuck() {
             // SAFETY: nothing is in flight any more; null fences are ignored.
             self.fences.iter().for_each(|&fence| unsafe { self.device.raw.destroy_fence(fence, None) });

@@ -95,7 +95,7 @@ impl TokenSampler for ReplySampler {
     }
 
     fn is_masked(&self) -> bool {
-        !self.is_always_needed && self.applies()
+        !self.is_always_needed
     }
 
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), String> {

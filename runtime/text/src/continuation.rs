@@ -62,7 +62,8 @@ impl<'s> Continuation<'s> {
         })
     }
 
-    /// As [`Continuation::new`], with tokens that `sampler` samples where it applies. No step runs ahead, and nothing is speculated.
+    /// As [`Continuation::new`], with tokens that `sampler` samples where it applies. Nothing is speculated, and no step runs ahead where the host
+    /// samples.
     ///
     /// # Errors
     /// Errors of [`Continuation::new`], and [`TextError::Sample`].

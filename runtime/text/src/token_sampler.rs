@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use unicorn_runtime::{Sampling, Session};
+use unicorn_runtime::{FillMask, MaskedTokens, RunError, Sampling, Session};
 
 use crate::error::TextError;
 use crate::reply::ReplyFormat;
@@ -13,8 +13,8 @@ pub trait TokenSampler: Send {
     /// Whether [`TokenSampler::sample`] samples the next token; otherwise the device does. It may change with each token.
     fn applies(&self) -> bool;
 
-    /// Where it applies, whether the device may sample instead, among the tokens that [`TokenSampler::mask`] allows: not where the model takes no
-    /// masks.
+    /// Whether the device samples where it applies, among the tokens that [`TokenSampler::mask`] allows, and not the host: the same for all tokens
+    /// of the text. Not where the model takes no masks.
     fn is_masked(&self) -> bool {
         false
     }
@@ -46,13 +46,23 @@ pub trait AnswerConstraint: Debug + Send + Sync {
     fn sampler(&self, sampling: &Sampling, format: &ReplyFormat) -> Box<dyn TokenSampler>;
 }
 
-/// Tokens that a [`TokenSampler`] samples in a session, each computed when it is requested: no step runs ahead.
+/// Tokens that a [`TokenSampler`] samples in a session.
 pub(crate) struct SampledTokens<'s> {
-    session: &'s mut Session,
-    sampling: Sampling,
+    later: Later<'s>,
     sampler: Box<dyn TokenSampler>,
-    /// The token that was sampled last, which is not appended to the session yet.
-    last: u32,
+}
+
+/// Where the tokens behind the first come from.
+enum Later<'s> {
+    /// The device samples all of them.
+    Device(MaskedTokens<'s>),
+    /// The host samples some: each is computed when it is requested.
+    Host {
+        session: &'s mut Session,
+        sampling: Sampling,
+        /// The token that was sampled last, which is not appended to the session yet.
+        last: u32,
+    },
 }
 
 impl<'s> SampledTokens<'s> {
@@ -64,33 +74,25 @@ impl<'s> SampledTokens<'s> {
         session: &'s mut Session,
         prompt: &[u32],
         sampling: &Sampling,
-        sampler: Box<dyn TokenSampler>,
+        mut sampler: Box<dyn TokenSampler>,
     ) -> Result<(SampledTokens<'s>, u32), TextError> {
-        let mut tokens = SampledTokens { session, sampling: sampling.clone(), sampler, last: 0 };
-        let first = tokens.feed(prompt)?;
-        Ok((tokens, first))
-    }
-
-    fn feed(&mut self, tokens: &[u32]) -> Result<u32, TextError> {
-        let failed = |detail| TextError::Sample { detail };
-        let masks = self.sampler.is_masked() && self.session.takes_masks();
-        let token = match self.sampler.applies() {
-            true if masks => {
-                let mut masked = Ok(());
-                let fill = |allowed: &mut [u32]| masked = self.sampler.mask(allowed);
-                let sampled = self.session.feed_and_sample_masked(tokens, &self.sampling, fill)?;
-                masked.map_err(failed)?;
-                sampled.token
-            }
+        let on_device = sampler.is_masked() && session.takes_masks();
+        let first = match on_device {
+            false => feed(session, prompt, sampling, &mut *sampler)?,
             true => {
-                let mut logits = self.session.feed_and_read_logits(tokens)?;
-                self.sampler.sample(self.session.tokens(), &mut logits).map_err(failed)?
+                let sampled = sample_among(&mut *sampler, |fill| match fill {
+                    Some(fill) => session.feed_and_sample_masked(prompt, sampling, fill),
+                    None => session.feed_and_sample(prompt, sampling),
+                });
+                sampled?.token
             }
-            false => self.session.feed_and_sample(tokens, &self.sampling)?.token,
         };
-        self.sampler.observe(token).map_err(failed)?;
-        self.last = token;
-        Ok(token)
+        sampler.observe(first).map_err(failed)?;
+        let later = match on_device {
+            true => Later::Device(session.generate_masked(first, sampling, u32::MAX)),
+            false => Later::Host { session, sampling: sampling.clone(), last: first },
+        };
+        Ok((SampledTokens { later, sampler }, first))
     }
 }
 
@@ -98,6 +100,49 @@ impl Iterator for SampledTokens<'_> {
     type Item = Result<u32, TextError>;
 
     fn next(&mut self) -> Option<Result<u32, TextError>> {
-        Some(self.feed(&[self.last]))
+        let SampledTokens { later, sampler } = self;
+        let sampled = match later {
+            Later::Host { session, sampling, last } => {
+                feed(session, &[*last], sampling, &mut **sampler).inspect(|token| *last = *token)
+            }
+            Later::Device(tokens) => {
+                let sampled = sample_among(&mut **sampler, |fill| tokens.next_token(fill).transpose());
+                sampled.map(|sampled| Some(sampled?.token)).transpose()?
+            }
+        };
+        Some(sampled.and_then(|token| sampler.observe(token).map_err(failed).map(|()| token)))
     }
+}
+
+/// Feeds tokens and samples the one that follows, on the host where `sampler` applies.
+fn feed(
+    session: &mut Session,
+    tokens: &[u32],
+    sampling: &Sampling,
+    sampler: &mut dyn TokenSampler,
+) -> Result<u32, TextError> {
+    if !sampler.applies() {
+        return Ok(session.feed_and_sample(tokens, sampling)?.token);
+    }
+    let mut logits = session.feed_and_read_logits(tokens)?;
+    sampler.sample(session.tokens(), &mut logits).map_err(failed)
+}
+
+/// What `sample` returns, which samples on the device: among the tokens that `sampler` allows, where it applies.
+fn sample_among<T>(
+    sampler: &mut dyn TokenSampler,
+    sample: impl FnOnce(Option<FillMask<'_>>) -> Result<T, RunError>,
+) -> Result<T, TextError> {
+    let mut masked = Ok(());
+    let fill: Option<FillMask<'_>> = match sampler.applies() {
+        true => Some(Box::new(|allowed| masked = sampler.mask(allowed))),
+        false => None,
+    };
+    let sampled = sample(fill)?;
+    masked.map_err(failed)?;
+    Ok(sampled)
+}
+
+fn failed(detail: String) -> TextError {
+    TextError::Sample { detail }
 }

@@ -118,15 +118,15 @@ pub trait TokenReceiver {
         false
     }
 
-    /// Whether the device may sample only some tokens next, which [`TokenReceiver::mask`] finds. It may change with each token. No steps run
-    /// ahead while such a request decodes. Where a draft is verified, and for artifacts without [`crate::Model::takes_masks`],
+    /// Whether the device may sample only some tokens next, which [`TokenReceiver::mask`] finds. It may change with each token, which costs all
+    /// requests the step that runs ahead. Where a draft is verified, and for artifacts without [`crate::Model::takes_masks`],
     /// [`TokenReceiver::sample`] samples instead.
     fn is_masked(&self) -> bool {
         false
     }
 
     /// What finds the tokens that may be sampled next. It runs on some thread while the device computes the logits, with the model locked: it
-    /// may not use the model. Where a step did not run, this is called again. Where no token is allowed, one is received that has no
+    /// may not use the model. The device waits for it, where it takes longer than a step. Where a step did not run, this is called again. Where no token is allowed, one is received that has no
     /// meaning.
     fn mask(&mut self) -> FillMask<'_> {
         Box::new(|_| {})
@@ -419,7 +419,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.decoding.is_empty() {
             return;
         }
-        if self.decoding.iter().any(|active| waits_for_host(&active.receiver)) {
+        let takes_masks = self.shared.takes_masks;
+        if self.decoding.iter().any(|active| samples_on_host(&active.receiver, takes_masks)) {
             return self.decode_and_choose(None, after_step);
         }
         let n_sequences = self.decoding.len();
@@ -430,7 +431,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         for (active, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
             let Active { session, rest, sampling, receiver, speculator, .. } = active;
             rows.push(BatchRow { session, token: rest[0], sampling });
-            receivers.push((receiver, rest, speculator, goes_on));
+            let is_masked = is_masked(receiver, takes_masks);
+            receivers.push((receiver, rest, speculator, goes_on, is_masked));
         }
         let mut failed = None;
         // Rows of requests that end, and the tokens that their sequences have then.
@@ -438,7 +440,13 @@ impl<R: TokenReceiver> Scheduler<R> {
         let mut steps = BatchTokens::new(&self.shared, rows, max_steps);
         loop {
             let begun = Instant::now();
-            let Some(step) = steps.next() else { break };
+            let masked = receivers.iter_mut().enumerate().filter(|(_, (.., is_masked))| *is_masked);
+            let masks = masked.map(|(row, (receiver, .., goes_on, _))| match **goes_on {
+                true => (row, receiver.mask()),
+                // The step that runs ahead has a row of it, whose token nobody needs.
+                false => (row, Box::new(|_: &mut [u32]| {}) as FillMask),
+            });
+            let Some(step) = steps.next_masked(&mut Masks::of(masks.collect())) else { break };
             let sampled = match step {
                 Ok(sampled) => sampled,
                 Err(error) => {
@@ -448,7 +456,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             };
             self.times.add_plain(begun.elapsed());
             let (mut wait_for_host, mut n_tokens) = (false, 0);
-            for (row, ((receiver, rest, speculator, goes_on), sampled)) in
+            for (row, ((receiver, rest, speculator, goes_on, is_masked), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()
             {
                 if !**goes_on {
@@ -460,7 +468,10 @@ impl<R: TokenReceiver> Scheduler<R> {
                 if !**goes_on {
                     ends.push((row, steps.tokens(row).0.len() as u32));
                 }
-                wait_for_host |= **goes_on && waits_for_host(*receiver);
+                if **goes_on {
+                    *is_masked = self::is_masked(*receiver, takes_masks);
+                    wait_for_host |= samples_on_host(*receiver, takes_masks);
+                }
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
                     let most = most_draft_tokens(&self.shared, tokens);
@@ -509,7 +520,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             let mut newest = rest[0];
             let mut expected = rest[1..].iter();
             let ran = session.verify(rest, &mut self.logits, &mut |tokens, number, logits| {
-                newest = match waits_for_host(receiver) {
+                // By the logits: a verification takes no masks.
+                newest = match samples_on_host(receiver, false) {
                     true => receiver.sample(tokens, logits),
                     false => sampler.sample_as_device(number, tokens, logits).token,
                 };
@@ -650,11 +662,6 @@ impl<R: TokenReceiver> Scheduler<R> {
             false => self.idle.push_back(active.session),
         }
     }
-}
-
-/// Whether a receiver's next token depends on the host, so that no step runs ahead.
-fn waits_for_host(receiver: &impl TokenReceiver) -> bool {
-    receiver.samples_on_host() || receiver.is_masked()
 }
 
 /// Whether the host samples a receiver's next token, by its logits, where steps take masks or do not.
