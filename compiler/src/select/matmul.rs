@@ -69,7 +69,7 @@ impl Selector<'_> {
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
     }
 
-    /// The matmul that computes this norm as its prologue: the only reader of its output, or the only one besides those that read the
+    /// The matmul that computes this norm as its prologue: the only reader of its output, or the only one besides experts that read the
     /// integers which it stores, in a program where that matmul has one row, if a workgroup's memory holds the row.
     pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
         if self.is_result(step.out) {
@@ -113,7 +113,7 @@ impl Selector<'_> {
         let rows = self.product_rows(matrix, out);
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
-            if let Some(precision) = self.on_matrices(node, input) {
+            if let Some(precision) = self.on_matrices(input) {
                 self.gemm(node, id, precision, rows, bytes);
                 self.mark_part(part);
                 continue;
@@ -169,7 +169,7 @@ impl Selector<'_> {
     }
 
     /// The best input format of a matmul; `None`: not a matmul.
-    pub(super) fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
+    fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
         let FusedOp::MatMul { input, matrix, softcap, out, .. } = node.op else { return None };
         let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
         if is_f32 || !self.reads_integers(input) {
@@ -226,7 +226,7 @@ impl Selector<'_> {
     /// Whether a matmul also converts its result to the integers that readers need: whole groups of them in each workgroup.
     fn encodes_output(&self, node: &FusedNode) -> bool {
         let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
-        let on_gemm = self.on_matrices(node, input).is_some() || self.lane_tile(node).is_some();
+        let on_gemm = self.on_matrices(input).is_some() || self.lane_tile(node).is_some();
         let whole = self.weights.matrix(matrix).len() == 1 && !on_gemm;
         let codes = matches!(self.stored_format(out), ActivationFormat::Quantized(Precision::Int8));
         act_mul.is_some() && whole && codes
@@ -270,7 +270,7 @@ impl Selector<'_> {
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
-            input: self.input_format(node, input),
+            input: self.stored_format(input),
             output: if self.encodes_output(node) { self.stored_format(out) } else { ActivationFormat::F32 },
             prologue: norm.map(|step| self.norm_spec(step)),
             bias: bias.is_some(),

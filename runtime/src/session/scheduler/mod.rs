@@ -425,7 +425,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let n_sequences = self.decoding.len();
         let drafts_are_near = |active: &Active<R>| active.speculator.as_ref().is_some_and(|one| !one.runs_ahead());
-        let max_steps = if self.decoding.iter().any(drafts_are_near) { 1 } else { max_steps };
+        let drafts_are_near = self.decoding.iter().any(drafts_are_near);
+        let max_steps = if drafts_are_near { 1 } else { max_steps };
         let mut go_on = vec![true; n_sequences];
         let (mut rows, mut receivers) = (Vec::new(), Vec::new());
         for (active, goes_on) in self.decoding.iter_mut().zip(&mut go_on) {
@@ -454,7 +455,10 @@ impl<R: TokenReceiver> Scheduler<R> {
                     break;
                 }
             };
-            self.times.add_plain(begun.elapsed());
+            // Drafts are compared with what they prevent: steps that run ahead.
+            if !drafts_are_near {
+                self.times.add_plain(begun.elapsed());
+            }
             let (mut wait_for_host, mut n_tokens) = (false, 0);
             for (row, ((receiver, rest, speculator, goes_on, is_masked), sampled)) in
                 receivers.iter_mut().zip(&sampled).enumerate()

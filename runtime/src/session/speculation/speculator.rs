@@ -46,7 +46,7 @@ pub struct Speculator {
     draft_at: Option<usize>,
     /// How long the drafter took for it.
     draft_time: Duration,
-    /// Tokens since there was a draft to verify.
+    /// Tokens since there was a draft to verify; many where the drafter is not asked for one.
     since_draft: u32,
     /// Counts of drafts since they were last taken.
     pub counts: DraftCounts,
@@ -115,7 +115,7 @@ impl Speculation {
             draft: Draft::default(),
             draft_at: None,
             draft_time: Duration::ZERO,
-            since_draft: 0,
+            since_draft: TOKENS_WITHOUT_DRAFT,
             counts: DraftCounts::default(),
             logits: Vec::new(),
         }
@@ -154,7 +154,8 @@ impl Speculator {
             let only_class = self.drafter.only_class();
             let most = only_class.map_or(most, |class| depth(class, most));
             let begun = Instant::now();
-            self.draft = if most < least { Draft::default() } else { self.drafter.draft(tokens, newest, most) };
+            let is_asked = most >= least;
+            self.draft = if is_asked { self.drafter.draft(tokens, newest, most) } else { Draft::default() };
             self.draft_time = begun.elapsed();
             let Draft { tokens: proposed, class } = &mut self.draft;
             // Text that is found again may go on with an image, which no step samples.
@@ -166,7 +167,11 @@ impl Speculator {
                 Some(_) => most,
             };
             proposed.truncate(depth);
-            self.since_draft = if proposed.is_empty() { self.since_draft.saturating_add(1) } else { 0 };
+            self.since_draft = match proposed.len() {
+                0 if !is_asked => TOKENS_WITHOUT_DRAFT,
+                0 => self.since_draft.saturating_add(1),
+                _ => 0,
+            };
         }
         &self.draft.tokens
     }
