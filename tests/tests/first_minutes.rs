@@ -162,11 +162,12 @@ fn a_long_prefill_shows_its_progress() {
     assert!(!screen.contains('█') && screen.contains(&format!("prefill  {all} tokens, ")), "cleared: {screen}");
 }
 
-/// A step of 512 tokens holds the whole prompt.
+/// A step of 512 tokens holds the whole prompt; with slow kernels, since a bar appears after half a second.
 #[test]
 fn a_prompt_of_one_step_shows_its_progress() {
     let folder = tempfile::tempdir().unwrap();
-    let mut terminal = Terminal::start(ask_about(folder.path(), 32).args(["--submission-ms", "1"]), COLUMNS);
+    let mut ask = ask_about(folder.path(), 32);
+    let mut terminal = Terminal::start(ask.args(["--target", "generic", "--submission-ms", "1"]), COLUMNS);
     let shown =
         terminal.wait_until("progress within a step", |screen| progress(screen).is_some_and(|(done, _)| done > 0));
     let (done, all) = progress(&shown).unwrap();
