@@ -41,9 +41,12 @@ pub fn run(args: &KeepArgs) -> Result<(), CliError> {
     let mut start = UnixStream::from(first);
     loop {
         // A start that goes away is no reason to forget the model.
-        let _ = keeper.serve(&start);
+        let code = keeper.serve(&start);
+        // Before the start ends, so that one that follows at once finds the model.
+        let waiting = keeper.wait_at(&args.socket);
+        let _ = code.and_then(|code| (&start).write_all(&[code]));
         drop(start);
-        match keeper.next(&args.socket) {
+        match waiting.and_then(|waiting| waiting.next(keeper.keep_alive)) {
             Some(next) => start = next,
             None => return Ok(()),
         }
@@ -63,15 +66,15 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Does what a start asks for, and sends the exit code.
-    fn serve(&mut self, start: &UnixStream) -> io::Result<()> {
+    /// Does what a start asks for; the result is the exit code.
+    fn serve(&mut self, start: &UnixStream) -> io::Result<u8> {
         let began = Instant::now();
         let (request, streams) = Request::receive(start)?;
         if self.key.is_empty() {
             self.key.clone_from(&request.key);
         }
         if self.key != request.key {
-            return Ok(());
+            return Err(io::ErrorKind::InvalidInput.into());
         }
         (&mut &*start).write_all(&[ACCEPTED])?;
         let [stdin, stdout, stderr] = streams;
@@ -83,7 +86,7 @@ impl Keeper {
         let code = exit_code(self.carry_out(&request, began));
         *is_active.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.put_streams_away()?;
-        (&mut &*start).write_all(&[code])
+        Ok(code)
     }
 
     fn carry_out(&mut self, request: &Request, began: Instant) -> Result<(), CliError> {
@@ -148,11 +151,10 @@ impl Keeper {
         Ok(is_active)
     }
 
-    /// The next start; `None`: there is nothing to keep, or none has come in time.
-    fn next(&self, socket: &Path) -> Option<UnixStream> {
+    /// From now on, starts find this process; `None`: there is nothing to keep, or another keeper waits there.
+    fn wait_at<'a>(&self, socket: &'a Path) -> Option<Waiting<'a>> {
         let loaded = self.loaded.as_ref().filter(|_| !self.keep_alive.is_zero())?;
-        // `top` shows what takes the memory.
-        let _status = StatusWriter::new(&loaded.model);
+        let status = StatusWriter::new(&loaded.model);
         // Where there is a file already, another keeper was started meanwhile, or one was killed.
         let listener = UnixListener::bind(socket).or_else(|_| {
             if UnixStream::connect(socket).is_err() {
@@ -160,9 +162,23 @@ impl Keeper {
             }
             UnixListener::bind(socket)
         });
-        let listener = listener.ok()?;
-        let next = wait(&listener, self.keep_alive);
-        let _ = unlink(socket);
+        Some(Waiting { listener: listener.ok()?, socket, _status: status })
+    }
+}
+
+/// A keeper between two starts.
+struct Waiting<'a> {
+    listener: UnixListener,
+    socket: &'a Path,
+    /// `top` shows what takes the memory.
+    _status: StatusWriter,
+}
+
+impl Waiting<'_> {
+    /// The next start; `None`: none has come within `time`.
+    fn next(self, time: Duration) -> Option<UnixStream> {
+        let next = wait(&self.listener, time);
+        let _ = unlink(self.socket);
         next
     }
 }
