@@ -11,7 +11,7 @@
 //! `Iq4` is the table of llama.cpp's IQ4_NL and IQ4_XS (`kvalues_iq4nl` in `ggml-common.h`). It has no level of 0. Codes are packed
 //! in a u32 as INT4's are ([`crate::int4::pack_int4`]).
 
-use crate::fp4::{FP4_GROUP, FP4_MAX_LEVEL, fp4_level};
+use crate::fp4::{FP4_GROUP, fp4_level};
 
 /// Weights that share a scale.
 pub const CODEBOOK_GROUP: usize = FP4_GROUP;
@@ -34,32 +34,5 @@ impl Codebook {
             Codebook::Fp4 => fp4_level(q),
             Codebook::Iq4 => IQ4_LEVELS[usize::from(q)],
         }
-    }
-
-    /// A number for which level + zero is in 0..=255 and, where the levels allow it, in 0..=127.
-    pub fn zero(self) -> u8 {
-        match self {
-            Codebook::Fp4 => FP4_MAX_LEVEL.unsigned_abs(),
-            // With its sign bit flipped, a level is itself plus this number.
-            Codebook::Iq4 => 128,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_and_zero_fit_a_byte() {
-        for codebook in [Codebook::Fp4, Codebook::Iq4] {
-            for q in 0..16 {
-                let lifted = i16::from(codebook.level(q)) + i16::from(codebook.zero());
-                assert!((0..256).contains(&lifted), "{codebook:?} {q}");
-            }
-        }
-        assert!(
-            (0..16).all(|q| Codebook::Iq4.level(q) as u8 ^ 0x80 == (i16::from(Codebook::Iq4.level(q)) + 128) as u8)
-        );
     }
 }

@@ -139,7 +139,7 @@ impl WeightFormat {
 
     /// Whether packed dot products are of weights as signed bytes; otherwise a zero point is subtracted.
     fn has_signed_bytes(self) -> bool {
-        matches!(self, WeightFormat::Int8 | WeightFormat::Iq4)
+        self == WeightFormat::Int8 || self.codebook().is_some()
     }
 
     /// Whether a kernel that unpacks these weights can also unpack those of another format.
@@ -176,7 +176,6 @@ pub(crate) fn unpacking(formats: &[WeightFormat], values: Values) -> Values {
         .flag("INT4", formats.iter().any(|format| format.has_nibbles()))
         .flag("CODEBOOK", codebook.is_some())
         .flag("IQ4", codebook == Some(Codebook::Iq4))
-        .count("CODEBOOK_ZERO", codebook.map_or(0, |codebook| codebook.zero().into()))
         .flag("INT8", formats.contains(&WeightFormat::Int8))
         .flag("F16", formats.contains(&WeightFormat::F16))
         .flag("WIDE", is_wide)

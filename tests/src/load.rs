@@ -31,8 +31,10 @@ pub struct Load {
     pub requests: u64,
     /// Most tokens of an answer.
     pub max_tokens: u32,
-    /// What answers match; `None`: anything.
-    pub regex: Option<String>,
+    /// Words of the beginning of all prompts.
+    pub common_words: usize,
+    /// What answers match, as a field of the request and its value; `None`: anything.
+    pub structure: Option<(&'static str, Value)>,
 }
 
 /// What the clients saw.
@@ -49,8 +51,7 @@ pub struct Seen {
     seconds: f64,
 }
 
-/// Words of the beginning of all prompts, and of each prompt's own part.
-const COMMON_WORDS: usize = 200;
+/// Words of a prompt's own part.
 const OWN_WORDS: std::ops::Range<usize> = 20..400;
 const WORDS: [&str; 32] = [
     "the", "a", "of", "and", "to", "in", "light", "house", "sea", "stone", "keeper", "night", "ship", "storm", "wind",
@@ -96,11 +97,11 @@ impl Load {
     /// Sends the request of this number, and reads the answer.
     fn answer(&self, address: &str, model: &str, number: u64) -> Seen {
         let mut body = json!({
-            "model": model, "prompt": prompt(number), "max_tokens": self.max_tokens, "temperature": 0.8, "seed": number,
+            "model": model, "prompt": prompt(self.common_words, number), "max_tokens": self.max_tokens, "temperature": 0.8, "seed": number,
             "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true},
         });
-        if let Some(regex) = &self.regex {
-            body["guided_regex"] = json!(regex);
+        if let Some((field, value)) = &self.structure {
+            body[field] = value.clone();
         }
         let mut seen = Seen::default();
         let sent = Instant::now();
@@ -137,11 +138,11 @@ impl Load {
 }
 
 /// The prompt of this number.
-fn prompt(number: u64) -> String {
+fn prompt(common_words: usize, number: u64) -> String {
     let words = |rng: &mut StdRng, n| (0..n).map(|_| *WORDS.choose(rng).expect("there are some")).collect::<Vec<_>>();
     let mut rng = StdRng::seed_from_u64(number + 1);
     let n_own = rng.random_range(OWN_WORDS);
-    [words(&mut StdRng::seed_from_u64(0), COMMON_WORDS), words(&mut rng, n_own)].concat().join(" ")
+    [words(&mut StdRng::seed_from_u64(0), common_words), words(&mut rng, n_own)].concat().join(" ")
 }
 
 impl AddAssign for Seen {
@@ -194,8 +195,8 @@ mod tests {
 
     #[test]
     fn prompts_begin_alike_and_go_on_differently() {
-        let [one, other] = [1, 2].map(prompt);
+        let [one, other] = [1, 2].map(|number| prompt(200, number));
         let common = one.split(' ').zip(other.split(' ')).take_while(|(one, other)| one == other).count();
-        assert!((COMMON_WORDS..COMMON_WORDS + 10).contains(&common), "{common}");
+        assert!((200..210).contains(&common), "{common}");
     }
 }

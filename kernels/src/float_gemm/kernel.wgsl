@@ -49,7 +49,7 @@ var<workgroup> activation_tile: array<vec4<f32>, ${2 * QUARTER_COLS * STEP_QUADS
 //#endif
 //#end
 //#else
-        let zero = f32(zero_${i});
+        let zero = int4_zero(param_${i});
         let weights_0 = int4_low_differences(word_${i}.${"xyzw"[quarter]}, zero) * scale_${i};
         let weights_1 = int4_high_differences(word_${i}.${"xyzw"[quarter]}, zero) * scale_${i};
 //#endif

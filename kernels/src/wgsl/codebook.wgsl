@@ -1,4 +1,4 @@
-// Levels of the codes of a codebook, four in a word, one a byte.
+// Levels of the codes of a codebook, four in a word, one a signed byte.
 
 // Those of a word's eight codes: of the low halves of its bytes, and of the high ones.
 struct Levels {
@@ -53,8 +53,7 @@ fn iq4_bit_6(b0: u32, b1: u32, b2: u32, b3: u32) -> u32 {
     return b2 & (h | ~b3);
 }
 
-// Signed bytes.
-fn iq4_levels(word: u32) -> Levels {
+fn signed_levels(word: u32) -> Levels {
     let low_halves = iq4_half(
         iq4_bit_0(word, word >> 1u, word >> 2u, word >> 3u),
         iq4_bit_1(word << 1u, word, word >> 1u, word >> 2u),
@@ -73,38 +72,29 @@ fn iq4_levels(word: u32) -> Levels {
     );
 }
 
-// Levels as products of signed bytes take them.
-fn dot_levels(word: u32) -> Levels {
-    return iq4_levels(word);
-}
-
-// Levels + ${CODEBOOK_ZERO}.
-fn lifted_levels(word: u32) -> Levels {
-    let levels = iq4_levels(word);
-    return Levels(levels.low ^ 0x80808080u, levels.high ^ 0x80808080u);
-}
 //#else
-// MXFP4's codes as levels, 0 1 2 3 4 6 8 12 and the same negated, see artifacts/src/fp4.rs.
-
-// Levels + ${CODEBOOK_ZERO} of the codes in the low halves of the bytes: no byte borrows from the next.
-fn fp4_levels(word: u32) -> u32 {
-    let ones = 0x01010101u;
-    let of_four = (word >> 2u) & ones;
-    let of_six = (word >> 1u) & of_four;
-    let odd = word & of_four;
+// MXFP4's codes as levels, 0 1 2 3 4 6 8 12 and the same negated, see artifacts/src/fp4.rs; the eight codes of a word at once, in half
+// bytes, of which none carries into the next.
+fn signed_levels(word: u32) -> Levels {
+    let ones = 0x11111111u;
+    let half = word >> 1u;
+    let quarter = word >> 2u;
+    let of_four = quarter & ones;
     // 5 stands for one more than itself, 6 for two more, 7 for five more.
-    let magnitudes = (word & 0x07070707u) + odd + ((of_six + (of_six & odd)) << 1u);
-    let negative = magnitudes & (((word >> 3u) & ones) * 15u);
-    return ${CODEBOOK_ZERO}u * ones + magnitudes - (negative << 1u);
-}
-
-// Levels + ${CODEBOOK_ZERO}.
-fn lifted_levels(word: u32) -> Levels {
-    return Levels(fp4_levels(word), fp4_levels(word >> 4u));
-}
-
-// Levels as products of signed bytes take them, ${CODEBOOK_ZERO} too much.
-fn dot_levels(word: u32) -> Levels {
-    return lifted_levels(word);
+    let magnitudes = (word & 0x77777777u) + (word & (of_four | (of_four << 1u))) + ((word & half & of_four) << 1u);
+    // A negated 0 is 0.
+    let negative = (word >> 3u) & (word | half | quarter) & ones;
+    let signs = (negative << 4u) - negative;
+    let halves = (magnitudes ^ signs) + negative;
+    return Levels(
+        (halves & 0x0f0f0f0fu) | ((signs << 4u) & 0xf0f0f0f0u),
+        ((halves >> 4u) & 0x0f0f0f0fu) | (signs & 0xf0f0f0f0u),
+    );
 }
 //#endif
+
+// Levels + 128, as unsigned bytes.
+fn lifted_levels(word: u32) -> Levels {
+    let levels = signed_levels(word);
+    return Levels(levels.low ^ 0x80808080u, levels.high ^ 0x80808080u);
+}

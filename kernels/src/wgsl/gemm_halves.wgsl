@@ -16,7 +16,7 @@ var<workgroup> weight_tile: array<vec4<u32>, BUFFERS * MATRIX_ROWS * ROW_WORDS>;
 // Eight weights of a word of codes.
 fn eight_weights(codes: u32, param: u32) -> vec4<u32> {
     let scale = twice(param);
-    let zero = twice(0x6400u + ${CODEBOOK_ZERO}u);
+    let zero = twice(0x6480u);
     let levels = lifted_levels(codes);
     let low = levels.low;
     let high = levels.high;

@@ -39,9 +39,8 @@ let scale_${name} = int8_scale(param_${name});
 //#else
 let scale_${name} = int4_scale(param_${name});
 //#if CODEBOOK
-let zero_${name} = ${CODEBOOK_ZERO};
 //#for i in 0..4
-let levels_${name}_${i} = dot_levels(word_${name}.${"xyzw"[i]});
+let levels_${name}_${i} = signed_levels(word_${name}.${"xyzw"[i]});
 //#end
 let low_${name} = vec4<u32>(
 //#for i in 0..4 join ,

@@ -12,9 +12,9 @@ fn int4_scale(param: u32) -> f32 {
 //#if CODEBOOK
 //#include codebook
 
-// Levels are counted from the lowest, and codes of 4 bits are levels in all that follows.
+// Levels are counted from -128, and codes of 4 bits are levels in all that follows.
 fn int4_zero(param: u32) -> f32 {
-    return ${CODEBOOK_ZERO}.0;
+    return 128.0;
 }
 
 fn four_bytes(word: u32) -> vec4<f32> {

@@ -1,13 +1,16 @@
-//! `load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N] [--regex REGEX]`: puts the same load on servers of OpenAI's API, one
-//! after the other, and prints a table. ARRIVALS is a number of clients, such as `32`, or of requests a second at random, such as `4/s`. With `--regex`, answers
-//! match it; one that has no end, such as `[a-z ]*`, leaves them their length.
+//! `load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N] [--common-words N] [--regex REGEX | --json-schema JSON]`: puts the
+//! same load on servers of OpenAI's API, one after the other, and prints a table. ARRIVALS is a number of clients, such as `32`, or of requests a second at random,
+//! such as `4/s`. Prompts begin with 200 common words unless `--common-words` says otherwise. Answers match the expression or the schema; one that has no end, such as
+//! `[a-z ]*` or a list of a thousand items, leaves them their length.
 
 use std::process::ExitCode;
 
+use serde_json::Value;
 use tests::load::{Arrivals, Load, Seen};
 
 const USAGE: &str =
-    "usage: load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N] [--regex REGEX]";
+    "usage: load MODEL ARRIVALS[,ARRIVALS…] NAME=HOST:PORT… [--requests N] [--max-tokens N] [--common-words N]
+                 [--regex REGEX | --json-schema JSON]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,13 +27,16 @@ type Servers<'a> = Vec<(&'a str, &'a str)>;
 
 fn parse(arguments: &[String]) -> Option<(&str, Vec<Load>, Servers<'_>)> {
     let [model, arrivals, rest @ ..] = arguments else { return None };
-    let (mut requests, mut max_tokens, mut regex, mut servers) = (None, 128, None, Vec::new());
+    let (mut requests, mut max_tokens, mut common_words, mut structure) = (None, 128, 200, None);
+    let mut servers = Vec::new();
     let mut rest = rest.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--requests" => requests = Some(rest.next()?.parse().ok()?),
             "--max-tokens" => max_tokens = rest.next()?.parse().ok()?,
-            "--regex" => regex = Some(rest.next()?.clone()),
+            "--common-words" => common_words = rest.next()?.parse().ok()?,
+            "--regex" => structure = Some(("guided_regex", Value::from(rest.next()?.as_str()))),
+            "--json-schema" => structure = Some(("guided_json", rest.next()?.parse().ok()?)),
             server => servers.push(server.split_once('=')?),
         }
     }
@@ -40,7 +46,8 @@ fn parse(arguments: &[String]) -> Option<(&str, Vec<Load>, Servers<'_>)> {
             None => Arrivals::Clients(text.parse().ok()?),
         };
         let clients = if let Arrivals::Clients(clients) = arrivals { clients as u64 } else { 16 };
-        Some(Load { arrivals, requests: requests.unwrap_or(4 * clients.max(4)), max_tokens, regex: regex.clone() })
+        let requests = requests.unwrap_or(4 * clients.max(4));
+        Some(Load { arrivals, requests, max_tokens, common_words, structure: structure.clone() })
     };
     let loads = arrivals.split(',').map(load).collect::<Option<_>>()?;
     (!servers.is_empty()).then_some((model, loads, servers))
