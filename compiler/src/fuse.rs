@@ -9,6 +9,7 @@
 mod image;
 mod latent;
 mod op;
+mod recurrent;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use unicorn_kernels::Number;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
 
-pub(crate) use op::{DeltaStep, FusedOp, HeadsStep, NormStep};
+pub(crate) use op::{Columns, DeltaStep, FusedOp, HeadsStep, NormStep};
 
 use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
 
@@ -125,6 +126,8 @@ struct Fuser<'a> {
     scaled: BTreeSet<ValueId>,
     /// The values that matmuls read in place of a sum without a norm.
     copies: BTreeMap<ValueId, ValueId>,
+    /// Values that have become parts of others.
+    columns: BTreeMap<ValueId, Columns>,
     /// The matrices of `out`, by the names of their tensors.
     matrix_of: BTreeMap<String, MatrixId>,
     out: FusedGraph,
@@ -151,8 +154,8 @@ impl<'a> Fuser<'a> {
             image_rows: graph.image_rows,
         };
         let done = vec![false; graph.nodes.len()];
-        let (scaled, copies, matrix_of) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Fuser { graph, consumers, producer, done, scaled, copies, matrix_of, out }
+        let (scaled, copies, columns) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Fuser { graph, consumers, producer, done, scaled, copies, columns, matrix_of: BTreeMap::new(), out }
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -161,6 +164,7 @@ impl<'a> Fuser<'a> {
             Op::MatMul { input, .. } => {
                 self.gate_up(index, input)
                     || self.qkv(index, input)
+                    || self.delta_projections(index, input)
                     || self.image_attention(index)
                     || self.matmul_with_tail(index)
             }
@@ -545,11 +549,13 @@ impl<'a> Fuser<'a> {
                 elementwise(op, input, Some(gate), out)
             }
             Op::ShortConv { input, taps, form, out } => {
+                let input = self.columns_of(input).of;
                 FusedOp::ShortConv { input, taps: self.vector(vec![taps], layer), form, out }
             }
             Op::DeltaRule { input, decay, strength, decay_rate, decay_bias, out } => {
+                let [decay, strength] = [decay, strength].map(|gate| self.columns_of(gate));
                 for gate in [decay, strength] {
-                    let matrix = self.matrix_that_made(gate);
+                    let matrix = self.matrix_that_made(gate.of);
                     self.out.matrices[matrix.0].is_state_gate = true;
                 }
                 FusedOp::DeltaRule(DeltaStep {
@@ -582,6 +588,7 @@ impl<'a> Fuser<'a> {
             }
             Op::ImagePool { input, across, side, out } => FusedOp::ImagePool { input, across, side, out },
             Op::GatedNorm { input, gate, weight, form, out } => {
+                let gate = self.columns_of(gate);
                 FusedOp::GatedNorm { input, gate, weight: self.vector(vec![weight], layer), form, out }
             }
         };

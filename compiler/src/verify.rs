@@ -10,7 +10,7 @@ use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
 use unicorn_kernels::route::{Scores, routes_width};
 use unicorn_kernels::short_conv::ConvForm;
 
-use crate::fuse::{FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
+use crate::fuse::{Columns, FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
 use crate::graph::{ColumnsBlock, Value, ValueId};
 use crate::import::{FullHeads, ModelConfig};
 
@@ -187,14 +187,21 @@ impl FusedGraph {
                 let channels = config.conv_channels();
                 let expected = if config.delta.is_some() { ConvForm::Activated } else { ConvForm::Gated };
                 ensure(*form == expected, || format!("convolutions of this model are {expected:?}"))?;
-                self.check_width("channels", form.input_width(channels), *input)?;
+                match form {
+                    // The gate of the norm may be behind them.
+                    ConvForm::Activated => self.check_part("channels", channels, Columns { of: *input, first: 0 })?,
+                    ConvForm::Gated => self.check_width("channels", form.input_width(channels), *input)?,
+                }
                 self.check_width("channels", channels, *out)
             }
             FusedOp::DeltaRule(step) => {
                 let delta = config.delta.ok_or("the model has no recurrent layers")?;
                 self.check_width("channels", delta.channels(), step.input)?;
-                self.check_width("heads", delta.value_heads, step.decay)?;
-                self.check_width("heads", delta.value_heads, step.strength)?;
+                self.check_part("heads", delta.value_heads, step.decay)?;
+                self.check_part("heads", delta.value_heads, step.strength)?;
+                ensure(self.width(step.decay.of) == self.width(step.strength.of), || {
+                    "decay and strength have one stride".into()
+                })?;
                 self.check_width("values", delta.value_width(), step.out)
             }
             FusedOp::GatedNorm { input, gate, form, out, .. } => {
@@ -202,7 +209,8 @@ impl FusedGraph {
                     GatedForm::Silu => config.delta.map_or(0, |delta| delta.value_width()),
                     GatedForm::Sum => config.per_layer_inputs.map_or(0, |inputs| inputs.width) * config.layers.len(),
                 };
-                [input, gate, out].into_iter().try_for_each(|value| self.check_width("values", width, *value))
+                self.check_part("values", width, *gate)?;
+                [input, out].into_iter().try_for_each(|value| self.check_width("values", width, *value))
             }
             FusedOp::Heads(step) => self.check_heads(node, step, config),
             FusedOp::Attention { query, scale, growth, sinks, out } => {
@@ -275,6 +283,14 @@ impl FusedGraph {
 
     fn width(&self, value: ValueId) -> usize {
         self.values[value.0].width
+    }
+
+    /// Whether `value` has so many columns where `columns` begin.
+    fn check_part(&self, what: &str, expected: usize, columns: Columns) -> Result<(), String> {
+        let (value, found) = (&self.values[columns.of.0].name, self.width(columns.of));
+        ensure(columns.first + expected <= found, || {
+            format!("value {value} is {found} wide, expected {expected} from {} on ({what})", columns.first)
+        })
     }
 
     fn check_width(&self, what: &str, expected: usize, value: ValueId) -> Result<(), String> {

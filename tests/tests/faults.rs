@@ -71,7 +71,7 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
 #[test]
 fn the_text_after_a_lost_device_is_the_text_without_it() {
     let _lock = one_test();
-    for name in ["gemma3-text", "phi3-longrope-long"] {
+    for name in ["gemma3-text", "phi3-longrope-long", "qwen35-delta"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny").join(name);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.unicorn");

@@ -197,6 +197,8 @@ fn every_delta_chunks_module_is_valid_for_vulkan_1_2() {
             kv_group: 0,
             input_stride: 1024,
             gate_stride: 32,
+            decay_first: 0,
+            strength_first: 0,
             output_stride: 512,
             rows_are_alone: false,
         };

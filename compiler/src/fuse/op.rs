@@ -133,19 +133,26 @@ pub(crate) enum FusedOp {
     },
     GatedNorm {
         input: ValueId,
-        gate: ValueId,
+        gate: Columns,
         weight: VectorId,
         form: GatedForm,
         out: ValueId,
     },
 }
 
+/// A value that is a part of another: its columns from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) of: ValueId,
+    pub(crate) first: usize,
+}
+
 /// See [`Op::DeltaRule`](crate::graph::Op::DeltaRule).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeltaStep {
     pub(crate) input: ValueId,
-    pub(crate) decay: ValueId,
-    pub(crate) strength: ValueId,
+    pub(crate) decay: Columns,
+    pub(crate) strength: Columns,
     pub(crate) decay_rate: VectorId,
     pub(crate) decay_bias: VectorId,
     pub(crate) out: ValueId,
@@ -223,8 +230,8 @@ impl FusedOp {
             FusedOp::ImageAttention { sources, .. } => sources.map(|(value, _)| value).to_vec(),
             FusedOp::Attention { query, .. } => vec![*query],
             FusedOp::ShortConv { input, .. } => vec![*input],
-            FusedOp::DeltaRule(step) => vec![step.input, step.decay, step.strength],
-            FusedOp::GatedNorm { input, gate, .. } => vec![*input, *gate],
+            FusedOp::DeltaRule(step) => vec![step.input, step.decay.of, step.strength.of],
+            FusedOp::GatedNorm { input, gate, .. } => vec![*input, gate.of],
             FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
         }
     }

@@ -70,9 +70,12 @@ impl FusedGraph {
             FusedOp::Attention { .. } => "attention".into(),
             FusedOp::ShortConv { taps, form, .. } => format!("short_conv {form:?} {}", vector(taps)),
             FusedOp::DeltaRule(step) => {
-                format!("delta_rule {} {}", vector(&step.decay_rate), vector(&step.decay_bias))
+                let (rate, bias) = (vector(&step.decay_rate), vector(&step.decay_bias));
+                format!("delta_rule {rate} {bias} columns={},{}", step.decay.first, step.strength.first)
             }
-            FusedOp::GatedNorm { weight, form: GatedForm::Silu, .. } => format!("gated_norm {}", vector(weight)),
+            FusedOp::GatedNorm { gate, weight, form: GatedForm::Silu, .. } => {
+                format!("gated_norm {} column={}", vector(weight), gate.first)
+            }
             FusedOp::GatedNorm { weight, form: GatedForm::Sum, .. } => format!("norm_sum {}", vector(weight)),
             FusedOp::Patches { .. } => "patches".into(),
             FusedOp::LayerNorm { weight_and_bias, .. } => format!("layer_norm {}", vector(weight_and_bias)),

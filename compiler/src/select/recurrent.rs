@@ -8,7 +8,7 @@ use unicorn_kernels::{KernelSpec, Number, Role};
 
 use super::attention::SPLIT_ROWS;
 use super::{Operand, Selector, state_layout};
-use crate::fuse::{DeltaStep, FusedNode, VectorId};
+use crate::fuse::{Columns, DeltaStep, FusedNode, VectorId};
 use crate::graph::ValueId;
 
 impl Selector<'_> {
@@ -46,7 +46,9 @@ impl Selector<'_> {
             key_heads: self.config.delta.expect("recurrent layers have their sizes").key_heads,
             kv_group: self.cache_of(node).0,
             input_stride: self.stride_of(step.input),
-            gate_stride: self.stride_of(step.decay),
+            gate_stride: self.stride_of(step.decay.of),
+            decay_first: step.decay.first,
+            strength_first: step.strength.first,
             output_stride: self.stride_of(step.out),
             rows_are_alone: self.rows_are_alone(),
         };
@@ -58,8 +60,8 @@ impl Selector<'_> {
         let (low, high) = self.state_of(node);
         self.push(node, spec, self.kind.rows, 0, |role| match role {
             Role::InputQuads => Operand::Value(step.input),
-            Role::Decay => Operand::Value(step.decay),
-            Role::Strength => Operand::Value(step.strength),
+            Role::Decay => Operand::Value(step.decay.of),
+            Role::Strength => Operand::Value(step.strength.of),
             Role::DecayRate => Operand::Weight(rate),
             Role::Bias => Operand::Weight(bias),
             Role::StateLow => low,
@@ -80,7 +82,7 @@ impl Selector<'_> {
         &mut self,
         node: &FusedNode,
         input: ValueId,
-        gate: ValueId,
+        gate: Columns,
         weight: VectorId,
         form: GatedForm,
         out: ValueId,
@@ -96,6 +98,8 @@ impl Selector<'_> {
             heads,
             head_dim,
             stride: self.stride_of(out),
+            gate_stride: self.stride_of(gate.of),
+            gate_first: gate.first,
             eps: Number::new(eps),
             subgroup_size: self.target.subgroup_size,
             form,
@@ -103,7 +107,7 @@ impl Selector<'_> {
         let weight = self.weights.vector(weight);
         self.push(node, KernelSpec::GatedNorm(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(input),
-            Role::Second => Operand::Value(gate),
+            Role::Second => Operand::Value(gate.of),
             Role::HeadNorm => Operand::Weight(weight),
             _ => Operand::Value(out),
         });

@@ -59,8 +59,8 @@ fn fetched(row: u32, end: u32, quad: u32) -> vec4<u32> {
 //#end
     let gate_row = ${begin} + lane % CHUNK;
     let gate_at = min(gate_row, end - 1u) * GATE_STRIDE + head;
-    fading = select(0.0, -rate * softplus(decay[gate_at] + bias[head]), gate_row < end);
-    correction = select(0.0, sigmoid(strength[gate_at]), gate_row < end);
+    fading = select(0.0, -rate * softplus(decay[gate_at + DECAY_FIRST] + bias[head]), gate_row < end);
+    correction = select(0.0, sigmoid(strength[gate_at + STRENGTH_FIRST]), gate_row < end);
 //#end
 
 // The state as f16, for the products of the next chunk.

@@ -49,8 +49,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var row = first; row < end; row++) {
         let row_at = row * (INPUT_STRIDE / 4u);
         let of_head = row * GATE_STRIDE + head;
-        let fading = exp(-rate * softplus(decay[of_head] + bias[head]));
-        let strengthened = sigmoid(strength[of_head]);
+        let fading = exp(-rate * softplus(decay[of_head + DECAY_FIRST] + bias[head]));
+        let strengthened = sigmoid(strength[of_head + STRENGTH_FIRST]);
         let value = input[row_at + value_at / 4u][value_at % 4u];
         var recalled = vec4<f32>();
         var result = vec4<f32>();

@@ -20,6 +20,10 @@ pub struct DeltaRuleSpec {
     pub input_stride: usize,
     /// Elements between rows of decay and strength.
     pub gate_stride: usize,
+    /// Columns of such a row before the decay of the first head.
+    pub decay_first: usize,
+    /// Columns before the strength of the first head.
+    pub strength_first: usize,
     /// Elements between rows of the output.
     pub output_stride: usize,
     /// Whether each row is the only one of its sequence; otherwise all rows are of one sequence.
@@ -79,6 +83,8 @@ impl DeltaRuleSpec {
             .size("HEAD_WORDS", self.state.head_words())
             .size("INPUT_STRIDE", self.input_stride)
             .size("GATE_STRIDE", self.gate_stride)
+            .size("DECAY_FIRST", self.decay_first)
+            .size("STRENGTH_FIRST", self.strength_first)
             .size("OUTPUT_STRIDE", self.output_stride)
             .number("SCALE", (key_dim as f32).sqrt().recip())
             .number("EPS", NORM_EPS);

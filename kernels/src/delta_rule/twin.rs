@@ -26,10 +26,10 @@ pub fn twin(spec: &DeltaRuleSpec, inputs: &DeltaRuleInputs, states: &mut [f32], 
             let query = unit(&x[key_head * keys..][..keys]);
             let key = unit(&x[(spec.key_heads + key_head) * keys..][..keys]);
             let value = &x[2 * spec.key_heads * keys + head * values..][..values];
-            let gate = row * spec.gate_stride + head;
-            let softplus = (inputs.decay[gate] + inputs.bias[head]).exp().ln_1p();
+            let gates = row * spec.gate_stride + head;
+            let softplus = (inputs.decay[gates + spec.decay_first] + inputs.bias[head]).exp().ln_1p();
             let fading = (-inputs.decay_rate[head].exp() * softplus).exp();
-            let strength = 1.0 / (1.0 + (-inputs.strength[gate]).exp());
+            let strength = 1.0 / (1.0 + (-inputs.strength[gates + spec.strength_first]).exp());
             state.iter_mut().for_each(|s| *s *= fading);
             for (column, v) in value.iter().enumerate() {
                 let recalled: f32 = key.iter().zip(state.iter().skip(column).step_by(values)).map(|(k, s)| k * s).sum();

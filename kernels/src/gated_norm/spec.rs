@@ -15,8 +15,12 @@ pub struct GatedNormSpec {
     pub heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Elements between rows, the same for input, gate and output.
+    /// Elements between rows of input and output.
     pub stride: usize,
+    /// Elements between rows of the second input.
+    pub gate_stride: usize,
+    /// Columns of such a row before the first head.
+    pub gate_first: usize,
     /// Epsilon of the RMS norm.
     pub eps: Number,
     /// Invocations of a subgroup.
@@ -53,6 +57,8 @@ impl Kernel for GatedNormSpec {
         let values = Activation::values(Some(Activation::Silu), Values::default())
             .size("HEAD_DIM", self.head_dim)
             .size("STRIDE", self.stride)
+            .size("GATE_STRIDE", self.gate_stride)
+            .size("GATE_FIRST", self.gate_first)
             .size("WORKGROUP", self.workgroup())
             .size("SUBGROUP", self.subgroup_size as usize)
             .number("EPS", self.eps.get())

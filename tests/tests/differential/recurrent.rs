@@ -156,7 +156,9 @@ fn delta_rule(layout: StateLayout, shared: usize, steps: Steps) -> DeltaRuleSpec
         key_heads,
         kv_group: 0,
         input_stride: stride(2 * key_heads * state.key_dim + state.heads * state.value_dim),
-        gate_stride: stride(state.heads),
+        gate_stride: stride(2 * state.heads),
+        decay_first: state.heads,
+        strength_first: 0,
         output_stride: stride(state.heads * state.value_dim),
         rows_are_alone: steps.alone,
     }
@@ -217,8 +219,11 @@ fn gated_norms_are_those_of_the_twin() {
         check_cases(&name, 6, &cases, |&(heads, head_dim, n_rows, form), rng| {
             let stride = (heads * head_dim).next_multiple_of(32);
             let subgroup_size = target.subgroup_size;
-            let spec = GatedNormSpec { heads, head_dim, stride, eps: Number::new(1e-5), subgroup_size, form };
-            let (input, gate) = (normals(rng, n_rows * stride), normals(rng, n_rows * stride));
+            // The gate is behind other columns of its rows.
+            let (gate_first, gate_stride) = (heads * head_dim, 2 * stride);
+            let eps = Number::new(1e-5);
+            let spec = GatedNormSpec { heads, head_dim, stride, gate_stride, gate_first, eps, subgroup_size, form };
+            let (input, gate) = (normals(rng, n_rows * stride), normals(rng, n_rows * gate_stride));
             let weight = normals(rng, head_dim);
             let words = n_rows * stride;
             let operands = vec![
@@ -231,8 +236,8 @@ fn gated_norms_are_those_of_the_twin() {
             let found = launch(&target, KernelSpec::GatedNorm(spec.clone()), operands, n_rows).run();
             let mut expected = vec![POISON; words];
             for (row, expected) in expected.chunks_exact_mut(stride).enumerate() {
-                let of_row = |values: &[f32]| values[row * stride..][..heads * head_dim].to_vec();
-                let normed = gated_norm::twin_row(&spec, &of_row(&input), &of_row(&gate), &weight);
+                let gate = &gate[row * gate_stride + gate_first..][..heads * head_dim];
+                let normed = gated_norm::twin_row(&spec, &input[row * stride..][..heads * head_dim], gate, &weight);
                 expected[..heads * head_dim].copy_from_slice(&normed);
             }
             assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);

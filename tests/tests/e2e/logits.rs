@@ -240,9 +240,8 @@ fn random_shapes_of_every_family_agree_with_the_reference() {
 #[test]
 fn any_chunking_gives_the_same_logits() {
     let names = ["gemma3-text", "mistral-window", "qwen3-qknorm", "phi3-longrope-long", "llama-odd-sizes", "qwen3-moe"];
-    for name in
-        names.into_iter().chain(["glm", "glm4", "ministral3", "qwen35-delta", "gemma4-moe", "gemma4-layer-inputs"])
-    {
+    let later = ["glm", "glm4", "ministral3", "qwen35-delta", "gemma4-moe", "gemma4-layer-inputs"];
+    for name in names.into_iter().chain(later).chain(["gpt-oss-mxfp4", "deepseek-v2", "lfm2"]) {
         let folder = models().join("tiny").join(name);
         let tokens = read_golden(&folder).tokens;
         for case in cases_of(&folder) {
