@@ -18,7 +18,7 @@ pub use compile::{compiler_kills, deep_models, mutated_ggufs};
 pub use cut::{cut_artifacts, has_leases};
 pub use http::{connections_permitted, disconnects, idle_connections, malformed_requests};
 pub use kills::kills;
-pub use limits::{foreign_pages, huge_prompts, slow_bodies};
+pub use limits::{foreign_pages, huge_bodies, huge_prompts, slow_bodies};
 pub use soak::{Soak, SoakOptions, soak};
 
 /// One line of the table.

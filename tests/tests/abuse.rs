@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tests::abuse::{
-    SoakOptions, connections_permitted, cut_artifacts, disconnects, foreign_pages, has_leases, huge_prompts,
-    idle_connections, kills, malformed_requests, slow_bodies, soak,
+    SoakOptions, connections_permitted, cut_artifacts, disconnects, foreign_pages, has_leases, huge_bodies,
+    huge_prompts, idle_connections, kills, malformed_requests, slow_bodies, soak,
 };
 use tests::compiled::{Compiled, options};
 use tests::models::models;
@@ -48,6 +48,14 @@ fn a_thousand_idle_connections_are_held_and_closed() {
     let options = ["--parallel", "1", "--ctx", "128", "--timeout", "3", "--max-connections", "1100"];
     let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
     idle_connections(&server, CONNECTIONS, Duration::from_secs(3)).assert_clean();
+}
+
+/// The longest body that is read is a hundredth of these.
+#[test]
+fn bodies_of_100_megabytes_are_refused_and_take_no_memory() {
+    let options = ["--parallel", "1", "--ctx", "128", "--timeout", "5"];
+    let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
+    huge_bodies(&server, 3).assert_clean();
 }
 
 #[test]

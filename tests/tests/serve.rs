@@ -148,6 +148,36 @@ fn a_stop_string_ends_the_text_before_it() {
     }
 }
 
+/// What may be the beginning of a stop string is kept back, here until the stop token.
+#[test]
+fn text_that_a_stop_token_releases_is_whole() {
+    let server = start(&["--parallel", "1", "--ctx", "256"]);
+    let mut request = json!({"prompt": "The sea", "max_tokens": 24, "temperature": 0, "ignore_eos": true, "return_tokens": true, "logprobs": 1});
+    let ids = server.whole(TEXT, &request)["choices"][0]["token_ids"].take();
+    let ids = ids.as_array().unwrap();
+    let stop = (4..ids.len()).find(|&at| !ids[..at].contains(&ids[at])).unwrap();
+    request["stop_token_ids"] = json!([ids[stop]]);
+    let expected = server.whole(TEXT, &request)["choices"][0].take();
+    assert_eq!((&expected["token_ids"], &expected["finish_reason"]), (&json!(ids[..stop]), &json!("stop")));
+    assert_eq!(expected["logprobs"]["tokens"].as_array().map(Vec::len), Some(stop));
+
+    let last = expected["text"].as_str().unwrap().chars().last().unwrap();
+    request["stop"] = json!([format!("{last}, and never this")]);
+    assert_eq!(server.whole(TEXT, &request)["choices"][0], expected);
+    request["stream"] = json!(true);
+    let (head, body) = post(&server.address, TEXT, &request.to_string());
+    assert!(head.starts_with("HTTP/1.0 200 "), "{head}\n{body}");
+    let parts = body.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let (mut text, mut tokens, mut rated) = (String::new(), Vec::new(), 0);
+    for mut part in parts {
+        let choice = &mut part["choices"][0];
+        text += choice["text"].as_str().unwrap_or_default();
+        tokens.extend(choice["token_ids"].as_array().into_iter().flatten().cloned());
+        rated += choice["logprobs"]["tokens"].as_array().map_or(0, Vec::len);
+    }
+    assert_eq!((&json!(text), &json!(tokens), rated), (&expected["text"], &expected["token_ids"], stop), "{body}");
+}
+
 /// One sequence alone has so much to do for the first that no other would be answered in the time that tests wait.
 #[test]
 fn a_disconnect_frees_the_sequence() {

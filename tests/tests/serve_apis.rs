@@ -103,6 +103,26 @@ fn every_api_gives_the_same_text() {
     assert!(metrics.contains(&format!("\nllamacpp:tokens_predicted_total {}\n", 11 * 12)), "{metrics}");
 }
 
+/// Claude Code's first line is another one in each request.
+#[test]
+fn a_billing_header_in_the_system_prompt_costs_no_cache() {
+    let server = start(&["--parallel", "1", "--ctx", "512"]);
+    let ask = |cch: &str| {
+        let header = format!("x-anthropic-billing-header: cc_version=2.1.42.834; cc_entrypoint=cli; cch={cch};");
+        let system: Vec<Value> = [&header, "You are a sailor. The ship is old, and the island is far."]
+            .map(|text| json!({"type": "text", "text": text}))
+            .into();
+        let messages = json!([{"role": "user", "content": QUESTION}]);
+        let request = json!({"system": system, "messages": messages, "max_tokens": 1, "temperature": 0});
+        server.whole("/v1/messages", &request)["usage"].take()
+    };
+    assert_eq!(ask("65abc")["cache_read_input_tokens"], 0);
+    let again = ask("fa690");
+    // The last token of a prompt is computed again, for what follows it.
+    assert_eq!(again["input_tokens"], 1, "{again}");
+    assert!(again["cache_read_input_tokens"].as_u64().is_some_and(|cached| cached > 16), "{again}");
+}
+
 #[test]
 fn a_tool_that_has_to_be_called_is_called() {
     let server = start(&["--parallel", "1", "--ctx", "512"]);

@@ -39,6 +39,74 @@ fn rendered(server: &Server, request: Value) -> String {
     server.whole("/apply-template", &request)["prompt"].as_str().unwrap().to_owned()
 }
 
+/// The same weights with tokens for text in the middle, in the place of four words.
+fn with_infill_tokens() -> Compiled {
+    const INFILL: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"];
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(models().join("gemma3-2m-draft")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let mut words: Vec<(String, u64)> = vocab.iter().map(|(word, id)| (word.clone(), id.as_u64().unwrap())).collect();
+    words.sort_by_key(|(_, id)| *id);
+    let replaced = words.split_off(words.len() - INFILL.len());
+    for ((word, id), token) in replaced.iter().zip(INFILL) {
+        vocab.remove(word);
+        vocab.insert(token.into(), json!(id));
+    }
+    let added = replaced.iter().zip(INFILL).map(|((_, id), token)| {
+        json!({
+            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "special": true,
+        })
+    });
+    tokenizer["added_tokens"].as_array_mut().unwrap().extend(added);
+    let merges = tokenizer["model"]["merges"].as_array_mut().unwrap();
+    merges.retain(|merge| {
+        let parts = merge.as_array().map(|parts| parts.iter().filter_map(Value::as_str).collect::<String>());
+        let merged = parts.unwrap_or_else(|| merge.as_str().unwrap().replace(' ', ""));
+        replaced.iter().all(|(word, _)| *word != merged)
+    });
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
+    Compiled::of_folder(folder.path(), &options(targets, vec![]))
+}
+
+#[test]
+fn text_in_the_middle_is_generated_behind_prefix_and_suffix() {
+    let model = with_infill_tokens();
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+    let server = Server::start(command, &model.artifact_path(), &["--parallel", "1", "--ctx", "256"]);
+    let (prefix, suffix) = ("The captain went to the", "and came home.");
+    let form = format!("<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>");
+    let generate = |prompt: Value| {
+        let answer = server.whole("/completion", &json!({"prompt": prompt, "n_predict": 8, "temperature": 0}));
+        [&answer["prompt"], &answer["content"]].map(|text| text.as_str().unwrap().to_owned())
+    };
+    let [prompt, expected] = generate(json!(form));
+    assert!(prompt.ends_with(&form) && !expected.is_empty(), "{prompt:?}: {expected:?}");
+
+    let openai = json!({"prompt": prefix, "suffix": suffix, "max_tokens": 8, "temperature": 0, "verbose": true});
+    let answer = server.whole("/v1/completions", &openai);
+    assert_eq!(answer["__verbose"]["prompt"].as_str(), Some(prompt.as_str()));
+    assert_eq!(answer["choices"][0]["text"].as_str(), Some(expected.as_str()));
+    let infill = |extra: Value| {
+        let (before, begun) = prefix.split_at(7);
+        let request = json!({
+            "input_prefix": before, "prompt": begun, "input_suffix": suffix, "input_extra": extra, "n_predict": 8, "temperature": 0,
+        });
+        let answer = server.whole("/infill", &request);
+        [&answer["prompt"], &answer["content"]].map(|text| text.as_str().unwrap().to_owned())
+    };
+    assert_eq!(infill(json!([])), [prompt, expected]);
+    let extra = json!([{"filename": "sea.txt", "text": "The sea was calm."}]);
+    assert_eq!(infill(extra), generate(json!(format!("<|file_sep|>sea.txt\nThe sea was calm.\n{form}"))));
+}
+
 #[test]
 fn a_template_replaces_the_model_s() {
     let messages = json!([{"role": "system", "content": "You are a test."}, {"role": "user", "content": "Hi there"}]);

@@ -7,12 +7,14 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, options, with};
 use tests::http::{begin_post, get, post};
 use tests::models::models;
 use tests::programs::program;
 use tests::server::Server;
+use tests::tiny_model::TinyModel;
 use unicorn_compiler::{FormatPolicy, WeightsOption};
 
 const TEXT: &str = "/v1/completions";
@@ -168,6 +170,44 @@ fn an_idle_model_is_unloaded_and_a_pinned_one_stays() {
     expect_states(&server, ["unloaded", "unloaded"]);
     assert!(post(&server.address, "/models/load", &named).0.starts_with("HTTP/1.0 200 "));
     assert!(states(&server).contains(&("f16".into(), "loaded".into())));
+}
+
+/// There are places for four models, and memory for one: that of a software device is the process's, whose address space is limited.
+#[test]
+fn a_model_that_does_not_fit_takes_the_place_of_another() {
+    // Less than a KV cache, which has 1 GiB, and more than loading takes besides.
+    const FREE_BYTES: u64 = 512 << 20;
+    let targets = || vec![unicorn_spirv::target::by_name("llvmpipe").expect("a target")];
+    let compiled = [1, 2].map(|seed| {
+        let shape = TinyModel {
+            layers: 4,
+            heads: 8,
+            kv_heads: 8,
+            head_dim: 128,
+            max_position_embeddings: 16_384,
+            ..TinyModel::default()
+        };
+        Compiled::of(&TinyModel { seed, ..shape }, &options(targets(), vec![]))
+    });
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", "llvmpipe").args(["serve", "--parallel", "4", "--ctx", "16384"]);
+    for (name, model) in ["int4", "f16"].iter().zip(&compiled) {
+        command.arg("--model").arg(format!("{name}={}", model.artifact_path().display()));
+    }
+    let server = Server::begin(command);
+    let ask = |name: &str| text(&server, Some(name), "The sea").1;
+    let expected = [ask("int4"), ask("f16")];
+    assert!(is(&states(&server), ["loaded", "loaded"]), "without a limit, both fit");
+    assert!(post(&server.address, "/models/unload", r#"{"model": "f16"}"#).0.starts_with("HTTP/1.0 200 "));
+    expect_states(&server, ["loaded", "unloaded"]);
+
+    let limit = Some(server.figure("VmSize") + FREE_BYTES);
+    let process = Pid::from_raw(server.child.id() as i32);
+    prlimit(process, Resource::As, Rlimit { current: limit, maximum: limit }).expect("a lower limit is permitted");
+    assert_eq!(ask("f16"), expected[1]);
+    assert!(is(&states(&server), ["unloaded", "loaded"]));
+    assert_eq!(ask("int4"), expected[0]);
+    assert!(is(&states(&server), ["loaded", "unloaded"]));
 }
 
 /// Running requests are not cut for a model that waits.

@@ -95,6 +95,9 @@ impl Choice {
                     text.truncate(length);
                 }
                 self.text += &text;
+                // The text that it brought to its end is not its own.
+                let stop_token = self.tokens.pop_if(|_| end == Some(EndReason::StopToken));
+                let its_probability = stop_token.and_then(|_| self.probabilities.pop());
                 if !self.text.is_empty() && (end.is_some() || self.events.have_room()) {
                     let text = std::mem::take(&mut self.text);
                     let tokens = std::mem::take(&mut self.tokens);
@@ -102,6 +105,8 @@ impl Choice {
                     let times = self.times();
                     self.send(Event::Text { choice: self.index, text, tokens, probabilities, times });
                 }
+                self.tokens.extend(stop_token);
+                self.probabilities.extend(its_probability);
                 if let Some(reason) = end {
                     let end = self.end_of(reason);
                     self.metrics.count(self.prompt_tokens, &end);

@@ -14,6 +14,9 @@ use crate::server::Server;
 /// Tokenizing takes a few hundred bytes for each byte of text.
 const MAX_GROWTH_BYTES: u64 = 96 << 20;
 const CLIENTS: u64 = 3;
+const HUGE_BODY_BYTES: usize = 100_000_000;
+/// A body is read up to its limit, of a megabyte beyond a full context.
+const MAX_BODY_GROWTH_BYTES: u64 = 16 << 20;
 
 /// Prompts of 15 MB, and the longest that a body may hold, sent by three clients at a time, `count` times.
 pub fn huge_prompts(server: &Server, count: u64) -> Row {
@@ -43,6 +46,62 @@ pub fn huge_prompts(server: &Server, count: u64) -> Row {
             row.findings.push(format!("{grown} bytes more than before"));
         }
     })
+}
+
+/// Bodies of 100 MB, with their length in the head and in chunks without it, all of which is sent unless the server closes the connection,
+/// `count` times each.
+pub fn huge_bodies(server: &Server, count: u64) -> Row {
+    Row::of("huge bodies", |row| {
+        check_answers(row, server);
+        let before = server.figure("VmHWM");
+        for number in 0..2 * count {
+            let framing = if number % 2 == 0 {
+                format!("Content-Length: {HUGE_BODY_BYTES}")
+            } else {
+                "Transfer-Encoding: chunked".to_owned()
+            };
+            row.inputs += 1;
+            let (answer, sent) = send_huge_body(server, &framing);
+            if !(answer.is_empty() || answer.starts_with(b"HTTP/1.1 413 ")) {
+                let answer = String::from_utf8_lossy(&answer[..answer.len().min(200)]);
+                row.findings.push(format!("{answer:?} after {sent} bytes, {framing}"));
+            }
+            check_answers(row, server);
+        }
+        let grown = server.figure("VmHWM").saturating_sub(before);
+        if grown > MAX_BODY_GROWTH_BYTES {
+            row.findings.push(format!("{grown} bytes more than before"));
+        }
+    })
+}
+
+/// The answer to a body of which the server reads as much as it likes, and how much it took.
+fn send_huge_body(server: &Server, framing: &str) -> (Vec<u8>, usize) {
+    const PART_BYTES: usize = 100_000;
+    let part = " ".repeat(PART_BYTES);
+    let part = match framing.starts_with("Content-Length") {
+        true => part,
+        false => format!("{PART_BYTES:x}\r\n{part}\r\n"),
+    };
+    let mut stream = TcpStream::connect(&server.address).expect("the system queues it");
+    let _ = stream.set_read_timeout(Some(PATIENCE));
+    let _ = stream.set_write_timeout(Some(PATIENCE));
+    let head = format!(
+        "POST {TEXT} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n",
+        server.address
+    );
+    let _ = stream.write_all(head.as_bytes());
+    let mut sent = 0;
+    while sent < HUGE_BODY_BYTES && stream.write_all(part.as_bytes()).is_ok() {
+        sent += PART_BYTES;
+    }
+    if sent == HUGE_BODY_BYTES && framing.ends_with("chunked") {
+        let _ = stream.write_all(b"0\r\n\r\n");
+    }
+    let mut answer = Vec::new();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut answer);
+    (answer, sent)
 }
 
 /// Bodies that end after some bytes, and one that grows by a byte now and then: the server, whose timeout is `timeout`, closes their

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tests::abuse::{
     Row, SoakOptions, compiler_kills, connections_permitted, cut_artifacts, deep_models, disconnects, foreign_pages,
-    has_leases, huge_prompts, idle_connections, kills, malformed_requests, mutated_ggufs, mutated_modules,
+    has_leases, huge_bodies, huge_prompts, idle_connections, kills, malformed_requests, mutated_ggufs, mutated_modules,
     mutated_plans, slow_bodies, soak,
 };
 use tests::server::Server;
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
     table.add(malformed_requests(&server));
     table.add(foreign_pages(&server, 20));
     table.add(huge_prompts(&server, 10));
+    table.add(huge_bodies(&server, 10));
     table.add(slow_bodies(&server, 100, timeout));
     table.add(idle_connections(&server, connections_permitted(1000), timeout));
     table.add(disconnects(&server, 500));

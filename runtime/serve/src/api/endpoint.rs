@@ -211,10 +211,10 @@ mod tests {
         let middle = vec![token(1), text("a"), token(2), text("b"), token(3)];
         assert_eq!(
             prompt(Api::Completions, json!({"prompt": "a", "suffix": "b"})),
-            Ok(Some(Prompt::Mixed(middle.clone())))
+            Ok(Some(Prompt::Mixed([vec![text("")], middle.clone()].concat())))
         );
         let file = json!([{"filename": "f", "text": "t"}]);
-        let with_file = [vec![token(4), text("f\nt\n")], middle].concat();
+        let with_file = [vec![text(""), token(4), text("f\nt\n")], middle].concat();
         let body = json!({"input_prefix": "a", "input_suffix": "b", "input_extra": file});
         assert_eq!(prompt(Api::Infill, body), Ok(Some(Prompt::Mixed(with_file))));
         assert!(prompt(Api::Infill, json!({"input_extra": [{"filename": 1}]})).is_err());

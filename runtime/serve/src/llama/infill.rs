@@ -37,7 +37,8 @@ pub(crate) fn prompt(
         return Err(ApiError::disabled("infill: the model's vocabulary has no tokens for text in the middle"));
     };
     let file = FILE.iter().find_map(|token| tokenizer.token_id(token));
-    let mut parts = Vec::new();
+    // The first text has the token that begins a sequence, if the model expects one.
+    let mut parts = vec![Prompt::Text(String::new())];
     for (name, text) in files {
         parts.extend(file.map(|file| Prompt::Tokens(vec![file])));
         parts.push(Prompt::Text(format!("{name}\n{text}\n")));
