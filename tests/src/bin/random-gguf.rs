@@ -1,4 +1,4 @@
-//! `random-gguf CONFIG.json OUT.gguf`: random Q4_0 weights of a shape, to time llama.cpp on.
+//! `random-gguf CONFIG.json OUT.gguf`: random weights of a shape, to time llama.cpp on: Q4_0, and MXFP4 in gpt-oss's experts.
 
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
