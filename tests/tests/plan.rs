@@ -196,7 +196,7 @@ fn a_plan_is_written_where_it_is_asked_for() {
 /// it, and the refusal states the difference.
 #[test]
 fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
-    let run = |machine: &str| planned_for_rdna3("qwen3-30b-a3b.json", machine);
+    let run = |machine: &str| planned_for_rdna3("qwen3-30b-a3b.json", machine, &[]);
     let output = run("phoenix-32gb");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -235,7 +235,7 @@ fn a_mixture_of_30b_is_planned_on_a_laptop_of_32_gb() {
 /// gpt-oss-20b as it is published: experts are MXFP4, of which a token reads 4 of 32, and the rest is INT4 and INT8.
 #[test]
 fn gpt_oss_20b_is_planned_on_a_laptop_of_32_gb() {
-    let run = |machine: &str| planned_for_rdna3("gpt-oss-20b.json", machine);
+    let run = |machine: &str| planned_for_rdna3("gpt-oss-20b.json", machine, &[]);
     let output = run("phoenix-32gb");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -262,7 +262,7 @@ fn gpt_oss_20b_is_planned_on_a_laptop_of_32_gb() {
 /// Gemma 4 26B-A4B: a token reads 8 of 128 experts, and the MLP beside them.
 #[test]
 fn gemma_4_26b_a4b_is_planned_on_a_laptop_of_32_gb() {
-    let output = planned_for_rdna3("gemma-4-26b-a4b.json", "phoenix-32gb");
+    let output = planned_for_rdna3("gemma-4-26b-a4b.json", "phoenix-32gb", &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     // As transformers counts them, with each layer's scalar.
@@ -278,7 +278,7 @@ fn gemma_4_26b_a4b_is_planned_on_a_laptop_of_32_gb() {
     assert_eq!(sum("mlp.gate_proj", "bytes_read_per_token"), 30 * 2 * 2816 * 2112 * 9 / 16);
     let read = sum("", "bytes_read_per_token");
     assert!((2_000_000_000..3_500_000_000).contains(&read), "{read}");
-    let output = planned_for_rdna3("gemma-4-26b-a4b.json", "phoenix-16gb");
+    let output = planned_for_rdna3("gemma-4-26b-a4b.json", "phoenix-16gb", &[]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     for part in ["model does not fit phoenix-16gb: weights 1", "of vram and 7.75 GiB of", "try --budget"] {
@@ -286,11 +286,44 @@ fn gemma_4_26b_a4b_is_planned_on_a_laptop_of_32_gb() {
     }
 }
 
-/// `--plan-only --json` of a shape with a context of 8192 tokens.
-fn planned_for_rdna3(shape_name: &str, machine: &str) -> std::process::Output {
+/// Qwen3.6-35B-A3B: a token reads 8 of 256 experts and the shared one, and 30 of 40 layers have a delta net. Its 4.5 bits a weight are more
+/// than a laptop of 32 GB gives, and the budget that the refusal names is enough.
+#[test]
+fn qwen_3_6_35b_a3b_is_refused_by_laptops_of_32_and_16_gb() {
+    for (machine, parts) in [
+        ("phoenix-32gb", ["3.50 GiB of vram and 14.00 GiB of gtt; 1.68 GiB are missing", "try --budget gtt=15.7GiB"]),
+        ("phoenix-16gb", ["256.00 MiB of vram and 7.75 GiB of gtt; 11.18 GiB are missing", "try --budget gtt=19GiB"]),
+    ] {
+        let output = planned_for_rdna3("qwen3.6-35b-a3b.json", machine, &[]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let begin = format!("model does not fit {machine}: weights 18.67 GiB");
+        for part in [begin.as_str()].into_iter().chain(parts) {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    let output = planned_for_rdna3("qwen3.6-35b-a3b.json", "phoenix-32gb", &["--budget", "gtt=15.7GiB"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["parameters"], 34_660_610_688u64);
+    let weights = report["plan"]["weights"].as_array().unwrap();
+    let sum = |of: &str, field: &str| -> u64 {
+        let chosen = weights.iter().filter(|weight| weight["name"].as_str().unwrap().contains(of));
+        chosen.map(|weight| weight[field].as_u64().unwrap()).sum()
+    };
+    // 40 layers of three matrices, 2048 by 512, 4.5 bits a weight.
+    assert_eq!(sum("mlp.experts.", "bytes_read_per_token"), 40 * 8 * 3 * 2048 * 512 * 9 / 16);
+    assert_eq!(sum("mlp.experts.", "len_bytes"), 40 * 256 * 3 * 2048 * 512 * 9 / 16);
+    assert_eq!(sum("mlp.shared_expert.", "bytes_read_per_token"), 40 * 3 * 2048 * 512 * 9 / 16);
+    let read = sum("", "bytes_read_per_token");
+    assert!((1_700_000_000..2_200_000_000).contains(&read), "{read}");
+}
+
+/// `--plan-only --json` of a shape with a context of 8192 tokens, with `more` options.
+fn planned_for_rdna3(shape_name: &str, machine: &str, more: &[&str]) -> std::process::Output {
     let mut command = program("unicorn-compile");
     command.arg("--synthetic").arg(shape(shape_name));
-    command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]);
+    command.args(["--plan-only", "--json", "--target", "rdna3", "--context", "8192", "--machine", machine]).args(more);
     command.output().unwrap()
 }
 
