@@ -42,10 +42,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
 
 /// A device's result for a section: the values of its subtrees, or its hash if it has only one.
 pub fn subtrees(section: &[u8]) -> Vec<ChainingValue> {
-    if section.len() as u64 <= SUBTREE_BYTES {
-        return vec![hash(section)];
-    }
-    subtrees_at(0, section)
+    subtrees_in(section.len() as u64, 0, section)
 }
 
 /// Values of the subtrees in `chunk`, which begins `offset_bytes` into a section of more than one subtree: chunks can be hashed on
@@ -63,6 +60,14 @@ pub fn subtrees_at(offset_bytes: u64, chunk: &[u8]) -> Vec<ChainingValue> {
         hasher.finalize_non_root()
     };
     parts.map(value).collect()
+}
+
+/// Values of the subtrees in `chunk`, which begins `offset_bytes` into a section of `len_bytes`: one is its hash if that is all of it.
+///
+/// # Panics
+/// As [`subtrees_at`].
+pub fn subtrees_in(len_bytes: u64, offset_bytes: u64, chunk: &[u8]) -> Vec<ChainingValue> {
+    if len_bytes <= SUBTREE_BYTES { vec![hash(chunk)] } else { subtrees_at(offset_bytes, chunk) }
 }
 
 /// The hash of a section from its subtrees' values in order; the value of a single one is already the hash.

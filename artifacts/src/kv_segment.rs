@@ -10,13 +10,12 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::codec;
 use crate::error::ParseError;
-use crate::hash::{hash, hash_parts};
+use crate::hash::{hash, hash_parts, join};
 use crate::plan::KvGroupPlan;
 
 /// What a segment is, and what its payload holds.
@@ -135,22 +134,22 @@ impl KvSegment {
         Ok(segment)
     }
 
-    /// The payload of the file that this record was read from, which holds `len_bytes` of it.
+    /// Where the payload begins in the file that this record was read from, which holds `len_bytes` of it.
     ///
     /// # Errors
-    /// When the file cannot be read, has another length, or the payload another hash.
-    pub fn read_payload(&self, file: &File, len_bytes: u64) -> Result<Vec<u8>, SegmentError> {
+    /// When the file has another length.
+    pub fn payload_begin(&self, file: &File, len_bytes: u64) -> Result<u64, SegmentError> {
         let begin = HEAD_BYTES + codec::encode(self).len() as u64;
         let found = file.metadata()?.len();
         if found != begin + len_bytes {
             return Err(ParseError::invalid("length of a KV segment", begin + len_bytes, found).into());
         }
-        let mut payload = vec![0; len_bytes as usize];
-        file.read_exact_at(&mut payload, begin)?;
-        if hash(&payload) != self.payload_hash {
-            return Err(ParseError::invalid("payload of a KV segment", "the bytes of its hash", "others").into());
-        }
-        Ok(payload)
+        Ok(begin)
+    }
+
+    /// Whether a payload with these [`subtrees_in`](crate::hash::subtrees_in) it, in order, is the segment's.
+    pub fn has_payload(&self, subtrees: Vec<[u8; 32]>) -> bool {
+        join(subtrees) == self.payload_hash
     }
 
     /// Whether its pages are those that a sequence of a model with these groups has.
@@ -232,7 +231,10 @@ impl fmt::Display for SegmentError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+    use crate::hash::subtrees;
     use crate::plan::{STATE_PAGE_TOKENS, Tier};
 
     fn group(window_tokens: Option<u32>, page_tokens: u32) -> KvGroupPlan {
@@ -276,12 +278,11 @@ mod tests {
         file.write_all_at(&bytes, 0).unwrap();
         let read = KvSegment::read(&mut &file).unwrap();
         assert_eq!((&read, read.key()), (&segment, segment.key()));
-        assert_eq!(read.read_payload(&file, payload.len() as u64).unwrap(), payload);
-        file.write_all_at(&[6], bytes.len() as u64 - 1).unwrap();
-        let damaged = read.read_payload(&file, payload.len() as u64).unwrap_err();
-        assert!(damaged.to_string().contains("payload of a KV segment"), "{damaged}");
+        assert_eq!(&bytes[read.payload_begin(&file, payload.len() as u64).unwrap() as usize..], payload);
+        let has = |payload: &[u8]| read.has_payload(subtrees(payload));
+        assert!(has(&payload) && !has(&payload[1..]) && !has(&[&[6], &payload[1..]].concat()));
         file.set_len(bytes.len() as u64 - 1).unwrap();
-        assert!(read.read_payload(&file, payload.len() as u64).is_err());
+        assert!(read.payload_begin(&file, payload.len() as u64).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::codec::{self, MAX_SECTION_BYTES};
 use crate::error::ParseError;
 use crate::fit::Draft;
-use crate::hash::{SUBTREE_BYTES, hash, hash_parts, join, subtrees_at};
+use crate::hash::{hash, hash_parts, join, subtrees_in};
 use crate::header::{self, MAGIC, MAX_HEAD_BYTES, MAX_SLICE_BYTES, SECTION_ALIGN, Section, SectionKind};
 use crate::image::ImageSection;
 use crate::kernels::{ApartPrograms, Kernels, Program};
@@ -211,7 +211,7 @@ impl<'a> WeightSection<'a> {
     }
 
     fn hash_bytes(&self, at: u64, bytes: &[u8]) -> Vec<[u8; 32]> {
-        if self.len_bytes <= SUBTREE_BYTES { vec![hash(bytes)] } else { subtrees_at(at, bytes) }
+        subtrees_in(self.len_bytes, at, bytes)
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Load {
     pub requests: u64,
     /// Most tokens of an answer.
     pub max_tokens: u32,
+    /// Number of the first request's prompt. Prompts of other numbers differ behind the words that all have in common.
+    pub first_prompt: u64,
     /// Words of the beginning of all prompts.
     pub common_words: usize,
     /// What answers match, as a field of the request and its value; `None`: anything.
@@ -97,7 +99,7 @@ impl Load {
     /// Sends the request of this number, and reads the answer.
     fn answer(&self, address: &str, model: &str, number: u64) -> Seen {
         let mut body = json!({
-            "model": model, "prompt": prompt(self.common_words, number), "max_tokens": self.max_tokens, "temperature": 0.8, "seed": number,
+            "model": model, "prompt": prompt(self.common_words, self.first_prompt + number), "max_tokens": self.max_tokens, "temperature": 0.8, "seed": number,
             "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true},
         });
         if let Some((field, value)) = &self.structure {

@@ -406,7 +406,7 @@ impl MatMulSpec {
             if experts.summed {
                 let is_whole = experts.own_input && experts.first == 0 && experts.tiles.is_none();
                 let is_plain = self.act_mul.is_none() && self.output == ActivationFormat::F32;
-                assert!(is_whole && is_plain, "a sum has the products of all experts of a row");
+                assert!(is_whole && is_plain, "a sum has the products of all experts of a row: {self:?}");
                 assert!(tile.split_k.is_multiple_of(experts.lane_parts()), "each expert has lanes of a row");
             }
         }

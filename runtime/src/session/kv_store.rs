@@ -11,12 +11,17 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
+use unicorn_artifact::hash::subtrees_in;
 use unicorn_artifact::kv_segment::{KvPages, KvStep};
 use unicorn_artifact::{KvGroupPlan, KvSegment};
+
+use crate::parallel;
 
 /// Segments in a folder. Programs may share the folder; each knows what was there when it began, and what it has written itself.
 pub struct KvStore {
@@ -27,6 +32,10 @@ pub struct KvStore {
     groups: Vec<KvGroupPlan>,
     /// By key, also those of other models.
     segments: HashMap<Key, Stored>,
+    /// The last segment, as long as its file may not be complete.
+    writing: Option<Writing>,
+    /// Why a file could not be written, if nobody has asked.
+    failed: Option<io::Error>,
 }
 
 type Key = [u8; 32];
@@ -35,6 +44,13 @@ struct Stored {
     segment: KvSegment,
     len_bytes: u64,
     used: SystemTime,
+}
+
+/// A file that is being written.
+struct Writing {
+    key: Key,
+    /// The segment with its payload's hash, and the length of the file.
+    thread: JoinHandle<io::Result<(KvSegment, u64)>>,
 }
 
 /// Segments that a prompt begins with.
@@ -48,6 +64,8 @@ pub struct Found {
 
 const EXTENSION: &str = "kv";
 const PARTIAL: &str = "kv-partial";
+/// Bytes of a payload that a thread reads at a time: whole subtrees of its hash.
+const PART_BYTES: usize = 4 << 20;
 /// Longer than any segment takes to write.
 const MAX_WRITING: Duration = Duration::from_secs(600);
 
@@ -75,12 +93,29 @@ impl KvStore {
             }
         }
         let groups = groups.to_vec();
-        Ok(KvStore { folder: folder.to_owned(), max_bytes, artifact, target: target.to_owned(), groups, segments })
+        Ok(KvStore {
+            folder: folder.to_owned(),
+            max_bytes,
+            artifact,
+            target: target.to_owned(),
+            groups,
+            segments,
+            writing: None,
+            failed: None,
+        })
     }
 
     /// The segments that hold most of `prompt`, but not its last token, whose logits are needed. A part of a segment's tokens is used only
     /// where all pages are kept.
-    pub fn find(&self, prompt: &[u32], rope_variant: u32) -> Found {
+    pub fn find(&mut self, prompt: &[u32], rope_variant: u32) -> Found {
+        let found = self.find_listed(prompt, rope_variant);
+        match found.keys.iter().any(|key| !self.is_complete(key)) {
+            true => self.find_listed(prompt, rope_variant),
+            false => found,
+        }
+    }
+
+    fn find_listed(&self, prompt: &[u32], rope_variant: u32) -> Found {
         let is_cut_anywhere = self.groups.iter().all(|group| group.window_tokens.is_none() && !group.is_state());
         let max_tokens = prompt.len().saturating_sub(1);
         let mut best = Found::default();
@@ -139,7 +174,7 @@ impl KvStore {
         let key = &found.keys[number];
         let segment = &self.segments.get(key)?.segment;
         let file = File::open(self.path(key)).ok()?;
-        segment.read_payload(&file, segment.payload_bytes(&self.groups)).ok()
+        read_payload(segment, &file, segment.payload_bytes(&self.groups))
     }
 
     /// What was found has just been used.
@@ -159,19 +194,21 @@ impl KvStore {
         found.keys[number..].iter().for_each(|key| self.remove(key));
     }
 
-    /// Writes the segment that follows `found`. One that is larger than all may be is not written.
+    /// Writes the segment that follows `found`, on a thread of its own, once the one before is complete. One that is larger than all may be is
+    /// not written.
     ///
     /// # Errors
-    /// When the file cannot be written; no part of it is left then.
+    /// When the file before could not be written, of which no part is left, or no thread can be started.
     pub fn add(
         &mut self,
         found: &Found,
         tokens: Vec<u32>,
         steps: Vec<KvStep>,
         groups: Vec<KvPages>,
-        payload: &[u8],
+        payload: Vec<u8>,
     ) -> io::Result<()> {
-        let mut segment = KvSegment {
+        self.finish()?;
+        let segment = KvSegment {
             artifact: self.artifact,
             target: self.target.clone(),
             parent: found.keys.last().copied(),
@@ -187,28 +224,54 @@ impl KvStore {
             return Ok(());
         }
         self.make_room(len_bytes, found);
-        let path = self.path(&key);
-        let partial = path.with_extension(format!("{}.{PARTIAL}", std::process::id()));
-        // What people say to a model is theirs alone.
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
-        let written = file.and_then(|mut file| {
-            segment.write(payload, &mut file)?;
-            let len_bytes = file.metadata()?.len();
-            fs::rename(&partial, &path)?;
-            Ok(len_bytes)
-        });
+        let (path, mut written) = (self.path(&key), segment.clone());
+        let write = move || write(&mut written, &payload, &path).map(|len_bytes| (written, len_bytes));
+        let thread = thread::Builder::new().name("kv-store".into()).spawn(write)?;
+        self.writing = Some(Writing { key, thread });
+        self.segments.insert(key, Stored { segment, len_bytes, used: SystemTime::now() });
+        Ok(())
+    }
+
+    /// Whether a file is being written at this moment.
+    pub fn is_writing(&self) -> bool {
+        self.writing.as_ref().is_some_and(|writing| !writing.thread.is_finished())
+    }
+
+    /// Whether a file has been written, or is being written, of which it is not known whether that succeeded.
+    pub fn has_to_finish(&self) -> bool {
+        self.writing.is_some() || self.failed.is_some()
+    }
+
+    /// Waits until the last file is complete.
+    ///
+    /// # Errors
+    /// When it could not be written; no part of it is left then.
+    pub fn finish(&mut self) -> io::Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let Some(Writing { key, thread }) = self.writing.take() else { return Ok(()) };
+        let written = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes has panicked")));
         match written {
-            Ok(len_bytes) => {
-                self.segments.insert(key, Stored { segment, len_bytes, used: SystemTime::now() });
+            Ok((segment, len_bytes)) => {
+                if let Some(stored) = self.segments.get_mut(&key) {
+                    (stored.segment, stored.len_bytes) = (segment, len_bytes);
+                }
                 Ok(())
             }
             Err(error) => {
-                // It may not be there; the first error is the one to report.
-                let _ = fs::remove_file(&partial);
+                self.segments.remove(&key);
                 Err(error)
             }
         }
+    }
+
+    /// Whether the file of a segment is complete, for which it waits. One that could not be written is not there any more.
+    fn is_complete(&mut self, key: &Key) -> bool {
+        if self.writing.as_ref().is_some_and(|writing| writing.key == *key) {
+            self.failed = self.finish().err();
+        }
+        self.segments.contains_key(key)
     }
 
     fn is_usable(&self, segment: &KvSegment, rope_variant: u32) -> bool {
@@ -232,6 +295,7 @@ impl KvStore {
     }
 
     fn remove(&mut self, key: &Key) {
+        self.is_complete(key);
         self.segments.remove(key);
         // Another program may have removed it.
         let _ = fs::remove_file(self.path(key));
@@ -243,6 +307,32 @@ impl KvStore {
     }
 }
 
+impl Drop for KvStore {
+    fn drop(&mut self) {
+        // Who wants to know calls it before.
+        let _ = self.finish();
+    }
+}
+
+/// Writes the file of a segment, and returns its length.
+///
+/// # Errors
+/// When it cannot be written; no part of it is left then.
+fn write(segment: &mut KvSegment, payload: &[u8], path: &Path) -> io::Result<u64> {
+    let partial = path.with_extension(format!("{}.{PARTIAL}", std::process::id()));
+    // What people say to a model is theirs alone.
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
+    let written = file.and_then(|mut file| {
+        segment.write(payload, &mut file)?;
+        let len_bytes = file.metadata()?.len();
+        fs::rename(&partial, path)?;
+        Ok(len_bytes)
+    });
+    // It may not be there; the first error is the one to report.
+    written.inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
 /// The segment in a file; `None`: it holds none.
 fn read(path: &Path) -> Option<(Key, Stored)> {
     let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
@@ -252,6 +342,21 @@ fn read(path: &Path) -> Option<(Key, Stored)> {
     let segment = KvSegment::read(&mut File::open(path).ok()?).ok()?;
     let stored = Stored { len_bytes: metadata.len(), used: metadata.modified().ok()?, segment };
     Some((stored.segment.key(), stored))
+}
+
+/// The payload of the file of `segment`, of `len_bytes`, read and checked on all cores; `None`: it cannot be read, or is damaged.
+fn read_payload(segment: &KvSegment, file: &File, len_bytes: u64) -> Option<Vec<u8>> {
+    let begin = segment.payload_begin(file, len_bytes).ok()?;
+    let mut payload = vec![0; len_bytes as usize];
+    let parts: Vec<Mutex<&mut [u8]>> = payload.chunks_mut(PART_BYTES).map(Mutex::new).collect();
+    let read = |number: usize| {
+        let mut part = parts[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let at = (number * PART_BYTES) as u64;
+        file.read_exact_at(&mut part, begin + at).ok()?;
+        Some(subtrees_in(len_bytes, at, &part))
+    };
+    let subtrees = parallel::map(parts.len(), read).into_iter().collect::<Option<Vec<_>>>()?.concat();
+    segment.has_payload(subtrees).then_some(payload)
 }
 
 /// Whether a file was being written long ago, by a program that was ended.
@@ -275,6 +380,13 @@ mod tests {
 
     /// Adds the part of `tokens` that is not there yet, and returns where it begins.
     fn add(store: &mut KvStore, tokens: &[u32]) -> u32 {
+        let from = begin(store, tokens);
+        store.finish().unwrap();
+        from
+    }
+
+    /// The same without waiting for the file.
+    fn begin(store: &mut KvStore, tokens: &[u32]) -> u32 {
         let found = store.find_whole(tokens, 0);
         let from = found.len_tokens;
         let step = KvStep { program: 0, n_tokens: tokens.len() as u32 - from, rope_variant: 0 };
@@ -285,7 +397,7 @@ mod tests {
         let pages: Vec<KvPages> = store.groups.iter().map(pages).collect();
         let bytes: u64 = pages.iter().zip(&store.groups).map(|(pages, group)| group.bytes(pages.n_pages)).sum();
         let payload = vec![from as u8; bytes as usize];
-        store.add(&found, tokens[from as usize..].to_vec(), vec![step], pages, &payload).unwrap();
+        store.add(&found, tokens[from as usize..].to_vec(), vec![step], pages, payload).unwrap();
         from
     }
 
@@ -296,8 +408,8 @@ mod tests {
         assert_eq!(add(&mut store, &[1, 2, 3, 4, 5, 6]), 0);
         assert_eq!(add(&mut store, &[1, 2, 3, 4, 5, 6, 7, 8]), 6);
         assert_eq!(add(&mut store, &[1, 2, 3, 4, 5, 6, 9, 9, 9]), 6);
-        for store in [&store, &open(folder.path(), 1 << 20, &[group(None)])] {
-            let len = |prompt: &[u32]| (store.find(prompt, 0).len_tokens, store.find(prompt, 0).keys.len());
+        for mut store in [store, open(folder.path(), 1 << 20, &[group(None)])] {
+            let mut len = |prompt: &[u32]| (store.find(prompt, 0).len_tokens, store.find(prompt, 0).keys.len());
             assert_eq!(len(&[1, 2, 3, 4, 5, 6, 7, 8, 100]), (8, 2));
             // The last token is fed.
             assert_eq!(len(&[1, 2, 3, 4, 5, 6, 7, 8]), (7, 2));
@@ -311,12 +423,28 @@ mod tests {
             assert_eq!(store.segments(&found)[1].tokens, [7, 8]);
             assert_eq!(store.find(&[1, 2, 3], 1), Found::default());
         }
-        let other = KvStore::open(folder.path(), 1 << 20, [2; 32], "generic", &[group(None)]).unwrap();
+        let mut other = KvStore::open(folder.path(), 1 << 20, [2; 32], "generic", &[group(None)]).unwrap();
         assert_eq!(other.find(&[1, 2, 3], 0), Found::default());
-        let other = KvStore::open(folder.path(), 1 << 20, [1; 32], "nvidia", &[group(None)]).unwrap();
+        let mut other = KvStore::open(folder.path(), 1 << 20, [1; 32], "nvidia", &[group(None)]).unwrap();
         assert_eq!(other.find(&[1, 2, 3], 0), Found::default());
-        let other = open(folder.path(), 1 << 20, &[group(None), group(None)]);
+        let mut other = open(folder.path(), 1 << 20, &[group(None), group(None)]);
         assert_eq!(other.find(&[1, 2, 3], 0), Found::default());
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_waited_for_and_one_that_cannot_be_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = open(folder.path(), 1 << 20, &[group(None)]);
+        begin(&mut store, &[1, 2, 3, 4, 5, 6]);
+        let found = store.find(&[1, 2, 3, 4, 5, 6, 7], 0);
+        assert_eq!(store.payload(&found, 0).map(|payload| payload.len()), Some(1024));
+        assert!(!store.has_to_finish());
+
+        fs::remove_dir_all(folder.path()).unwrap();
+        begin(&mut store, &[8, 8, 8, 8, 8, 8]);
+        assert_eq!(store.find(&[8, 8, 8, 8, 8, 8, 8], 0), Found::default());
+        assert!(store.has_to_finish());
+        assert!(store.finish().is_err() && store.finish().is_ok());
     }
 
     #[test]
@@ -365,15 +493,16 @@ mod tests {
             store.segments.get_mut(&key).unwrap().used = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         }
         add(&mut store, &[2, 2, 2, 2, 5]);
-        store.touch(&store.find(&[1, 1, 1, 1, 9], 0));
+        let used = store.find(&[1, 1, 1, 1, 9], 0);
+        store.touch(&used);
         let all: u64 = store.segments.values().map(|stored| stored.len_bytes).sum();
         store.max_bytes = all + 8;
         add(&mut store, &[4, 4, 4, 4]);
-        let len = |store: &KvStore, token: u32| store.find(&[token, token, token, token, 9], 0).len_tokens;
+        let len = |store: &mut KvStore, token: u32| store.find(&[token, token, token, token, 9], 0).len_tokens;
         // The second one is followed by another, and the first was used since.
-        assert_eq!([1, 2, 3, 4].map(|token| len(&store, token)), [4, 4, 0, 4]);
+        assert_eq!([1, 2, 3, 4].map(|token| len(&mut store, token)), [4, 4, 0, 4]);
         store.max_bytes = 8;
         add(&mut store, &[5, 5, 5, 5]);
-        assert_eq!(len(&store, 5), 0);
+        assert_eq!(len(&mut store, 5), 0);
     }
 }

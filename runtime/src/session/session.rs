@@ -485,7 +485,7 @@ impl Session {
         let payload = engine.read_pages(&pages)?;
         drop(slot);
         let tokens = self.tokens()[from as usize..].to_vec();
-        store.add(&found, tokens, steps, groups, &payload).map_err(KeepError::Store)
+        store.add(&found, tokens, steps, groups, payload).map_err(KeepError::Store)
     }
 
     /// Continues from what `store` has of `prompt`, if that is worth reading it: more tokens than the sequence has. What cannot be read is

@@ -18,16 +18,23 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.kv_store_error.take()
     }
 
-    /// Whether a session without a request has something for the store.
+    /// Whether a session without a request has something for the store, or the store has not finished.
     pub(super) fn has_to_keep(&self) -> bool {
-        self.kv_store.is_some() && self.idle.iter().any(Session::is_worth_keeping)
+        let worth = |store: &KvStore| store.has_to_finish() || self.idle.iter().any(Session::is_worth_keeping);
+        self.kv_store.as_ref().is_some_and(worth)
     }
 
-    /// Writes what one session without a request has computed.
+    /// Begins to write what one session without a request has computed. Streams do not wait for the file before.
     pub(super) fn keep_next(&mut self) {
         let Some(store) = &mut self.kv_store else { return };
-        let Some(session) = self.idle.iter_mut().rfind(|session| session.is_worth_keeping()) else { return };
-        if let Err(KeepError::Store(error)) = session.keep(store) {
+        if store.is_writing() && !self.decoding.is_empty() {
+            return;
+        }
+        let kept = match self.idle.iter_mut().rfind(|session| session.is_worth_keeping()) {
+            Some(session) => session.keep(store),
+            None => store.finish().map_err(KeepError::Store),
+        };
+        if let Err(KeepError::Store(error)) = kept {
             (self.kv_store, self.kv_store_error) = (None, Some(error));
         }
     }
