@@ -101,7 +101,12 @@ fn an_artifact_without_kernels_to_compare_with_is_refused_with_the_command_that_
 
 /// An artifact of a model with few positions, and its folder: no kernels are compiled for steps that exceed them.
 fn artifact(targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
-    let model = TinyModel { layers: 1, max_position_embeddings: CONTEXT, ..Default::default() };
+    artifact_of(CONTEXT, targets, alternatives)
+}
+
+/// The same of a model with so many positions.
+fn artifact_of(positions: usize, targets: &[&str], alternatives: bool) -> (TempDir, PathBuf) {
+    let model = TinyModel { layers: 1, max_position_embeddings: positions, ..Default::default() };
     let options = with(options(targets.iter().map(made).collect(), vec![]), |options| {
         options.alternatives = alternatives;
     });
@@ -123,12 +128,41 @@ fn made(name: &&str) -> Target {
 #[test]
 fn a_kernel_of_hidden_rows_alone_is_found_too() {
     let (_folder, path) = artifact(&[OWN, "generic"], false);
-    change_artifact(&path, change_hidden_rows);
+    change_artifact(&path, |target| {
+        let hidden = |program: &Program| program.rows == 8 && program.logits == LogitsRows::Hidden;
+        change_alone(target, "changed norm", hidden, "norm")
+    });
     let output = selftest(&path, &["--sequences", "1", "--seconds", "600"]);
     let page = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success() && page.contains("changed norm at hidden rows"), "{page}");
     let stderr = logits(&path).1;
     assert!(stderr.contains("changed norm is switched off on this device, kernels of target generic run"), "{stderr}");
+}
+
+/// Steps of several sequences, long prompts and long contexts are compared where the model and the device have room for them.
+#[test]
+fn a_kernel_of_batches_alone_is_found_too() {
+    let (_folder, path) = artifact_of(640, &[OWN, "generic"], false);
+    let verdicts = || {
+        let output = selftest(&path, &["--sequences", "4", "--seconds", "600", "--json"]);
+        let json: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+        let checks = json["checks"].as_array().expect("checks");
+        let verdict = |check: &Value| Some((check["name"].as_str()?.to_owned(), check["verdict"].as_str()?.to_owned()));
+        (output.status.success(), checks.iter().map(|check| verdict(check).expect("text")).collect::<BTreeMap<_, _>>())
+    };
+    let (is_right, right) = verdicts();
+    for name in ["decode of 2 sequences", "decode of 4 sequences", "prefill of 64 tokens", "prefill of 512 tokens"] {
+        assert_eq!(right.get(name).map(String::as_str), Some("right"), "{name} of {right:?}");
+    }
+    assert!(is_right, "{right:?}");
+
+    change_artifact(&path, |target| {
+        change_alone(target, "changed matmul", |program| program.batch && program.rows == 4, "down_proj")
+    });
+    let (is_right, found) = verdicts();
+    assert!(!is_right);
+    let wrong: Vec<&String> = found.iter().filter(|(_, verdict)| *verdict == "wrong").map(|(name, _)| name).collect();
+    assert_eq!(wrong, ["decode of 4 sequences"], "{found:?}");
 }
 
 /// The tower of a model that takes images is compared, too, and the other target's tower takes its place.
@@ -244,24 +278,23 @@ fn change(target: &mut TargetKernels, matrix: &str) -> String {
     name
 }
 
-/// The final norm of 8 hidden rows, as a kernel that nothing else uses.
-fn change_hidden_rows(target: &mut TargetKernels) -> String {
-    let hidden = |program: &&mut Program| program.rows == 8 && program.logits == LogitsRows::Hidden;
-    let program = target.programs.iter_mut().find(hidden).expect("a program for hidden rows");
-    let norm = program.dispatches.last_mut().expect("it ends in the final norm");
-    let pipeline = &target.pipelines[norm.pipeline as usize];
-    assert_eq!(pipeline.name, "norm");
-    let changed =
-        Pipeline { name: "changed norm".into(), module: target.modules.records.len() as u32, ..pipeline.clone() };
-    let (name, from) = (changed.name.clone(), pipeline.module as usize);
-    norm.pipeline = target.pipelines.len() as u32;
+/// The last kernel with this label of a program, as one that nothing else uses and that has this name.
+fn change_alone(target: &mut TargetKernels, name: &str, is_of: impl Fn(&Program) -> bool, label: &str) -> String {
+    let program = target.programs.iter_mut().find(|program| is_of(program)).expect("a program");
+    let labels: Vec<&str> = program.dispatches.iter().map(|dispatch| &*dispatch.label).collect();
+    let at = labels.iter().rposition(|found| found.contains(label)).unwrap_or_else(|| panic!("{label} in {labels:?}"));
+    let dispatch = &mut program.dispatches[at];
+    let pipeline = &target.pipelines[dispatch.pipeline as usize];
+    let (module, from) = (target.modules.records.len() as u32, pipeline.module as usize);
+    let changed = Pipeline { name: name.into(), module, ..pipeline.clone() };
+    dispatch.pipeline = target.pipelines.len() as u32;
     target.pipelines.push(changed);
     let mut modules = modules(target);
     let mut module = Module { words: modules[from].words.clone(), needs: modules[from].needs.clone() };
     spoil_last_product(&mut module);
     modules.push(module);
     target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
-    name
+    name.to_owned()
 }
 
 fn modules(target: &TargetKernels) -> Vec<Module> {
