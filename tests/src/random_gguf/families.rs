@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::Shape;
 use super::config::Config;
 use super::metadata::Metadata;
+use super::shape::Shape;
 use super::tensor::Tensor;
 
 mod gemma4;

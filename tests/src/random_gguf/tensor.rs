@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use half::f16;
 
-use super::Encoding;
+use super::encoding::Encoding;
 use crate::tiny_model::random::Random;
 
 /// Alignment of tensor data, in bytes.

@@ -1,7 +1,7 @@
 //! Gemma 4 with experts beside the MLP: layers that attend to all tokens have heads of their own, whose values can be their keys.
 
 use super::{Config, MOSTLY_Q4_0, Metadata, Shape, Tensor};
-use crate::random_gguf::Encoding;
+use crate::random_gguf::encoding::Encoding;
 
 /// The last of so many layers attends to all tokens.
 const PERIOD: u32 = 6;

@@ -1,7 +1,7 @@
 //! gpt-oss: biases of every matrix, sinks of attention, and experts in MXFP4, as it is published.
 
 use super::{Config, MOSTLY_MXFP4, Metadata, Shape, Tensor};
-use crate::random_gguf::Encoding;
+use crate::random_gguf::encoding::Encoding;
 
 pub fn shape(config: &Config) -> Result<Shape, String> {
     let (hidden, layers) = (config.size("hidden_size")?, config.size("num_hidden_layers")?);

@@ -1,7 +1,7 @@
 //! Qwen 3.5 and 3.6 with experts: most layers have a gated delta net, the others attention with a gate.
 
 use super::{Config, MOSTLY_Q4_0, Metadata, Shape, Tensor};
-use crate::random_gguf::Encoding;
+use crate::random_gguf::encoding::Encoding;
 
 pub fn shape(config: &Config) -> Result<Shape, String> {
     let (hidden, heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
