@@ -1,34 +1,19 @@
 //! A minute of abuse of `unicorn-run serve`: `cargo xtask abuse` does the same for longer.
 
-use std::process::Command;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use tests::abuse::{
     SoakOptions, connections_permitted, cut_artifacts, disconnects, foreign_pages, has_leases, huge_bodies,
     huge_prompts, idle_connections, kills, malformed_requests, slow_bodies, soak,
 };
-use tests::compiled::{Compiled, options};
-use tests::models::models;
-use tests::programs::program;
 use tests::server::Server;
 use tests::skip;
-
-static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
-
-fn unicorn_run() -> Command {
-    let mut command = program("unicorn-run");
-    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
-    command
-}
+use tests::typed::{artifact, run};
 
 #[test]
 fn malformed_idle_and_disconnecting_clients_leave_nothing_behind() {
     let options = ["--parallel", "2", "--ctx", "128", "--timeout", "1", "--max-connections", "50"];
-    let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
+    let server = Server::start(run(&[]), &artifact(), &options);
     malformed_requests(&server).assert_clean();
     foreign_pages(&server, 1).assert_clean();
     huge_prompts(&server, 2).assert_clean();
@@ -46,7 +31,7 @@ fn a_thousand_idle_connections_are_held_and_closed() {
         return skip::skip("a thousand connections", format!("the limit of open files permits {permitted}"));
     }
     let options = ["--parallel", "1", "--ctx", "128", "--timeout", "3", "--max-connections", "1100"];
-    let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
+    let server = Server::start(run(&[]), &artifact(), &options);
     idle_connections(&server, CONNECTIONS, Duration::from_secs(3)).assert_clean();
 }
 
@@ -54,27 +39,27 @@ fn a_thousand_idle_connections_are_held_and_closed() {
 #[test]
 fn bodies_of_100_megabytes_are_refused_and_take_no_memory() {
     let options = ["--parallel", "1", "--ctx", "128", "--timeout", "5"];
-    let server = Server::start(unicorn_run(), &MODEL.artifact_path(), &options);
+    let server = Server::start(run(&[]), &artifact(), &options);
     huge_bodies(&server, 3).assert_clean();
 }
 
 #[test]
 fn a_killed_server_starts_again_and_answers_the_same() {
-    kills(unicorn_run, &MODEL.artifact_path(), 2).assert_clean();
+    kills(|| run(&[]), &artifact(), 2).assert_clean();
 }
 
 #[test]
 fn a_server_whose_artifact_is_cut_names_it_and_goes_on() {
-    if !has_leases(&MODEL.artifact_path()) {
+    if !has_leases(&artifact()) {
         return skip::skip("cut artifacts", "the file system has no leases");
     }
-    cut_artifacts(unicorn_run(), &MODEL.artifact_path(), 20).assert_clean();
+    cut_artifacts(run(&[]), &artifact(), 20).assert_clean();
 }
 
 #[test]
 fn answers_under_load_are_the_expected_ones_and_memory_does_not_grow() {
     let duration = Duration::from_secs(5);
     let options = SoakOptions { clients: 6, parallel: 3, duration, tokens: 12, report_every: duration };
-    let soaked = soak(unicorn_run(), &MODEL.artifact_path(), &options);
+    let soaked = soak(run(&[]), &artifact(), &options);
     soaked.row.assert_clean();
 }

@@ -1,25 +1,18 @@
 //! `unicorn-run serve` from outside: clients receive what `unicorn-run` prints for one alone.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Command;
-use std::sync::LazyLock;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::compiled::{Compiled, Silent, eight_layers, options};
+use tests::compiled::{Silent, eight_layers, options};
 use tests::http::{begin_post, exchange, get, post};
-use tests::models::models;
 use tests::programs::{program, send_signal};
 use tests::server::Server;
+use tests::typed::{artifact, run};
 use unicorn_compiler::{Source, compile};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
-
-static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
 
 /// More clients than sequences, with prompts of one step and of several, at once.
 #[test]
@@ -396,12 +389,8 @@ fn keys_of_a_file_give_access_and_a_file_without_keys_is_refused() {
     drop(server);
     std::fs::write(&file, "\n  \n").unwrap();
     for (path, expected) in [(path, "expected a key in each line, found none"), ("missing.keys", "missing.keys: ")] {
-        let output = unicorn_run()
-            .arg("serve")
-            .arg(MODEL.artifact_path())
-            .args(["--api-key-file", path, "--port", "0"])
-            .output()
-            .unwrap();
+        let output =
+            run(&[]).arg("serve").arg(artifact()).args(["--api-key-file", path, "--port", "0"]).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && error.contains(expected), "{error}");
     }
@@ -410,9 +399,9 @@ fn keys_of_a_file_give_access_and_a_file_without_keys_is_refused() {
 #[test]
 fn a_sandboxed_server_answers_and_its_threads_are_filtered() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = unicorn_run();
+    let mut command = run(&[]);
     command.env("XDG_RUNTIME_DIR", folder.path());
-    let mut server = Server::start(command, &MODEL.artifact_path(), &["--parallel", "2", "--ctx", "256", "--sandbox"]);
+    let mut server = Server::start(command, &artifact(), &["--parallel", "2", "--ctx", "256", "--sandbox"]);
     let (alone, _) = say(&["--raw", "-p", "The sea", "-n", "16"]);
     let request = json!({"prompt": "The sea", "max_tokens": 16, "temperature": 0, "n": 2});
     let answer = server.whole(TEXT, &request);
@@ -453,8 +442,7 @@ fn synthetic_weights_are_not_served() {
 fn a_port_that_is_taken_ends_it_with_a_clear_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let output =
-        program("unicorn-run").arg("serve").arg(MODEL.artifact_path()).args(["--port", &port]).output().unwrap();
+    let output = program("unicorn-run").arg("serve").arg(artifact()).args(["--port", &port]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(error.starts_with(&format!("error: cannot serve at 127.0.0.1 port {port}: ")), "{error}");
@@ -462,22 +450,16 @@ fn a_port_that_is_taken_ends_it_with_a_clear_error() {
 
 /// What `unicorn-run` generates with these arguments, most likely token by most likely token, and why it ended.
 fn say(arguments: &[&str]) -> (String, &'static str) {
-    let mut command = unicorn_run();
-    let output = command.arg(MODEL.artifact_path()).args(arguments).args(["--temp", "0", "--json"]).output().unwrap();
+    let mut command = run(&[]);
+    let output = command.arg(artifact()).args(arguments).args(["--temp", "0", "--json"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     let reason = if answer["stop_reason"] == "stop_token" { "stop" } else { "length" };
     (answer["text"].as_str().unwrap().to_owned(), reason)
 }
 
-fn unicorn_run() -> Command {
-    let mut command = program("unicorn-run");
-    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
-    command
-}
-
 fn start(arguments: &[&str]) -> Server {
-    Server::start(unicorn_run(), &MODEL.artifact_path(), arguments)
+    Server::start(run(&[]), &artifact(), arguments)
 }
 
 /// The text of the only choice, put together of the chunks of a stream, and why it ended.

@@ -7,32 +7,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::compiled::{Compiled, options};
 use tests::http::{begin_post, exchange, get, post};
-use tests::models::models;
-use tests::programs::program;
 use tests::server::Server;
+use tests::typed::{artifact, run};
 
 const TEXT: &str = "/v1/completions";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
-
-fn unicorn_run() -> Command {
-    let mut command = program("unicorn-run");
-    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
-    command
-}
-
 fn start(arguments: &[&str]) -> Server {
-    Server::start(unicorn_run(), &MODEL.artifact_path(), arguments)
+    Server::start(run(&[]), &artifact(), arguments)
 }
 
 fn settles(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -163,7 +149,7 @@ fn a_client_that_does_not_read_holds_up_no_other_and_loses_nothing() {
 fn an_inherited_socket_takes_the_place_of_host_and_port() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
-    let run = unicorn_run();
+    let run = run(&[]);
     let mut command = Command::new("sh");
     command.args(["-c", r#"LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@" 3<&0 0</dev/null"#]).arg(run.get_program());
     for (name, value) in run.get_envs() {
@@ -173,7 +159,7 @@ fn an_inherited_socket_takes_the_place_of_host_and_port() {
         };
     }
     command.stdin(Stdio::from(OwnedFd::from(socket)));
-    let server = Server::start(command, &MODEL.artifact_path(), &["--parallel", "1", "--ctx", "64"]);
+    let server = Server::start(command, &artifact(), &["--parallel", "1", "--ctx", "64"]);
     assert_eq!(server.address, address);
     let answer = server.whole(TEXT, &json!({"prompt": "The sea", "max_tokens": 2}));
     assert_eq!(answer["usage"]["completion_tokens"], 2);

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use tests::models::models;
 use tests::programs::program;
 use tests::server::Server;
 use tests::tiny_model::TinyModel;
+use tests::typed::run;
 use unicorn_compiler::{FormatPolicy, WeightsOption};
 
 const TEXT: &str = "/v1/completions";
@@ -30,15 +30,9 @@ fn compiled(weights: WeightsOption) -> Compiled {
     Compiled::of_folder(&models().join("gemma3-2m-draft"), &options)
 }
 
-fn unicorn_run() -> Command {
-    let mut command = program("unicorn-run");
-    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
-    command
-}
-
 /// Serves `int4` and `f16`, in this order.
 fn start(arguments: &[&str]) -> Server {
-    let mut command = unicorn_run();
+    let mut command = run(&[]);
     command.args(["serve", "--parallel", "2", "--ctx", "256"]).args(arguments);
     for (name, model) in [("int4", &*INT4), ("f16", &*F16)] {
         command.arg("--model").arg(format!("{name}={}", model.artifact_path().display()));
@@ -48,7 +42,7 @@ fn start(arguments: &[&str]) -> Server {
 
 /// What `unicorn-run` prints for one alone.
 fn alone(model: &Compiled, prompt: &str) -> String {
-    let mut command = unicorn_run();
+    let mut command = run(&[]);
     command.arg(model.artifact_path()).args(["--raw", "-p", prompt, "-n", "16", "--temp", "0", "--json"]);
     let output = command.output().expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -123,7 +117,7 @@ fn models_that_are_named_take_turns_in_one_place() {
 #[test]
 fn sandboxed_models_are_loaded_and_nothing_else_is_opened() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut command = unicorn_run();
+    let mut command = run(&[]);
     command.env("XDG_RUNTIME_DIR", folder.path()).args(["serve", "--ctx", "256", "--models-max", "1", "--sandbox"]);
     for (name, model) in [("int4", &*INT4), ("f16", &*F16)] {
         command.arg("--model").arg(format!("{name}={}", model.artifact_path().display()));
@@ -234,7 +228,7 @@ fn a_model_that_cannot_be_loaded_costs_its_own_requests_only() {
     place("sound.unicorn", &sound);
     place("cut.unicorn", &sound[..sound.len() / 2]);
     place("notes.txt", b"mine");
-    let mut command = unicorn_run();
+    let mut command = run(&[]);
     command.args(["serve", "--ctx", "256", "--models-dir"]).arg(folder.path());
     let server = Server::begin(command);
     let names: Vec<String> = states(&server).into_iter().map(|(name, _)| name).collect();
@@ -250,7 +244,7 @@ fn a_model_that_cannot_be_loaded_costs_its_own_requests_only() {
 #[test]
 fn mistakes_of_the_command_line_are_reported_before_anything_is_loaded() {
     let refused = |arguments: &[&str], expected: &str| {
-        let output = unicorn_run().arg("serve").args(arguments).output().expect("the program starts");
+        let output = run(&[]).arg("serve").args(arguments).output().expect("the program starts");
         let stderr = String::from_utf8(output.stderr).expect("text");
         assert!(!output.status.success() && stderr.contains(expected), "{arguments:?}: {stderr}");
     };

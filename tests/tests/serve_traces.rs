@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,14 @@ use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind, status::Status
 use prost::Message;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::compiled::{Compiled, options};
 use tests::http::{begin, begin_post, exchange, get, post};
-use tests::models::models;
-use tests::programs::{program, send_signal};
+use tests::programs::send_signal;
 use tests::server::Server;
+use tests::typed::{artifact, run};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 const PATIENCE: Duration = Duration::from_secs(60);
-
-static MODEL: LazyLock<Compiled> = LazyLock::new(|| {
-    let targets = ["llvmpipe", "generic"].into_iter().filter_map(unicorn_spirv::target::by_name).collect();
-    Compiled::of_folder(&models().join("gemma3-2m-draft"), &options(targets, vec![]))
-});
 
 /// Receives spans by OTLP over HTTP.
 struct Collector {
@@ -126,15 +120,14 @@ fn is_error(span: &Span) -> bool {
 
 /// A program that sends its spans every tenth of a second.
 fn unicorn_run() -> Command {
-    let mut command = program("unicorn-run");
-    command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+    let mut command = run(&[]);
     command.env("OTEL_BSP_SCHEDULE_DELAY", "100");
     command
 }
 
 fn start(collector: &Collector, arguments: &[&str]) -> Server {
     let ours = ["--parallel", "1", "--ctx", "2048", "--otlp-traces-endpoint", &collector.endpoint];
-    Server::start(unicorn_run(), &MODEL.artifact_path(), &[&ours, arguments].concat())
+    Server::start(unicorn_run(), &artifact(), &[&ours, arguments].concat())
 }
 
 /// Sends a POST with further headers, each with its line's end.
@@ -162,7 +155,7 @@ fn a_request_is_a_span_of_its_client_s_trace() {
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=seven");
     // The environment's name of the option.
     command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &collector.endpoint);
-    let server = Server::start(command, &MODEL.artifact_path(), &["--parallel", "1", "--ctx", "512"]);
+    let server = Server::start(command, &artifact(), &["--parallel", "1", "--ctx", "512"]);
     let (trace, parent) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
     let headers =
         format!("traceparent: 00-{trace}-{parent}-01\r\ntracestate: a=1\r\ntracestate: b=2\r\nX-Request-Id: mine\r\n");
@@ -316,10 +309,10 @@ fn embeddings_and_ranks_are_spans_too() {
 fn of_several_models_the_span_names_one_and_one_that_fails_is_an_error() {
     let collector = Collector::start();
     let broken = tempfile::NamedTempFile::with_suffix(".unicorn").unwrap();
-    std::fs::write(&broken, &MODEL.artifact()[..8192]).unwrap();
+    std::fs::write(&broken, &std::fs::read(artifact()).unwrap()[..8192]).unwrap();
     let mut command = unicorn_run();
     command.args(["serve", "--parallel", "1", "--ctx", "256", "--otlp-traces-endpoint", &collector.endpoint]);
-    command.arg("--model").arg(format!("small={}", MODEL.artifact_path().display()));
+    command.arg("--model").arg(format!("small={}", artifact().display()));
     command.arg("--model").arg(format!("broken={}", broken.path().display()));
     // The file is looked at before the server starts, as far as it can be.
     let server = Server::begin(command);
@@ -346,7 +339,7 @@ fn a_server_that_is_drained_has_sent_its_spans() {
     command.env("OTEL_BSP_SCHEDULE_DELAY", "3600000").env("OTEL_SERVICE_NAME", "named");
     // The environment's name of the collector for all signals.
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.strip_suffix("/v1/traces").unwrap());
-    let mut server = Server::start(command, &MODEL.artifact_path(), &["--parallel", "1", "--ctx", "256"]);
+    let mut server = Server::start(command, &artifact(), &["--parallel", "1", "--ctx", "256"]);
     let request = json!({"prompt": "The sea", "max_tokens": 32, "temperature": 0, "ignore_eos": true, "stream": true});
     let mut streamed = BufReader::new(begin_post(&server.address, TEXT, &request.to_string())).lines();
     assert!(streamed.any(|line| line.unwrap().starts_with("data: ")), "it has begun");
@@ -367,7 +360,7 @@ fn without_a_collector_the_server_answers_and_says_so_once() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (address, says_so) in [(closed, true), (silent.local_addr().unwrap(), false)] {
         let mut command = unicorn_run();
-        command.args(["serve"]).arg(MODEL.artifact_path()).args(["--parallel", "1", "--ctx", "256"]);
+        command.args(["serve"]).arg(artifact()).args(["--parallel", "1", "--ctx", "256"]);
         // Fewer places than requests.
         command
             .args(["--otlp-traces-endpoint", &format!("http://{address}/v1/traces")])
@@ -397,7 +390,7 @@ fn without_a_collector_the_server_answers_and_says_so_once() {
 fn no_traces_leave_a_sandbox_and_none_are_sent_to_what_is_no_url() {
     let refusal = |arguments: &[&str], variable: Option<&str>| {
         let mut command = unicorn_run();
-        command.arg("serve").arg(MODEL.artifact_path()).args(arguments);
+        command.arg("serve").arg(artifact()).args(arguments);
         command.envs(variable.map(|name| (name, "http://127.0.0.1:4318")));
         let output = command.output().unwrap();
         assert!(!output.status.success());
