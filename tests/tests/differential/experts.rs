@@ -15,6 +15,7 @@ use unicorn_kernels::route::{self, RouteSpec, Scores, routes_width};
 
 use super::*;
 use tests::launch::{Launch, device_register_matrices};
+use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_spirv::target::GemmTuning;
 
 #[test]
@@ -263,6 +264,8 @@ fn sums_of_experts_products() {
                 tiles: None,
                 summed: true,
             };
+            // As many lanes as a workgroup may have.
+            let split_k = (lanes * experts.lane_parts()).min(target.workgroup_invocations / TILE_ROWS);
             let spec = MatMulSpec {
                 input: if is_integer { quantized } else { ActivationFormat::F32 },
                 bias: rows % 2 == 0,
@@ -270,7 +273,7 @@ fn sums_of_experts_products() {
                 experts: Some(experts),
                 tile: MatMulTile {
                     tiles_per_lane,
-                    split_k: lanes * experts.lane_parts(),
+                    split_k,
                     unroll: if is_integer { unroll } else { 1 },
                     sharing: Sharing::Own,
                     ..plain.tile
