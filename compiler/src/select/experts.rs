@@ -308,7 +308,7 @@ impl Selector<'_> {
         let rows: usize = ids.iter().map(|&id| self.matrix(id).0.rows).sum();
         let matrix = &self.graph.matrices[matrix.0];
         let expert_rows = matrix.expert_rows();
-        let summed = self.summed(node);
+        let (summed, chosen) = (self.summed(node), self.graph.values[out.0].rows_per_token);
         let mut spec = MatMulSpec {
             layout: WeightLayout { rows: matrix.rows(), ..stack },
             input_stride: self.stride_of(input),
@@ -324,8 +324,8 @@ impl Selector<'_> {
             softcap: None,
             choice: None,
             experts: Some(ExpertsSpec {
-                chosen: self.graph.values[out.0].rows_per_token,
-                own_input: self.graph.values[input.0].rows_per_token > 1,
+                chosen,
+                own_input: self.graph.values[input.0].rows_per_token == chosen,
                 first: first_row / expert_rows,
                 count: rows / expert_rows,
                 part: stack.rows / expert_rows,

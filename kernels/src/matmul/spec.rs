@@ -404,10 +404,9 @@ impl MatMulSpec {
             assert!(experts.parts() == 1 || self.input != ActivationFormat::F32, "parts of a stack take integers");
             assert!((1..=MAX_PARTS).contains(&experts.parts()), "a stack has parts");
             if experts.summed {
-                let is_whole =
-                    (experts.own_input || experts.chosen == 1) && experts.first == 0 && experts.tiles.is_none();
+                let is_whole = experts.own_input && experts.first == 0 && experts.tiles.is_none();
                 let is_plain = self.act_mul.is_none() && self.output == ActivationFormat::F32;
-                assert!(is_whole && is_plain, "a sum has the products of all experts of a row: {self:?}");
+                assert!(is_whole && is_plain, "a sum has the products of all experts of a row");
                 assert!(tile.split_k.is_multiple_of(experts.lane_parts()), "each expert has lanes of a row");
             }
         }
