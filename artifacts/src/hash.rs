@@ -62,7 +62,8 @@ pub fn subtrees_at(offset_bytes: u64, chunk: &[u8]) -> Vec<ChainingValue> {
     parts.map(value).collect()
 }
 
-/// Values of the subtrees in `chunk`, which begins `offset_bytes` into a section of `len_bytes`: one is its hash if that is all of it.
+/// Values of the subtrees in `chunk`, which begins `offset_bytes` into a section of `len_bytes`. Where the section is one subtree, that is
+/// its hash.
 ///
 /// # Panics
 /// As [`subtrees_at`].

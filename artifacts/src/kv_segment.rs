@@ -147,7 +147,7 @@ impl KvSegment {
         Ok(begin)
     }
 
-    /// Whether a payload with these [`subtrees_in`](crate::hash::subtrees_in) it, in order, is the segment's.
+    /// Whether a payload is the segment's, by the values of its subtrees in order ([`subtrees_in`](crate::hash::subtrees_in)).
     pub fn has_payload(&self, subtrees: Vec<[u8; 32]>) -> bool {
         join(subtrees) == self.payload_hash
     }

@@ -32,9 +32,9 @@ pub struct KvStore {
     groups: Vec<KvGroupPlan>,
     /// By key, also those of other models.
     segments: HashMap<Key, Stored>,
-    /// The last segment, as long as its file may not be complete.
+    /// The file of the last segment, until it is known to be complete.
     writing: Option<Writing>,
-    /// Why a file could not be written, if nobody has asked.
+    /// The error of a file that could not be written, until [`KvStore::finish`] returns it.
     failed: Option<io::Error>,
 }
 
@@ -237,7 +237,7 @@ impl KvStore {
         self.writing.as_ref().is_some_and(|writing| !writing.thread.is_finished())
     }
 
-    /// Whether a file has been written, or is being written, of which it is not known whether that succeeded.
+    /// Whether [`KvStore::finish`] has something to wait for, or an error to return.
     pub fn has_to_finish(&self) -> bool {
         self.writing.is_some() || self.failed.is_some()
     }
@@ -266,7 +266,7 @@ impl KvStore {
         }
     }
 
-    /// Whether the file of a segment is complete, for which it waits. One that could not be written is not there any more.
+    /// Waits until the file of a segment is complete; false: it could not be written, and the segment is gone.
     fn is_complete(&mut self, key: &Key) -> bool {
         if self.writing.as_ref().is_some_and(|writing| writing.key == *key) {
             self.failed = self.finish().err();
@@ -309,7 +309,7 @@ impl KvStore {
 
 impl Drop for KvStore {
     fn drop(&mut self) {
-        // Who wants to know calls it before.
+        // A caller that needs the error calls `finish` itself.
         let _ = self.finish();
     }
 }
