@@ -25,10 +25,11 @@ use crate::memory::requirements::{ContextRequest, pool_pages};
 use crate::npu::NpuUse;
 use crate::options::LoadOptions;
 use crate::probe::bandwidth;
+use crate::program::matrix_layout::{Runnable, choose_runnable};
 use crate::program::multistep::MAX_POSITIONS_IN_FLIGHT;
 use crate::program::profile::StepProfile;
 use crate::report::LoadReport;
-use crate::resident::{Decided, LoadProgress, Resident, make_resident};
+use crate::resident::{Decided, LoadProgress, Resident, make_resident, timeout_on};
 use crate::session::batch::{self, BatchRow, BatchTokens};
 use crate::session::kv_store::KvStore;
 use crate::session::mixed::{self, PromptPart};
@@ -47,6 +48,7 @@ use crate::tune::measure::{
     Effort, IdleEngine, IdleWork, TimedPipeline, TuneError, TuneProgress, Tuner, TuningResources,
 };
 use crate::tune::trace::{TraceSink, TracedStep, Tracer};
+use crate::vk::device::Device;
 use crate::vk::instance::Instance;
 
 /// An artifact, resident on a device and ready to run: a handle that is cheap to clone and can be sent to other threads. Each
@@ -87,7 +89,9 @@ impl Model {
         let facts = choose_device(&instance.devices()?, &options.device)?.clone();
         artifact.keep_runnable(&facts.features);
         let targets = &artifact.kernels().targets;
-        let target = choose_target(targets, &facts, options.target.as_deref())?;
+        let device = Device::open(instance, &facts, options.robust_buffer_access)?;
+        let timeout = timeout_on(&facts);
+        let Runnable { target, left_out } = choose_runnable(&device, targets, options.target.as_deref(), timeout)?;
         let rows = target.programs.iter().map(|program| program.rows);
         let request = ContextRequest {
             requested_tokens: options.context_tokens,
@@ -118,13 +122,14 @@ impl Model {
             barriers,
             without_npu: AtomicBool::new(options.npu == NpuUse::Off),
             images: Arc::default(),
+            left_out,
         };
         let uses_npu =
             options.npu != NpuUse::Off && artifact.npu_steps(&artifact.target(decided.target).name).is_some();
         let lazy = options.lazy && !options.profile && !options.candidates && !uses_npu;
         let artifact = Arc::new(artifact);
         let Resident { engine, report, tuning_resources } =
-            make_resident(&artifact, &decided, instance, &facts, begun, lazy, progress)?;
+            make_resident(&artifact, &decided, device, begun, lazy, progress)?;
         let streaming = match (&report.upload, &engine.loading) {
             (Some(upload), _) => {
                 artifact.end_reading();

@@ -41,6 +41,8 @@ pub struct LoadReport {
     pub upload: Option<UploadReport>,
     /// Name of the target whose kernels run.
     pub target: String,
+    /// Why targets before it in the artifact do not run, though the device has all that they require.
+    pub left_out: Vec<String>,
     /// Allocated bytes, by the tier that the driver gave.
     pub memory: Vec<TierBytes>,
     /// Submissions of one step of each of the target's programs.

@@ -27,7 +27,7 @@ use crate::options::LoadOptions;
 use crate::parallel;
 use crate::program::npu_steps::{NpuTransfer, with_steps};
 use crate::program::pipeline_cache::{self, Compiled};
-use crate::program::{matrix_layout, programs, streamed};
+use crate::program::{programs, streamed};
 use crate::report::{LoadReport, NpuReport};
 use crate::step::calibration;
 use crate::step::engine::Engine;
@@ -36,7 +36,6 @@ use crate::tune::choices;
 use crate::tune::corrections::apply_corrected;
 use crate::tune::measure::TuningResources;
 use crate::vk::device::Device;
-use crate::vk::instance::Instance;
 use crate::vk::pipeline::Pipeline;
 use crate::vk::submission::SubmissionQueue;
 
@@ -56,6 +55,8 @@ pub struct Decided {
     pub without_npu: AtomicBool,
     /// Images that sequences have rows of.
     pub images: Arc<Images>,
+    /// Why targets before `target` do not run on the device.
+    pub left_out: Vec<String>,
 }
 
 /// An artifact on a device.
@@ -74,7 +75,7 @@ const GPU_TIMEOUT: Duration = Duration::from_secs(10);
 /// Software devices are slow.
 const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Opens the device, loads the weights and records every program; `begun` is when loading began. A lazy load returns before all
+/// Loads the weights and records every program; `begun` is when loading began. A lazy load returns before all
 /// weights are resident, and the engine's `loading` continues.
 ///
 /// # Errors
@@ -83,15 +84,14 @@ const SOFTWARE_TIMEOUT: Duration = Duration::from_secs(600);
 pub fn make_resident(
     artifact: &Arc<ArtifactFile>,
     decided: &Decided,
-    instance: Instance,
-    facts: &DeviceFacts,
+    device: Arc<Device>,
     begun: Instant,
     lazy: bool,
     progress: &mut LoadProgress<'_>,
 ) -> Result<Resident, LoadError> {
     let Decided { request, context_tokens, options, .. } = decided;
     let (context_tokens, plan, untuned) = (*context_tokens, artifact.plan(), artifact.target(decided.target));
-    let device = Device::open(instance, facts, options.robust_buffer_access)?;
+    let facts = device.facts();
     let key = choices::key(&device.identity()?, artifact.content_hash(), untuned);
     let targets = &artifact.kernels().targets;
     let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
@@ -104,7 +104,7 @@ pub fn make_resident(
         None => (target, Vec::new()),
     };
     let target = &target;
-    let timeout = if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT };
+    let timeout = timeout_on(facts);
     let usage_before = MemoryUsage::read(facts, &device.heaps()?);
     let mut queue = SubmissionQueue::create(&device, timeout)?;
 
@@ -178,10 +178,6 @@ pub fn make_resident(
         (None, Some(report), compiled, seconds)
     };
     let Compiled { pipelines, report: pipeline_report } = compiled;
-    if let Some(kernel) = target.fragments {
-        matrix_layout::check(&device, &mut queue, &pipelines[kernel as usize], &target.name)?;
-    }
-
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?
         .with_npu(&npu_transfers, &buffers);
@@ -225,6 +221,7 @@ pub fn make_resident(
         upload_paths: paths.report(|tier| buffers.is_device_local(plan, tier)),
         upload: report,
         target: target.name.clone(),
+        left_out: decided.left_out.clone(),
         memory: buffers.resident_bytes(),
         submissions: engine.programs.submissions(),
     };
@@ -262,6 +259,11 @@ fn npu_bytes(transfers: &[Vec<NpuTransfer>]) -> Option<NpuBytes> {
         activations: most(|transfer| transfer.activations.1)?,
         outputs: most(|transfer| transfer.outputs.1)?,
     })
+}
+
+/// How long a submission to the device may take.
+pub fn timeout_on(facts: &DeviceFacts) -> Duration {
+    if facts.kind == DeviceKind::Cpu { SOFTWARE_TIMEOUT } else { GPU_TIMEOUT }
 }
 
 /// Loads all weights.

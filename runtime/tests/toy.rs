@@ -9,7 +9,7 @@ use std::time::Duration;
 use toy_artifact::skip::skip;
 use toy_artifact::{
     CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, next_token, options, prompt, repeat_penalty, twin,
-    write_toy,
+    write_toy, write_toy_behind_another_layout,
 };
 use unicorn_runtime::{BatchRow, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath};
 
@@ -391,6 +391,26 @@ fn a_feed_reports_its_progress_within_a_step() {
     };
     assert_eq!(reports(Duration::from_secs(3600)), 0);
     assert!(reports(Duration::from_nanos(1)) > 1);
+    assert_no_validation_messages();
+}
+
+/// A driver may distribute matrices otherwise than all that were seen: the model still runs, by the next target.
+#[test]
+fn a_target_whose_layout_of_matrices_differs_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_toy_behind_another_layout(folder.path());
+    let model = Model::load(&path, &options()).unwrap_or_else(|error| panic!("{error}"));
+    let report = model.report();
+    assert_eq!((&*report.target, report.left_out.len()), ("toy", 1));
+    assert!(report.left_out[0].contains("kernels of target other layout expect"), "{:?}", report.left_out);
+    let tokens = prompt(20);
+    assert_eq!(
+        model.session().unwrap().feed_and_sample(&tokens, &Sampling::default()).unwrap().token,
+        next_token(&tokens)
+    );
+    let forced = options().with(|options| options.target = Some("other layout".into()));
+    let error = Model::load(&path, &forced).err().expect("it was requested by name").to_string();
+    assert!(error.contains("kernels of target other layout expect; another target"), "{error}");
     assert_no_validation_messages();
 }
 

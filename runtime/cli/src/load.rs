@@ -210,6 +210,9 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     if is_software(&model) {
         note(format_args!("software device: {}: all measurements are of the CPU", model.device().name));
     }
+    for why in &model.report().left_out {
+        note(format_args!("target {} runs: {why}", model.report().target));
+    }
     let NpuReport { driver, products, note: why } = &model.report().npu;
     if let Some(driver) = driver {
         note(format_args!("NPU by {driver}: computes {products} products of prefill"));

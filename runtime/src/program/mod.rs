@@ -7,7 +7,7 @@
 //!
 //! - `alternatives`: alternative kernels that the device cannot run, removed
 //! - `cache_file`, `pipeline_cache`, `pipelines`: pipelines, compiled on all cores or read from the cache on disk
-//! - `matrix_layout`: a check of the driver's cooperative matrices
+//! - `matrix_layout`: leaves out targets that expect another distribution of cooperative matrices than the driver's
 //! - `chunks`: which program runs the next rows
 //! - `grid`, `submissions`: programs and single dispatches split by estimated time
 //! - `counters`: counter synchronisation instead of barriers

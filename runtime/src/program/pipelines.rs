@@ -1,6 +1,7 @@
 //! Compiles a target's pipelines on all cores.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,12 +15,10 @@ use crate::vk::device::Device;
 use crate::vk::pipeline::{Capture, Pipeline, PipelineRequest, SetLayout};
 use crate::vk::pipeline_cache::PipelineCache;
 
-/// Compiles every pipeline of `target`; results of `inspect` for each, in order. `cache`: where the driver looks
-/// for compiled pipelines and stores them.
+/// Compiles every pipeline of `target`, as [`compile_some`] does.
 ///
 /// # Errors
-/// [`LoadError::Pipeline`] names the first kernel that breaks a rule of SPIR-V, or that the driver rejects. [`LoadError::Cancelled`] when `is_cancelled` becomes
-/// true: no further pipeline is begun.
+/// Those of [`compile_some`].
 pub fn compile_each<T: Send>(
     device: &Arc<Device>,
     target: &TargetKernels,
@@ -28,18 +27,37 @@ pub fn compile_each<T: Send>(
     is_cancelled: &AtomicBool,
     inspect: impl Fn(Arc<Pipeline>) -> Result<T, LoadError> + Sync,
 ) -> Result<Vec<T>, LoadError> {
+    compile_some(device, target, 0..target.pipelines.len(), cache, capture, is_cancelled, inspect)
+}
+
+/// Compiles pipelines `which` of `target`; results of `inspect` for each, in order. `cache`: where the driver looks
+/// for compiled pipelines and stores them.
+///
+/// # Errors
+/// [`LoadError::Pipeline`] names the first kernel that breaks a rule of SPIR-V, or that the driver rejects. [`LoadError::Cancelled`] when `is_cancelled` becomes
+/// true: no further pipeline is begun.
+pub fn compile_some<T: Send>(
+    device: &Arc<Device>,
+    target: &TargetKernels,
+    which: Range<usize>,
+    cache: Option<&PipelineCache>,
+    capture: Capture,
+    is_cancelled: &AtomicBool,
+    inspect: impl Fn(Arc<Pipeline>) -> Result<T, LoadError> + Sync,
+) -> Result<Vec<T>, LoadError> {
     let facts = device.facts();
     let varies = facts.min_subgroup_size != facts.max_subgroup_size;
-    let bindings: BTreeSet<u32> = target.pipelines.iter().map(|pipeline| pipeline.bindings).collect();
+    let bindings: BTreeSet<u32> = target.pipelines[which.clone()].iter().map(|pipeline| pipeline.bindings).collect();
     let layouts = bindings.into_iter().map(|bindings| Ok((bindings, SetLayout::create(device, bindings)?)));
     let layouts: BTreeMap<u32, Arc<SetLayout>> = layouts.collect::<Result<_, LoadError>>()?;
-    let modules = target.modules.unpack(target.pipelines.iter().map(|pipeline| pipeline.module));
+    let modules = target.modules.unpack(target.pipelines[which.clone()].iter().map(|pipeline| pipeline.module));
     let modules = modules.map_err(|source| LoadError::Modules { target: target.name.clone(), source })?;
     let writable = target.writable_bindings();
     let one = |index: usize| {
         if is_cancelled.load(Ordering::Relaxed) {
             return Err(LoadError::Cancelled);
         }
+        let index = which.start + index;
         let pipeline = &target.pipelines[index];
         let spirv = &modules[pipeline.module as usize];
         let name = |error| LoadError::Pipeline { name: pipeline.name.clone(), source: Box::new(error) };
@@ -49,7 +67,7 @@ pub fn compile_each<T: Send>(
         let request = PipelineRequest { spirv, layout: &layouts[&pipeline.bindings], subgroup_size, cache, capture };
         Pipeline::create(device, &request).map_err(LoadError::from).and_then(&inspect).map_err(name)
     };
-    parallel::map(target.pipelines.len(), one).into_iter().collect()
+    parallel::map(which.len(), one).into_iter().collect()
 }
 
 /// The size of subgroups to require for a module; 0: any. A module's size differs from its target's where programs of another

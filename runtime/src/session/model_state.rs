@@ -27,6 +27,7 @@ use crate::resident::{Decided, Resident, make_resident};
 use crate::session::fair_lock::{FairGuard, FairLock, lock};
 use crate::session::sequence::Sequence;
 use crate::step::engine::Engine;
+use crate::vk::device::Device;
 use crate::vk::instance::Instance;
 
 /// A loaded model.
@@ -335,8 +336,9 @@ impl Shared {
             found: devices.iter().map(DeviceFacts::to_string).collect(),
         })?;
         let (decided, progress) = (&self.decided, &mut |_, _| ControlFlow::Continue(()));
+        let device = Device::open(instance, facts, decided.options.robust_buffer_access)?;
         let Resident { engine, report, .. } =
-            make_resident(&self.artifact, decided, instance, facts, self.begun, false, progress)?;
+            make_resident(&self.artifact, decided, device, self.begun, false, progress)?;
         self.streaming.replace(report.upload.expect("this load was not lazy"));
         Ok(engine)
     }

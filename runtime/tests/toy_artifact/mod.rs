@@ -146,6 +146,12 @@ const SAMPLE: &str = "
     }
 }";
 
+const ONE_ELSEWHERE: &str = "
+@group(0) @binding(0) var<storage, read_write> elsewhere: array<u32>;
+@compute @workgroup_size(1) fn main() {
+    elsewhere[0] = 1u;
+}";
+
 const ARENA_PART_BYTES: u64 = 4 * step::MAX_ROWS as u64;
 pub const LOGITS_ROWS: u32 = 8;
 const STRIDE: u32 = 128;
@@ -167,9 +173,9 @@ fn spirv(source: &str, constants: &[(&str, u32)]) -> Vec<u32> {
     spv::write_vec(&module, &info, &options, None).unwrap()
 }
 
-fn kernels() -> Kernels {
-    let names = ["append 0", "append 1", "attend 0", "attend 1", "logits one", "logits all", "sample"];
-    let modules = vec![
+/// The toy's modules, and behind them those of other sources, which have workgroups of one.
+fn modules(others: &[&str]) -> Vec<Module> {
+    let toys = [
         spirv(APPEND, &[("GROUP", 0)]),
         spirv(APPEND, &[("GROUP", 1)]),
         spirv(ATTEND, &[("GROUP", 0), ("WINDOW", 1 << 20)]),
@@ -179,9 +185,13 @@ fn kernels() -> Kernels {
         spirv(SAMPLE, &[("KEPT_SAMPLES", step::KEPT_SAMPLES as u32)]),
     ];
     let needs =
-        |number| ModuleNeeds { workgroup_invocations: if number == 6 { 1 } else { 64 }, ..ModuleNeeds::default() };
-    let modules: Vec<Module> =
-        modules.into_iter().zip(0..).map(|(words, number)| Module { words, needs: needs(number) }).collect();
+        |number| ModuleNeeds { workgroup_invocations: if number >= 6 { 1 } else { 64 }, ..ModuleNeeds::default() };
+    let all = toys.into_iter().chain(others.iter().map(|source| spirv(source, &[])));
+    all.zip(0..).map(|(words, number)| Module { words, needs: needs(number) }).collect()
+}
+
+fn kernels() -> Kernels {
+    let names = ["append 0", "append 1", "attend 0", "attend 1", "logits one", "logits all", "sample"];
     let bindings = [3, 3, 3, 3, 5, 5, 4];
     let pipelines = names
         .iter()
@@ -206,7 +216,7 @@ fn kernels() -> Kernels {
         targets: vec![TargetKernels {
             name: "toy".into(),
             matches,
-            modules: ModuleSet::pack([&modules[..]]).expect("memory for zstd"),
+            modules: ModuleSet::pack([&modules(&[])[..]]).expect("memory for zstd"),
             pipelines,
             programs,
             checksum: None,
@@ -346,6 +356,19 @@ pub fn write_toy_without_masks(folder: &Path) -> PathBuf {
         // It is then not a buffer that is only read.
         masks.writes = true;
     }
+    write_toy_of(folder, &kernels)
+}
+
+/// The same behind another target, first in the file, whose kernels expect an element of a matrix elsewhere than any device has it.
+pub fn write_toy_behind_another_layout(folder: &Path) -> PathBuf {
+    let mut kernels = kernels();
+    let mut other = kernels.targets[0].clone();
+    let pipeline = Pipeline { name: "fragments".into(), module: 7, bindings: 1, alternatives: Vec::new() };
+    other.name = "other layout".into();
+    other.fragments = Some(other.pipelines.len() as u32);
+    other.pipelines.push(pipeline);
+    other.modules = ModuleSet::pack([&modules(&[ONE_ELSEWHERE])[..]]).expect("memory for zstd");
+    kernels.targets.insert(0, other);
     write_toy_of(folder, &kernels)
 }
 
