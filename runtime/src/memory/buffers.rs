@@ -254,7 +254,12 @@ impl Buffers {
 impl KvBuffers {
     /// Bytes of K and V of this number of pages in all layers.
     pub fn bytes_of(&self, pages: &[u32]) -> u64 {
-        2 * u64::from(self.n_layers) * self.page_bytes * pages.len() as u64
+        2 * u64::from(self.n_layers) * self.part_bytes(pages.len() as u64)
+    }
+
+    /// Bytes of K, or of V, of so many pages in one layer.
+    pub fn part_bytes(&self, n_pages: u64) -> u64 {
+        self.page_bytes * n_pages
     }
 
     /// Ranges of these physical pages in the order of `kv_segment`'s payload: of each layer, K of all pages, then V. Neighbours are one

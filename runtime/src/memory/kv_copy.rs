@@ -1,5 +1,11 @@
 //! Pages of the KV cache to the host and back, through a buffer that both can access.
+//!
+//! ```text
+//! payload   ├──── 16 MiB ────┼──── 16 MiB ────┼─ … ─┤     one after the other in the same buffer
+//! places      ├ K of a layer ┤├ V ┤   ├ K of the next ┤   what of it is where on the device
+//! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::memory_types::BufferUse;
@@ -10,13 +16,31 @@ use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
 use crate::vk::submission::SubmissionQueue;
 
-/// Largest size of the buffer in between, which exists only during a transfer.
+/// Largest size of the buffer in between, which exists only during a transfer. Parts of a payload begin at multiples of it.
 const STAGING_BYTES: u64 = 16 << 20;
 
-/// A part of a device buffer, and where its bytes are in the buffer in between.
-struct Part {
+/// A range of a device buffer, and where its bytes are in a payload.
+pub struct Place {
+    at: u64,
     on_device: BufferRange,
-    staged_at: u64,
+}
+
+impl Place {
+    fn end(&self) -> u64 {
+        self.at + self.on_device.len_bytes
+    }
+}
+
+/// Where these physical pages of a KV group, the first of `n_pages`, are in a payload whose bytes of the group begin at `at`, in the order of
+/// [`unicorn_artifact::kv_segment`].
+pub fn places(group: &KvBuffers, pages: &[u32], n_pages: u32, at: u64) -> impl Iterator<Item = Place> {
+    let (taken, all) = (group.part_bytes(pages.len() as u64), group.part_bytes(n_pages.into()));
+    let mut done = 0;
+    group.ranges(pages).map(move |on_device| {
+        let place = at + done / taken * all + done % taken;
+        done += on_device.len_bytes;
+        Place { at: place, on_device }
+    })
 }
 
 /// Appends the bytes of these physical pages of a KV group to `payload`, in the order of [`unicorn_artifact::kv_segment`]. Nothing may be
@@ -28,66 +52,66 @@ pub fn read_pages(
     payload: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     let device = queue.device().clone();
-    let (staging, mapping) = staging(&device, BufferUse::Readback, group.bytes_of(pages))?;
-    for batch in batches(group, pages) {
-        let to = |part: &Part| staging.range(part.staged_at, part.on_device.len_bytes);
-        let copy = |part: &Part| Command::Copy { from: part.on_device.clone(), to: to(part) };
-        queue.run(&[CommandList::record(&device, batch.iter().map(copy).collect())?])?;
+    let places: Vec<Place> = places(group, pages, pages.len() as u32, 0).collect();
+    let len_bytes = group.bytes_of(pages);
+    let (staging, mapping) = staging(&device, len_bytes)?;
+    for part in parts(len_bytes) {
+        let copies =
+            copies(&places, &part, &staging, |staged, on_device| Command::Copy { from: on_device, to: staged });
+        queue.run(&[CommandList::record(&device, copies)?])?;
         mapping.invalidate()?;
-        payload.extend_from_slice(&mapping.bytes()[..len_bytes(&batch) as usize]);
+        payload.extend_from_slice(&mapping.bytes()[..(part.end - part.start) as usize]);
     }
     Ok(())
 }
 
-/// Writes what [`read_pages`] has read to these physical pages. Nothing may be in flight.
-///
-/// # Panics
-/// If the payload has another length than the pages.
-pub fn write_pages(
+/// Writes what `places`, in their order, have of a payload of `len_bytes`, which `read` gives part after part; false: it could not. Nothing
+/// may be in flight.
+pub fn write_places(
     queue: &mut SubmissionQueue,
-    group: &KvBuffers,
-    pages: &[u32],
-    mut payload: &[u8],
-) -> Result<(), Failure> {
-    assert_eq!(group.bytes_of(pages), payload.len() as u64, "the payload is that of the pages");
+    places: &[Place],
+    len_bytes: u64,
+    read: &mut dyn FnMut(&mut [u8]) -> bool,
+) -> Result<bool, Failure> {
     let device = queue.device().clone();
-    let (staging, mut mapping) = staging(&device, BufferUse::Staging, payload.len() as u64)?;
-    for batch in batches(group, pages) {
-        let now;
-        (now, payload) = payload.split_at(len_bytes(&batch) as usize);
-        mapping.bytes_mut()[..now.len()].copy_from_slice(now);
-        mapping.flush()?;
-        let from = |part: &Part| staging.range(part.staged_at, part.on_device.len_bytes);
-        let copy = |part: &Part| Command::Copy { from: from(part), to: part.on_device.clone() };
-        queue.run(&[CommandList::record(&device, batch.iter().map(copy).collect())?])?;
-    }
-    Ok(())
-}
-
-fn staging(device: &Arc<Device>, usage: BufferUse, len_bytes: u64) -> Result<(Arc<Buffer>, Mapping), Failure> {
-    let Allocation { buffer, mapping } = Buffer::create(device, len_bytes.clamp(1, STAGING_BYTES), usage)?;
-    Ok((buffer, mapping.expect("uploads and readbacks are host-visible")))
-}
-
-/// Parts that fill the buffer in between, again and again.
-fn batches(group: &KvBuffers, pages: &[u32]) -> Vec<Vec<Part>> {
-    let mut batches = Vec::new();
-    let mut staged_at = STAGING_BYTES;
-    for BufferRange { buffer, mut offset_bytes, len_bytes: mut left } in group.ranges(pages) {
-        while left > 0 {
-            if staged_at == STAGING_BYTES {
-                batches.push(Vec::new());
-                staged_at = 0;
-            }
-            let now = left.min(STAGING_BYTES - staged_at);
-            let part = Part { on_device: buffer.range(offset_bytes, now), staged_at };
-            batches.last_mut().expect("one was just pushed").push(part);
-            (staged_at, offset_bytes, left) = (staged_at + now, offset_bytes + now, left - now);
+    let (staging, mut mapping) = staging(&device, len_bytes)?;
+    for part in parts(len_bytes) {
+        if !read(&mut mapping.bytes_mut()[..(part.end - part.start) as usize]) {
+            return Ok(false);
         }
+        mapping.flush()?;
+        let copies = copies(places, &part, &staging, |staged, on_device| Command::Copy { from: staged, to: on_device });
+        queue.run(&[CommandList::record(&device, copies)?])?;
     }
-    batches
+    Ok(true)
 }
 
-fn len_bytes(batch: &[Part]) -> u64 {
-    batch.iter().map(|part| part.on_device.len_bytes).sum()
+/// In memory that the host reads fast, too: it hashes there what it has read from a file.
+fn staging(device: &Arc<Device>, len_bytes: u64) -> Result<(Arc<Buffer>, Mapping), Failure> {
+    let len_bytes = len_bytes.clamp(1, STAGING_BYTES);
+    let Allocation { buffer, mapping } = Buffer::create(device, len_bytes, BufferUse::Readback)?;
+    Ok((buffer, mapping.expect("readbacks are host-visible")))
+}
+
+/// Ranges of a payload that fill the buffer in between, one after the other.
+fn parts(len_bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..len_bytes).step_by(STAGING_BYTES as usize).map(move |begin| begin..len_bytes.min(begin + STAGING_BYTES))
+}
+
+/// A command for what each place has of a part of the payload: with the range of the buffer in between, and that on the device.
+fn copies(
+    places: &[Place],
+    part: &Range<u64>,
+    staging: &Arc<Buffer>,
+    command: impl Fn(BufferRange, BufferRange) -> Command,
+) -> Vec<Command> {
+    let first = places.partition_point(|place| place.end() <= part.start);
+    let of_part = places[first..].iter().take_while(|place| place.at < part.end);
+    let copy = |place: &Place| {
+        let (begin, end) = (place.at.max(part.start), place.end().min(part.end));
+        let BufferRange { buffer, offset_bytes, .. } = &place.on_device;
+        let on_device = buffer.range(offset_bytes + begin - place.at, end - begin);
+        command(staging.range(begin - part.start, end - begin), on_device)
+    };
+    of_part.map(copy).collect()
 }

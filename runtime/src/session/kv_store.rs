@@ -11,17 +11,15 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use unicorn_artifact::hash::subtrees_in;
 use unicorn_artifact::kv_segment::{KvPages, KvStep};
 use unicorn_artifact::{KvGroupPlan, KvSegment};
 
-use crate::parallel;
+use crate::session::kv_payload::Payload;
 
 /// Segments in a folder. Programs may share the folder; each knows what was there when it began, and what it has written itself.
 pub struct KvStore {
@@ -64,8 +62,6 @@ pub struct Found {
 
 const EXTENSION: &str = "kv";
 const PARTIAL: &str = "kv-partial";
-/// Bytes of a payload that a thread reads at a time: whole subtrees of its hash.
-const PART_BYTES: usize = 4 << 20;
 /// Longer than any segment takes to write.
 const MAX_WRITING: Duration = Duration::from_secs(600);
 
@@ -169,12 +165,12 @@ impl KvStore {
         found.keys.iter().filter_map(|key| Some(&self.segments.get(key)?.segment)).collect()
     }
 
-    /// The payload of a segment that was found; `None`: its file is gone or damaged.
-    pub fn payload(&self, found: &Found, number: usize) -> Option<Vec<u8>> {
+    /// The payload of a segment that was found, of which nothing is read yet; `None`: its file is gone or has another length.
+    pub fn payload(&self, found: &Found, number: usize) -> Option<Payload<'_>> {
         let key = &found.keys[number];
         let segment = &self.segments.get(key)?.segment;
         let file = File::open(self.path(key)).ok()?;
-        read_payload(segment, &file, segment.payload_bytes(&self.groups))
+        Payload::open(segment, file, segment.payload_bytes(&self.groups)).ok()
     }
 
     /// What was found has just been used.
@@ -344,21 +340,6 @@ fn read(path: &Path) -> Option<(Key, Stored)> {
     Some((stored.segment.key(), stored))
 }
 
-/// The payload of the file of `segment`, of `len_bytes`, read and checked on all cores; `None`: it cannot be read, or is damaged.
-fn read_payload(segment: &KvSegment, file: &File, len_bytes: u64) -> Option<Vec<u8>> {
-    let begin = segment.payload_begin(file, len_bytes).ok()?;
-    let mut payload = vec![0; len_bytes as usize];
-    let parts: Vec<Mutex<&mut [u8]>> = payload.chunks_mut(PART_BYTES).map(Mutex::new).collect();
-    let read = |number: usize| {
-        let mut part = parts[number].lock().unwrap_or_else(PoisonError::into_inner);
-        let at = (number * PART_BYTES) as u64;
-        file.read_exact_at(&mut part, begin + at).ok()?;
-        Some(subtrees_in(len_bytes, at, &part))
-    };
-    let subtrees = parallel::map(parts.len(), read).into_iter().collect::<Option<Vec<_>>>()?.concat();
-    segment.has_payload(subtrees).then_some(payload)
-}
-
 /// Whether a file was being written long ago, by a program that was ended.
 fn is_left_over(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
@@ -401,6 +382,13 @@ mod tests {
         from
     }
 
+    /// The payload of a segment if it is right.
+    fn payload(store: &KvStore, found: &Found, number: usize) -> Option<Vec<u8>> {
+        let mut payload = store.payload(found, number)?;
+        let mut bytes = vec![0; payload.len_bytes() as usize];
+        (payload.read(&mut bytes) && payload.is_right()).then_some(bytes)
+    }
+
     #[test]
     fn what_a_prompt_shares_with_earlier_sequences_is_found_also_later() {
         let folder = tempfile::tempdir().unwrap();
@@ -416,10 +404,8 @@ mod tests {
             assert_eq!(len(&[1, 2, 3, 4, 5, 6, 9, 100]), (7, 2));
             assert_eq!((len(&[1, 2, 100]), len(&[100]), len(&[])), ((2, 1), (0, 0), (0, 0)));
             let found = store.find(&[1, 2, 3, 4, 5, 6, 7, 8, 100], 0);
-            assert_eq!(
-                (store.payload(&found, 0).unwrap(), store.payload(&found, 1).unwrap()),
-                (vec![0; 1024], vec![6; 512])
-            );
+            let payloads = [0, 1].map(|number| payload(&store, &found, number));
+            assert_eq!(payloads, [Some(vec![0; 1024]), Some(vec![6; 512])]);
             assert_eq!(store.segments(&found)[1].tokens, [7, 8]);
             assert_eq!(store.find(&[1, 2, 3], 1), Found::default());
         }
@@ -437,7 +423,7 @@ mod tests {
         let mut store = open(folder.path(), 1 << 20, &[group(None)]);
         begin(&mut store, &[1, 2, 3, 4, 5, 6]);
         let found = store.find(&[1, 2, 3, 4, 5, 6, 7], 0);
-        assert_eq!(store.payload(&found, 0).map(|payload| payload.len()), Some(1024));
+        assert_eq!(payload(&store, &found, 0).map(|payload| payload.len()), Some(1024));
         assert!(!store.has_to_finish());
 
         fs::remove_dir_all(folder.path()).unwrap();
@@ -466,7 +452,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, &bytes).unwrap();
-        assert_eq!(store.payload(&found, 0), None);
+        assert_eq!(payload(&store, &found, 0), None);
         store.forget(&found, 0);
         assert!(!path.exists() && store.find(&[1, 2, 3], 0) == Found::default());
         bytes[60] ^= 1;

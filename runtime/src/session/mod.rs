@@ -1,10 +1,11 @@
 //! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
-//! → `kv_store` → `mixed` → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `model_state` → `sequence` → `journal`, and
-//! below them `step`.
+//! → `kv_store` → `mixed` → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `model_state` → `sequence` → `kv_payload` → `journal`,
+//! and below them `step`.
 
 pub mod batch;
 pub mod fair_lock;
 pub mod journal;
+pub mod kv_payload;
 pub mod kv_store;
 pub mod mixed;
 pub mod model_drafter;

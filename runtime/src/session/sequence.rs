@@ -10,6 +10,7 @@ use unicorn_artifact::{KvGroupPlan, KvSegment};
 use crate::error::RunError;
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::session::journal::{Entry, Journal};
+use crate::session::kv_payload::Payload;
 use crate::step::engine::{Engine, Rows, Step};
 use crate::step::images::{Image, Images, rope_shift};
 use crate::step::masks::Masks;
@@ -231,19 +232,20 @@ impl Sequence {
         Some(part)
     }
 
-    /// Becomes the first `len_tokens` of the sequence of these segments, whose payloads `payload` reads. The last one's pages of sliding
-    /// windows and recurrent state are those that the token behind it depends on. If it fails, the sequence is empty.
-    pub fn restore(
+    /// Becomes the first `len_tokens` of the sequence of these segments, whose payloads `payload` opens. The last one's pages of sliding
+    /// windows and recurrent state are those that the token behind it depends on. Returns the number of a segment whose payload is gone or
+    /// damaged. Then, and if it fails, the sequence is empty.
+    pub fn restore<'s>(
         &mut self,
         segments: &[&KvSegment],
         len_tokens: u32,
         groups: &[KvGroupPlan],
         engine: &mut Engine,
         generation: u64,
-        payload: &mut dyn FnMut(usize) -> Option<Vec<u8>>,
-    ) -> Result<(), Stop> {
+        payload: impl Fn(usize) -> Option<Payload<'s>>,
+    ) -> Result<Option<usize>, Stop> {
         self.truncate(0);
-        let Some(last) = segments.last() else { return Ok(()) };
+        let Some(last) = segments.last() else { return Ok(None) };
         let held = |(group, pages): (&KvGroupPlan, &KvPages)| match is_kept_whole(group) {
             true => 0..len_tokens.div_ceil(group.page_tokens),
             false => pages.first_page..pages.first_page + pages.n_pages,
@@ -252,29 +254,31 @@ impl Sequence {
         self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
         engine.restore(self.slot, &mut self.tables, &held, len_tokens)?;
         for (number, segment) in segments.iter().enumerate() {
-            let Some(payload) = payload(number) else {
-                self.truncate(0);
-                return Ok(());
-            };
-            let mut rest = &payload[..];
+            let (mut places, mut at) = (Vec::new(), 0);
             for (index, (group, pages)) in groups.iter().zip(&segment.groups).enumerate() {
-                let of_group;
-                (of_group, rest) = rest.split_at(group.bytes(pages.n_pages) as usize);
                 if is_kept_whole(group) || number + 1 == segments.len() {
                     let first = (pages.first_page - held[index].start) as usize;
                     let physical: Vec<u32> =
                         self.tables[index].pages().skip(first).take(pages.n_pages as usize).collect();
-                    engine.write_pages(
-                        index,
-                        &physical,
-                        &first_pages(of_group, group, pages.n_pages, physical.len()),
-                    )?;
+                    places.extend(engine.places(index, &physical, pages.n_pages, at));
                 }
+                at += group.bytes(pages.n_pages);
+            }
+            let is_right = match payload(number) {
+                None => false,
+                Some(mut payload) => {
+                    let len_bytes = payload.len_bytes();
+                    engine.write_places(&places, len_bytes, &mut |part| payload.read(part))? && payload.is_right()
+                }
+            };
+            if !is_right {
+                self.truncate(0);
+                return Ok(Some(number));
             }
             self.journal.extend(segment);
         }
         self.truncate(len_tokens);
-        Ok(())
+        Ok(None)
     }
 
     /// Its tokens and pages as a sequence that has ended, of which others can adopt the start; this one is empty then, with `tables`.
@@ -468,15 +472,6 @@ impl Drop for EndedSequence {
 /// Whether a sequence keeps the pages of all its tokens.
 fn is_kept_whole(group: &KvGroupPlan) -> bool {
     group.window_tokens.is_none() && !group.is_state()
-}
-
-/// Of a group's part of a payload with `n_pages` pages, the bytes of the first `n_first`: the same where these are all.
-fn first_pages<'p>(payload: &'p [u8], group: &KvGroupPlan, n_pages: u32, n_first: usize) -> Cow<'p, [u8]> {
-    if n_first == n_pages as usize {
-        return Cow::Borrowed(payload);
-    }
-    let (all, first) = (group.page_bytes as usize * n_pages as usize, group.page_bytes as usize * n_first);
-    Cow::Owned(payload.chunks_exact(all).flat_map(|of_layer| &of_layer[..first]).copied().collect())
 }
 
 fn truncate(tables: &mut [BlockTable], pools: &PagePools, len_tokens: u32) {

@@ -511,17 +511,14 @@ impl Session {
         };
         let mut damaged = segments.iter().position(|segment| !is_possible(segment));
         if damaged.is_none() {
-            let mut payload = |number| {
-                let payload = store.payload(&found, number);
-                damaged = payload.is_none().then_some(number);
-                payload
-            };
-            if let Err(stop) =
-                self.sequence.restore(&segments, found.len_tokens, groups, engine, generation, &mut payload)
-            {
-                self.sequence.truncate(0);
-                if let Stop::Caller(error) = stop {
-                    return Err(error);
+            let payload = |number| store.payload(&found, number);
+            match self.sequence.restore(&segments, found.len_tokens, groups, engine, generation, payload) {
+                Ok(found) => damaged = found,
+                Err(stop) => {
+                    self.sequence.truncate(0);
+                    if let Stop::Caller(error) = stop {
+                        return Err(error);
+                    }
                 }
             }
         }

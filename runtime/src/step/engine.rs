@@ -11,7 +11,7 @@ use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, feeds_and_mask, ima
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::{HostViews, KvBuffers};
-use crate::memory::kv_copy;
+use crate::memory::kv_copy::{self, Place};
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::npu::NpuDevice;
 use crate::program::chunks::ProgramShape;
@@ -385,10 +385,21 @@ impl Engine {
         Ok(payload)
     }
 
-    /// Writes what [`Engine::read_pages`] has read of a KV group to these physical pages. Waits for steps in flight.
-    pub fn write_pages(&mut self, group: usize, pages: &[u32], payload: &[u8]) -> Result<(), Failure> {
+    /// Where these physical pages of a KV group, the first of `n_pages`, are in a payload whose bytes of the group begin at `at`.
+    pub fn places(&self, group: usize, pages: &[u32], n_pages: u32, at: u64) -> impl Iterator<Item = Place> {
+        kv_copy::places(&self.kv[group], pages, n_pages, at)
+    }
+
+    /// Writes what `places` have of a payload like that of [`Engine::read_pages`], which `read` gives part after part; false: it could not.
+    /// Waits for steps in flight.
+    pub fn write_places(
+        &mut self,
+        places: &[Place],
+        len_bytes: u64,
+        read: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<bool, Failure> {
         self.settle(None)?;
-        kv_copy::write_pages(&mut self.queue, &self.kv[group], pages, payload)
+        kv_copy::write_places(&mut self.queue, places, len_bytes, read)
     }
 
     /// Bytes of a sequence's recurrent state, none where it has no such layers. Waits for steps in flight.
@@ -402,13 +413,20 @@ impl Engine {
 
     /// Writes what [`Engine::read_state`] has read to the pages of another sequence. Waits for steps in flight.
     pub fn write_state(&mut self, tables: &[BlockTable], mut state: &[u8]) -> Result<(), Failure> {
+        let (mut places, len_bytes) = (Vec::new(), state.len() as u64);
+        let mut at = 0;
         for (group, table) in tables.iter().enumerate().filter(|(_, table)| table.is_state()) {
             let pages: Vec<u32> = table.pages().collect();
-            let of_group;
-            (of_group, state) = state.split_at(self.kv[group].bytes_of(&pages) as usize);
-            self.write_pages(group, &pages, of_group)?;
+            places.extend(self.places(group, &pages, pages.len() as u32, at));
+            at += self.kv[group].bytes_of(&pages);
         }
-        Ok(())
+        let mut read = |part: &mut [u8]| {
+            let now;
+            (now, state) = state.split_at(part.len());
+            part.copy_from_slice(now);
+            true
+        };
+        self.write_places(&places, len_bytes, &mut read).map(drop)
     }
 
     /// Gives a sequence without pages these logical ones, one range a KV group, for its first `len_tokens` tokens.
