@@ -1,6 +1,12 @@
 //! How many tokens of a prompt a step feeds beside the sequences that decode: as many as the prompts that wait need, but so few that the step
 //! is not much longer than the others.
+//!
+//! "The others" are steps without a prompt as long as those are the most. Where prompts come faster than such steps can feed them, nearly every
+//! step feeds one, and the streams' tokens come at its pace whatever its length: then larger steps are permitted, one size after the other,
+//! until prompts no longer wait. Without that, prompts that wait leave few sequences that decode, whose short steps permit only short parts of
+//! prompts.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::program::chunks::MAX_ROWS_OVER_USED;
@@ -9,15 +15,23 @@ use crate::program::chunks::MAX_ROWS_OVER_USED;
 pub(super) struct MixedTimes {
     /// Most rows of a program for such steps, and their seconds, an exponential moving average; `None`: none has run. The smallest first.
     sizes: Vec<(u32, Option<f64>)>,
+    /// Seconds of the last steps that decoded, fed or not.
+    recent: VecDeque<f64>,
 }
 
-/// A step that decodes and feeds takes at most this many times as long as one that decodes, if the smallest program allows it: the 99th
+/// A step that decodes and feeds takes at most this many times as long as others, if the smallest program allows it: the 99th
 /// percentile of times between tokens stays below twice the median.
 const MOST_TIMES_PLAIN: f64 = 1.9;
 /// Steps of this many seconds are permitted, however short the others are: streams of 200 tokens/s are faster than anyone reads.
 const UNNOTICED_SECONDS: f64 = 0.005;
 /// Steps in which the prompts that wait are to be fed, if these may be long enough.
 const STEPS_OF_PROMPTS: u32 = 4;
+/// Prompts wait where feeding them takes more steps than this.
+const MOST_STEPS_WAITING: u32 = 8;
+/// Steps of whose times a median is taken.
+const RECENT_STEPS: usize = 128;
+/// Fewest of them.
+const MIN_RECENT_STEPS: usize = 32;
 /// Part of the rows of such a step that are at least the prompt's, unless it ends: a fourth.
 const MIN_PROMPT_PART: u32 = 4;
 /// Weight of the newest time in an average.
@@ -35,11 +49,18 @@ pub(super) struct Prompts {
 
 impl MixedTimes {
     pub fn new(sizes: Vec<u32>) -> MixedTimes {
-        MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect() }
+        MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect(), recent: VecDeque::new() }
+    }
+
+    /// A step that only decodes has run: such steps take `average`, where the times of one are those of a submission of several.
+    pub fn add_plain(&mut self, average: Duration) {
+        self.recent.truncate(RECENT_STEPS - 1);
+        self.recent.push_front(average.as_secs_f64());
     }
 
     /// Adds the time of a step of `n_rows` rows.
     pub fn add(&mut self, n_rows: usize, time: Duration) {
+        self.add_plain(time);
         let seconds = time.as_secs_f64();
         let mut sizes = self.sizes.iter_mut().skip_while(|(rows, _)| (*rows as usize) < n_rows);
         if let Some((_, average)) = sizes.next() {
@@ -62,7 +83,11 @@ impl MixedTimes {
         let mut row_seconds = None;
         for &(rows, seconds) in self.sizes.iter().filter(|(rows, _)| has_room(*rows)) {
             let foreseen = seconds.or(row_seconds.map(|of_row: f64| plain + of_row * f64::from(rows)));
-            if chosen.is_some() && foreseen.is_none_or(|seconds| seconds > most) {
+            let is_short = |seconds: f64| {
+                let is_behind = |size: u32| prompts.all > MOST_STEPS_WAITING * size.saturating_sub(n_decoding);
+                seconds <= most || chosen.is_some_and(is_behind) && seconds <= self.most_times_median()
+            };
+            if chosen.is_some() && !foreseen.is_some_and(is_short) {
                 break;
             }
             row_seconds = foreseen.map(|seconds| (seconds - plain).max(0.0) / f64::from(rows));
@@ -75,6 +100,16 @@ impl MixedTimes {
         let n_rows = rows.min(n_decoding + prompts.first);
         // A matmul computes all rows of its program.
         (n_rows.saturating_mul(MAX_ROWS_OVER_USED) >= rows).then_some(n_rows - n_decoding)
+    }
+
+    /// [`MOST_TIMES_PLAIN`] times the median of the last steps, in seconds; 0 while there are few.
+    fn most_times_median(&self) -> f64 {
+        let mut recent: Vec<f64> = self.recent.iter().copied().collect();
+        if recent.len() < MIN_RECENT_STEPS {
+            return 0.0;
+        }
+        let middle = recent.len() / 2;
+        MOST_TIMES_PLAIN * *recent.select_nth_unstable_by(middle, f64::total_cmp).1
     }
 }
 
@@ -103,6 +138,21 @@ mod tests {
         assert_eq!(rows(&[(64, 6), (256, 12)]), Some(128 - 32), "7 ms are foreseen");
         assert_eq!(rows(&[(64, 8)]), Some(32), "11 ms are foreseen");
         assert_eq!(rows(&[(64, 50)]), Some(32), "there is no smaller one");
+    }
+
+    #[test]
+    fn where_prompts_wait_steps_grow_to_what_most_steps_permit() {
+        let mut times = times(&[(64, 10), (128, 15), (256, 25)]);
+        let rows = |times: &MixedTimes, all| times.prompt_rows(8, &Prompts { first: 300, all }, PLAIN);
+        assert_eq!(rows(&times, 5000), Some(64 - 8), "most of these times are not known");
+        (0..60).for_each(|_| times.add(64, Duration::from_millis(10)));
+        assert_eq!(rows(&times, 5000), Some(128 - 8), "15 ms are less than twice 10");
+        assert_eq!(rows(&times, 8 * 56), Some(64 - 8), "eight steps are enough");
+        (0..60).for_each(|_| times.add(128, Duration::from_millis(15)));
+        assert_eq!(rows(&times, 5000), Some(256 - 8), "so are 25 than twice 15");
+        assert_eq!(rows(&times, 900), Some(128 - 8), "nobody waits for larger ones");
+        (0..100).for_each(|_| times.add_plain(Duration::from_millis(5)));
+        assert_eq!(rows(&times, 5000), Some(64 - 8), "most steps feed none");
     }
 
     #[test]

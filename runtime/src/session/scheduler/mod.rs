@@ -458,6 +458,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             // Drafts are compared with what they prevent: steps that run ahead.
             if !drafts_are_near {
                 self.times.add_plain(begun.elapsed());
+                self.mixed_times.add_plain(self.times.plain().unwrap_or_default());
             }
             let (mut wait_for_host, mut n_tokens) = (false, 0);
             for (row, ((receiver, rest, speculator, goes_on, is_masked), sampled)) in
