@@ -4,7 +4,7 @@
 //! "The others" are steps without a prompt as long as those are the most. Where prompts come faster than such steps can feed them, nearly every
 //! step feeds one, and the streams' tokens come at its pace whatever its length: then larger steps are permitted, one size after the other,
 //! until prompts no longer wait. Without that, prompts that wait leave few sequences that decode, whose short steps permit only short parts of
-//! prompts. While more requests wait for their first token than have one, any size is.
+//! prompts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -45,8 +45,6 @@ pub(super) struct Prompts {
     pub first: u32,
     /// Left of all.
     pub all: u32,
-    /// Number of prompts.
-    pub count: u32,
 }
 
 impl MixedTimes {
@@ -89,7 +87,7 @@ impl MixedTimes {
                 let is_behind = |size: u32| prompts.all > MOST_STEPS_WAITING * size.saturating_sub(n_decoding);
                 seconds <= most || chosen.is_some_and(is_behind) && seconds <= self.most_times_median()
             };
-            if chosen.is_some() && prompts.count <= n_decoding && !foreseen.is_some_and(is_short) {
+            if chosen.is_some() && !foreseen.is_some_and(is_short) {
                 break;
             }
             row_seconds = foreseen.map(|seconds| (seconds - plain).max(0.0) / f64::from(rows));
@@ -129,7 +127,7 @@ mod tests {
     }
 
     fn one(n_tokens: u32) -> Prompts {
-        Prompts { first: n_tokens, all: n_tokens, count: 1 }
+        Prompts { first: n_tokens, all: n_tokens }
     }
 
     #[test]
@@ -145,7 +143,7 @@ mod tests {
     #[test]
     fn where_prompts_wait_steps_grow_to_what_most_steps_permit() {
         let mut times = times(&[(64, 10), (128, 15), (256, 25)]);
-        let rows = |times: &MixedTimes, all| times.prompt_rows(8, &Prompts { first: 300, all, count: 8 }, PLAIN);
+        let rows = |times: &MixedTimes, all| times.prompt_rows(8, &Prompts { first: 300, all }, PLAIN);
         assert_eq!(rows(&times, 5000), Some(64 - 8), "most of these times are not known");
         (0..60).for_each(|_| times.add(64, Duration::from_millis(10)));
         assert_eq!(rows(&times, 5000), Some(128 - 8), "15 ms are less than twice 10");
@@ -155,8 +153,6 @@ mod tests {
         assert_eq!(rows(&times, 1900), Some(128 - 8), "nobody waits for larger ones");
         (0..100).for_each(|_| times.add_plain(Duration::from_millis(5)));
         assert_eq!(rows(&times, 5000), Some(64 - 8), "most steps feed none");
-        let first_tokens = Prompts { first: 300, all: 2700, count: 9 };
-        assert_eq!(times.prompt_rows(8, &first_tokens, PLAIN), Some(256 - 8), "most requests have no token yet");
     }
 
     #[test]
@@ -170,7 +166,7 @@ mod tests {
     #[test]
     fn steps_are_no_longer_than_the_prompts_that_wait_need() {
         let times = times(&[(64, 6), (128, 6), (256, 7)]);
-        let rows = |first, all| times.prompt_rows(32, &Prompts { first, all, count: 2 }, PLAIN);
+        let rows = |first, all| times.prompt_rows(32, &Prompts { first, all }, PLAIN);
         assert_eq!(rows(120, 120), Some(32), "four steps of 64 rows");
         assert_eq!(rows(300, 300), Some(128 - 32));
         assert_eq!(rows(120, 2000), Some(120), "in 256 rows");

@@ -100,7 +100,6 @@ impl<R: TokenReceiver> Scheduler<R> {
         let prompts = Prompts {
             first: left(&first.rest).min(self.max_prefill_tokens as u32),
             all: self.prefill.iter().map(|active| left(&active.rest)).sum(),
-            count: self.prefill.len() as u32,
         };
         let n_decoding = self.decoding.len() as u32;
         let n_tokens = self.mixed_times.prompt_rows(n_decoding, &prompts, self.times.plain())? as usize;
