@@ -225,7 +225,7 @@ impl Selector<'_> {
             Some(by_expert) => self.table(routes, by_expert.tiles),
             None => Operand::Value(routes),
         };
-        let input = match self.experts_input(input) {
+        let input = match self.input_format(node, input) {
             ActivationFormat::F32 => Operand::Value(input),
             _ => Operand::Encoded(input),
         };
@@ -257,7 +257,7 @@ impl Selector<'_> {
     fn binds_whole_stacks(&self, parts: &[PackedId], node: &FusedNode, by_expert: Option<ByExpert>) -> bool {
         let FusedOp::ExpertMatMul { input, .. } = node.op else { return false };
         let is_matmul = by_expert.is_none_or(|by_expert| matches!(by_expert.kernel, TileKernel::MatMul));
-        let takes_parts = self.experts_input(input) != ActivationFormat::F32;
+        let takes_parts = self.input_format(node, input) != ActivationFormat::F32;
         is_matmul && takes_parts && parts.len() <= MAX_PARTS
     }
 
@@ -314,7 +314,7 @@ impl Selector<'_> {
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(summed.unwrap_or(out)),
             output_first: 0,
-            input: self.experts_input(input),
+            input: self.input_format(node, input),
             output: if encodes { self.stored_format(out) } else { ActivationFormat::F32 },
             prologue: None,
             bias: bias.is_some(),
@@ -344,10 +344,12 @@ impl Selector<'_> {
         spec
     }
 
-    /// The format in which experts read a value: integers even where other readers, such as the router, read it in f32.
-    pub(super) fn experts_input(&self, value: ValueId) -> ActivationFormat {
+    /// The format in which a matmul reads a value: what experts read, where that suits it, even where other readers, such as the router, read
+    /// it in f32.
+    pub(super) fn input_format(&self, node: &FusedNode, value: ValueId) -> ActivationFormat {
+        let beside = || self.encoded_beside(value).filter(|_| self.reads_beside(node, value));
         match self.stored_format(value) {
-            ActivationFormat::F32 => self.encoded_beside(value).unwrap_or(ActivationFormat::F32),
+            ActivationFormat::F32 => beside().unwrap_or(ActivationFormat::F32),
             stored => stored,
         }
     }
@@ -366,10 +368,12 @@ impl Selector<'_> {
             .filter(|format| *format != ActivationFormat::F32)
     }
 
-    /// Whether a node is of experts that read the integers beside this value's f32 row.
+    /// Whether a node reads the integers beside this value's f32 row: experts, and matmuls for which these are the best.
     pub(super) fn reads_beside(&self, node: &FusedNode, value: ValueId) -> bool {
-        let is_of_experts = matches!(node.op, FusedOp::ExpertMatMul { input, .. } if input == value);
-        is_of_experts && self.encoded_beside(value).is_some()
+        self.encoded_beside(value).is_some_and(|format| match node.op {
+            FusedOp::ExpertMatMul { input, .. } => input == value,
+            _ => self.matmul_input(node) == Some(format),
+        })
     }
 
     /// The best format of `input` for experts of rows with these routes.

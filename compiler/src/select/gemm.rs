@@ -16,9 +16,9 @@ use crate::graph::ValueId;
 use crate::weights::PackedId;
 
 impl Selector<'_> {
-    /// The precision of a value that matrix units read; `None`: they do not.
-    pub(super) fn on_matrices(&self, input: ValueId) -> Option<Precision> {
-        match self.stored_format(input) {
+    /// The precision of a value that a matmul reads on matrix units; `None`: it does not.
+    pub(super) fn on_matrices(&self, node: &FusedNode, input: ValueId) -> Option<Precision> {
+        match self.input_format(node, input) {
             ActivationFormat::RowScaled(precision) | ActivationFormat::Halves(precision) => Some(precision),
             ActivationFormat::F32 | ActivationFormat::Quantized(_) => None,
         }
@@ -63,7 +63,7 @@ impl Selector<'_> {
     /// How a matmul of many rows is cut without matrix units; `None`: another kernel computes it.
     pub(super) fn lane_tile(&self, node: &FusedNode) -> Option<LaneTile> {
         let FusedOp::MatMul { input, matrix, softcap: None, out, .. } = node.op else { return None };
-        let takes = match self.stored_format(input) {
+        let takes = match self.input_format(node, input) {
             ActivationFormat::Quantized(_) => true,
             ActivationFormat::F32 => {
                 self.weights.matrix(matrix).iter().all(|&id| FloatGemmSpec::takes(&self.matrix(id).0))
@@ -79,7 +79,7 @@ impl Selector<'_> {
     pub(super) fn lane_gemm(&mut self, node: &FusedNode, id: PackedId, tile: LaneTile, bytes: u64) {
         let FusedOp::MatMul { input, matrix, bias, out, .. } = node.op else { unreachable!("called for matmuls") };
         let rows = self.product_rows(matrix, out);
-        let spec = match self.stored_format(input).precision() {
+        let spec = match self.input_format(node, input).precision() {
             Some(precision) => KernelSpec::DotGemm(DotGemmSpec { product: self.product(node, id, precision), tile }),
             None => KernelSpec::FloatGemm(FloatGemmSpec { product: self.product(node, id, Precision::Int8), tile }),
         };
@@ -98,7 +98,7 @@ impl Selector<'_> {
     pub(super) fn product_factor(&self, node: &FusedNode) -> Option<PackedId> {
         let FusedOp::MatMul { input, matrix, out, .. } = node.op else { return None };
         let [whole] = self.weights.matrix(matrix) else { return None };
-        let ActivationFormat::Halves(precision) = self.stored_format(input) else { return None };
+        let ActivationFormat::Halves(precision) = self.input_format(node, input) else { return None };
         let wanted = matches!(self.stored_format(out), ActivationFormat::Halves(_));
         let makes = RegisterGemmSpec::makes_halves(&self.product(node, *whole, precision));
         self.weights.product_factor(matrix).filter(|_| wanted && makes)

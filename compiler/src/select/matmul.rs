@@ -69,7 +69,7 @@ impl Selector<'_> {
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
     }
 
-    /// The matmul that computes this norm as its prologue: the only reader of its output, or the only one besides experts that read the
+    /// The matmul that computes this norm as its prologue: the only reader of its output, or the only one besides those that read the
     /// integers which it stores, in a program where that matmul has one row, if a workgroup's memory holds the row.
     pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
         if self.is_result(step.out) {
@@ -89,11 +89,11 @@ impl Selector<'_> {
         (fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
     }
 
-    fn norm_before(&self, input: ValueId) -> Option<&NormStep> {
-        match &self.verified.producer(input)?.op {
-            FusedOp::Norm(step) if step.out == input && self.folds_into(step).is_some() => Some(step),
-            _ => None,
-        }
+    /// The norm that a matmul computes as its prologue.
+    fn norm_before(&self, node: &FusedNode, input: ValueId) -> Option<&NormStep> {
+        let FusedOp::Norm(step) = &self.verified.producer(input)?.op else { return None };
+        let is_this = |reader: &FusedNode| std::ptr::eq(reader, node);
+        (step.out == input && self.folds_into(step).is_some_and(is_this)).then_some(step)
     }
 
     /// Whether a matmul makes logits for one row of several.
@@ -108,12 +108,12 @@ impl Selector<'_> {
             self.npu_product(node, product, &shape);
             return self.quantize(node, out);
         }
-        let norm = self.norm_before(input).cloned();
+        let norm = self.norm_before(node, input).cloned();
         let result = self.value(out);
         let rows = self.product_rows(matrix, out);
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {
             let bytes = self.weights.get(id).len_bytes;
-            if let Some(precision) = self.on_matrices(input) {
+            if let Some(precision) = self.on_matrices(node, input) {
                 self.gemm(node, id, precision, rows, bytes);
                 self.mark_part(part);
                 continue;
@@ -169,7 +169,7 @@ impl Selector<'_> {
     }
 
     /// The best input format of a matmul; `None`: not a matmul.
-    fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
+    pub(super) fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
         let FusedOp::MatMul { input, matrix, softcap, out, .. } = node.op else { return None };
         let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
         if is_f32 || !self.reads_integers(input) {
@@ -226,7 +226,7 @@ impl Selector<'_> {
     /// Whether a matmul also converts its result to the integers that readers need: whole groups of them in each workgroup.
     fn encodes_output(&self, node: &FusedNode) -> bool {
         let FusedOp::MatMul { input, matrix, act_mul, out, .. } = node.op else { return false };
-        let on_gemm = self.on_matrices(input).is_some() || self.lane_tile(node).is_some();
+        let on_gemm = self.on_matrices(node, input).is_some() || self.lane_tile(node).is_some();
         let whole = self.weights.matrix(matrix).len() == 1 && !on_gemm;
         let codes = matches!(self.stored_format(out), ActivationFormat::Quantized(Precision::Int8));
         act_mul.is_some() && whole && codes
@@ -270,7 +270,7 @@ impl Selector<'_> {
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             output_first: if act_mul.is_some() { first_row / 2 } else { first_row },
-            input: self.stored_format(input),
+            input: self.input_format(node, input),
             output: if self.encodes_output(node) { self.stored_format(out) } else { ActivationFormat::F32 },
             prologue: norm.map(|step| self.norm_spec(step)),
             bias: bias.is_some(),
