@@ -34,7 +34,7 @@ use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::fuse::{FusedGraph, FusedOp, MatrixId};
 use crate::place::npu::places;
 use crate::select::NpuProducts;
-use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S};
+use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S, Times};
 use products::{Product, products, solution};
 
 pub use check::NpuCheck;
@@ -55,7 +55,7 @@ const DEVICE: &str = "npu1";
 pub struct NpuPlan {
     /// The artifact's record, without steps.
     pub section: NpuSection,
-    /// Why each program's tiles have their sizes, for people, in the order of the programs.
+    /// Of each shape of the model's products, for people: whether the NPU computes them, why its tiles have their sizes, and the times that decide.
     pub explanations: Vec<String>,
     /// The packed matrices, in the order of the section's products.
     pub(crate) matrices: Vec<NpuMatrix>,
@@ -132,7 +132,8 @@ pub fn npu_plan(
             let problem = product.problem;
             match solutions.entry(problem).or_insert_with(|| solution(&problem)) {
                 Ok(solution) => {
-                    candidates.cost.add(cost_of(&problem, solution));
+                    let weight_bytes = solution.estimate.shape.weight_bytes() as u64;
+                    candidates.cost.add(Cost::of(&times_of(&problem, solution), weight_bytes));
                     candidates.products.push(*product);
                 }
                 Err(why) => candidates.unfit.push(format!("{} ({why})", graph.matrices[product.matrix.0].name)),
@@ -163,8 +164,11 @@ pub fn npu_plan(
         .extend(never(plan).into_iter().filter(|one| options.rows > 1 || chosen.is_empty() || one.work != "decode"));
     // In the order of a step.
     chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
-    let solutions = solutions.into_iter().filter_map(|(problem, found)| Some((problem, found.ok()?))).collect();
+    let solutions: BTreeMap<Problem, Solution> =
+        solutions.into_iter().filter_map(|(problem, found)| Some((problem, found.ok()?))).collect();
     let mut made = assemble(graph, decisions, &chosen, &solutions);
+    let explained = solutions.iter().map(|(problem, found)| explanation(graph, problem, found, [&all, &chosen]));
+    made.explanations = explained.collect();
     if let Some(peano) = &options.peano {
         made.section = with_cores(&made.section, peano)?;
     }
@@ -273,11 +277,41 @@ impl Chooser<'_> {
     }
 }
 
-fn cost_of(problem: &Problem, solution: &Solution) -> Cost {
+fn times_of(problem: &Problem, solution: &Solution) -> Times {
     let shape = &solution.estimate.shape;
     let handed = shape.activation_bytes() + 2 * shape.rows * shape.outputs();
     let ops = 2.0 * problem.rows as f64 * problem.cols as f64 * problem.depth as f64;
-    Cost::of(&solution.estimate, ops, handed as u64, shape.weight_bytes() as u64)
+    Times::of(&solution.estimate, ops, handed as u64, shape.weight_bytes() as u64)
+}
+
+/// Why the products of one shape have this program and this place.
+fn explanation(
+    graph: &FusedGraph,
+    problem: &Problem,
+    solution: &Solution,
+    [of_shape, chosen]: [&[Product]; 2],
+) -> String {
+    let is_of_shape = |product: &&Product| product.problem == *problem;
+    let names: Vec<&str> =
+        of_shape.iter().filter(is_of_shape).map(|product| &graph.matrices[product.matrix.0].name[..]).collect();
+    let place = match chosen.iter().filter(is_of_shape).count() {
+        0 => "GPU".to_owned(),
+        on_npu if on_npu == names.len() => "NPU".to_owned(),
+        on_npu => format!("NPU, {on_npu} of {}", names.len()),
+    };
+    format!(
+        "{} on the {place}\n{solution}\n  computes           {}\n  times of one       {}",
+        program_name(problem),
+        named(&names),
+        times_of(problem, solution)
+    )
+}
+
+/// The first two of many names.
+fn named<S: AsRef<str>>(names: &[S]) -> String {
+    let first: Vec<&str> = names.iter().take(2).map(AsRef::as_ref).collect();
+    let more = names.len() - first.len();
+    first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
 fn figures(cost: &Cost) -> String {
@@ -345,8 +379,7 @@ fn assemble(
         steps: Vec::new(),
     };
     let matrices = chosen.iter().map(matrix).collect();
-    let explanations = used.iter().map(|problem| solutions[*problem].to_string()).collect();
-    NpuPlan { section, explanations, matrices }
+    NpuPlan { section, explanations: Vec::new(), matrices }
 }
 
 /// A shape such as `6144x4096`, or `28672x4096-silu`.

@@ -57,7 +57,7 @@ pub struct Report {
     pub has_chat_template: bool,
     /// What was decided about the NPU; empty: there is none.
     pub npu: Vec<NpuDecision>,
-    /// Why each NPU program's tiles have their sizes, for people.
+    /// Of each shape of the products that an NPU could compute, for people: its place, why its tiles have their sizes, and the times that decide.
     pub npu_programs: Vec<String>,
     /// Bytes of weights in the NPU's layout, in addition to those that the GPU reads.
     pub npu_weight_bytes: u64,
@@ -188,6 +188,8 @@ pub struct PlanReport<'a> {
     pub estimated_tokens_per_s: Option<f64>,
     /// What was decided about the NPU; empty: there is none.
     pub npu: &'a [NpuDecision],
+    /// Of each shape of the products that an NPU could compute, for people: its place, why its tiles have their sizes, and the times that decide.
+    pub npu_programs: &'a [String],
     /// The model that makes drafts; `None`: there is none.
     pub draft: Option<DraftFigures>,
     /// Where every byte would be placed.
@@ -206,6 +208,7 @@ impl PlanReport<'_> {
             estimated_tokens_per_s: account.estimated_tokens_per_s(),
             account,
             npu: planned.npu.as_ref().map_or(&[], |npu| &npu.section.decisions),
+            npu_programs: planned.npu.as_ref().map_or(&[], |npu| &npu.explanations),
             draft: planned.draft.as_ref().map(|draft| DraftFigures::of(&draft.planned)),
             plan,
         }

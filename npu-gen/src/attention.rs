@@ -20,6 +20,7 @@ use crate::design::{
     Argument, Body, Buffer, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer, Work,
 };
 use crate::device::{CLOCK_HZ, ITERATION_MAX, STREAM_BYTES_PER_CYCLE, Tile};
+use crate::excluded::{Excluded, Exclusions};
 use crate::gemm::in_three;
 use crate::legal::{self, Fault, Usage};
 use crate::lower::{Lowered, lower};
@@ -233,6 +234,8 @@ pub struct AttentionSolution {
     pub busy: f64,
     /// Name of the part that takes longest.
     pub limit: &'static str,
+    /// Sizes that would be faster, and the limits that exclude them.
+    pub excluded: Exclusions,
 }
 
 /// The fastest design for `problem`.
@@ -251,7 +254,8 @@ pub fn solve(problem: &AttentionProblem) -> Result<AttentionSolution, Fault> {
         })
         .collect();
     all.sort_by_key(|(cycles, _, shape)| (*cycles, shape.query_bytes(), *shape));
-    let mut refused: Vec<(AttentionTile, Fault)> = Vec::new();
+    let mut excluded = Exclusions::default();
+    let mut smallest: Option<(AttentionTile, Fault)> = None;
     for (cycles, limit, shape) in all {
         let design = design(&shape);
         let lowered = lower(&design);
@@ -260,12 +264,17 @@ pub fn solve(problem: &AttentionProblem) -> Result<AttentionSolution, Fault> {
                 let slots = (cycles * MACS_PER_CYCLE * 4 * columns) as f64;
                 let busy = (2 * heads * rows * keys * depth) as f64 / slots;
                 let problem = *problem;
-                return Ok(AttentionSolution { problem, shape, design, lowered, usage, cycles, busy, limit });
+                return Ok(AttentionSolution { problem, shape, design, lowered, usage, cycles, busy, limit, excluded });
             }
-            Err(faults) => refused.extend(faults.into_iter().next().map(|fault| (shape.tile, fault))),
+            Err(faults) => {
+                let fault = faults.into_iter().next().expect("a refused design has a fault");
+                if smallest.as_ref().is_none_or(|(tile, _)| shape.tile < *tile) {
+                    smallest = Some((shape.tile, fault.clone()));
+                }
+                excluded.add(Excluded { size: format!("{} × {}", shape.tile.rows, shape.tile.keys), cycles, fault });
+            }
         }
     }
-    let smallest = refused.into_iter().min_by_key(|(tile, _)| *tile);
     Err(smallest.expect("a size that does not fit has a fault").1)
 }
 
@@ -284,6 +293,7 @@ impl Display for AttentionSolution {
             ROWS_MAX / 8 * (KEYS_MAX / 8),
             self.limit
         )?;
+        writeln!(f, "{}", self.excluded.explained(*cycles, self.limit))?;
         writeln!(
             f,
             "  padding            {} heads × {} rows × {} keys of {}, {} tiles of rows × {} blocks of keys",

@@ -14,6 +14,7 @@ use crate::device::{
 };
 use crate::lower::{Direction, Lowered};
 use crate::route::route;
+use crate::rule::Rule;
 use crate::shim;
 
 /// Most resources that a tile of one kind uses.
@@ -68,6 +69,8 @@ impl Display for Usage {
 /// A limit that a design exceeds, or a rule that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
+    /// The limit or rule.
+    pub rule: Rule,
     /// Tile, FIFO or step.
     pub place: String,
     /// The fault: what, expected, found.
@@ -76,7 +79,7 @@ pub struct Fault {
 
 impl Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
+        write!(f, "{}: {} (rule: {})", self.place, self.what, self.rule)
     }
 }
 
@@ -137,10 +140,10 @@ pub fn check(design: &Design, lowered: &Lowered) -> Result<Usage, Vec<Fault>> {
     // Only of a design without other faults: routes start and end at channels that exist.
     if checker.faults.is_empty() {
         if let Err(error) = route(design, lowered) {
-            checker.expect(false, "stream switches", error);
+            checker.expect(false, Rule::Switches, "stream switches", error);
         }
         if let Err(error) = addresses(design, lowered) {
-            checker.expect(false, "gaps between buffers", error);
+            checker.expect(false, Rule::Gaps, "gaps between buffers", error);
         }
     }
     if checker.faults.is_empty() { Ok(usage) } else { Err(checker.faults) }
@@ -153,9 +156,9 @@ struct Checker<'d> {
 }
 
 impl Checker<'_> {
-    fn expect(&mut self, holds: bool, place: impl Display, what: impl Display) {
+    fn expect(&mut self, holds: bool, rule: Rule, place: impl Display, what: impl Display) {
         if !holds {
-            self.faults.push(Fault { place: place.to_string(), what: what.to_string() });
+            self.faults.push(Fault { rule, place: place.to_string(), what: what.to_string() });
         }
     }
 
@@ -164,7 +167,7 @@ impl Checker<'_> {
         let names: Vec<&String> = names.chain(self.design.buffers.iter().map(|buffer| &buffer.name)).collect();
         let mut seen = BTreeSet::new();
         for name in names {
-            self.expect(seen.insert(name.clone()), name, "name is there twice, expected once");
+            self.expect(seen.insert(name.clone()), Rule::Names, name, "name is there twice, expected once");
         }
     }
 
@@ -172,20 +175,27 @@ impl Checker<'_> {
         let design = self.design;
         let is_placed = |tile: Tile| tile.col < design.columns && tile.row < ROWS;
         let columns = design.columns;
-        self.expect((1..=COLUMNS).contains(&columns), "design", format!("{columns} columns, expected 1 to {COLUMNS}"));
+        let what = format!("{columns} columns, expected 1 to {COLUMNS}");
+        self.expect((1..=COLUMNS).contains(&columns), Rule::Columns, "design", what);
         for fifo in &design.fifos {
             let place = format!("FIFO {}", fifo.name);
             for tile in std::iter::once(&fifo.producer).chain(&fifo.consumers) {
-                self.expect(is_placed(*tile), &place, format!("{tile} is outside of the array of {columns} columns"));
+                let what = format!("{tile} is outside of the array of {columns} columns");
+                self.expect(is_placed(*tile), Rule::Placement, &place, what);
             }
             let consumers: BTreeSet<&Tile> = fifo.consumers.iter().collect();
-            self.expect(!fifo.consumers.is_empty(), &place, "no consumer, expected at least one");
-            self.expect(consumers.len() == fifo.consumers.len(), &place, "a consumer is there twice, expected once");
-            self.expect(!consumers.contains(&fifo.producer), &place, "producer and consumer are the same tile");
-            self.expect(fifo.depth >= 1, &place, "depth is 0, expected at least 1");
+            for (holds, what) in [
+                (!consumers.is_empty(), "no consumer, expected at least one"),
+                (consumers.len() == fifo.consumers.len(), "a consumer is there twice, expected once"),
+                (!consumers.contains(&fifo.producer), "producer and consumer are the same tile"),
+            ] {
+                self.expect(holds, Rule::Consumers, &place, what);
+            }
+            self.expect(fifo.depth >= 1, Rule::FifoDepth, &place, "depth is 0, expected at least 1");
             let bytes = fifo.bytes();
             self.expect(
                 bytes > 0 && bytes.is_multiple_of(WORD_BYTES),
+                Rule::ObjectWords,
                 &place,
                 format!("objects of {bytes} bytes, expected a multiple of {WORD_BYTES}"),
             );
@@ -199,11 +209,17 @@ impl Checker<'_> {
                 |ids: &[FifoId]| ids.iter().map(|id| &self.design.fifo(*id).name[..]).collect::<Vec<_>>().join(", ");
             let place = format!("link [{}] to [{}]", name(&link.inputs), name(&link.outputs));
             let is_one_sided = link.inputs.len() == 1 || link.outputs.len() == 1;
-            self.expect(is_one_sided, &place, "several FIFOs on both sides, expected one on one of them");
+            self.expect(
+                is_one_sided,
+                Rule::LinkSides,
+                &place,
+                "several FIFOs on both sides, expected one on one of them",
+            );
             let sum = |ids: &[FifoId]| ids.iter().map(|id| self.design.fifo(*id).bytes()).sum::<usize>();
             let (bytes_in, bytes_out) = (sum(&link.inputs), sum(&link.outputs));
             self.expect(
                 bytes_in == bytes_out,
+                Rule::LinkBytes,
                 &place,
                 format!("{bytes_in} bytes in, {bytes_out} out, expected the same"),
             );
@@ -211,14 +227,21 @@ impl Checker<'_> {
             let starts = link.outputs.iter().map(|id| self.design.fifo(*id).producer);
             let tiles: BTreeSet<Tile> = ends.chain(starts).collect();
             let is_memory = tiles.len() == 1 && tiles.first().is_some_and(|tile| tile.kind() == TileKind::Memory);
-            self.expect(is_memory, &place, "ends and starts in several tiles, expected one memory tile");
+            self.expect(
+                is_memory,
+                Rule::LinkTile,
+                &place,
+                "ends and starts in several tiles, expected one memory tile",
+            );
             for id in link.inputs.iter().map(|id| (*id, true)).chain(link.outputs.iter().map(|id| (*id, false))) {
                 let name = &self.design.fifo(id.0).name;
-                self.expect(linked.insert(id), &place, format!("{name} is in another link already"));
+                let what = format!("{name} is in another link already");
+                self.expect(linked.insert(id), Rule::LinkOnce, &place, what);
             }
             let depths: BTreeSet<usize> =
                 link.inputs.iter().chain(&link.outputs).map(|id| self.design.fifo(*id).depth).collect();
-            self.expect(depths.len() == 1, &place, format!("depths {depths:?}, expected the same for all"));
+            let what = format!("depths {depths:?}, expected the same for all");
+            self.expect(depths.len() == 1, Rule::LinkDepths, &place, what);
         }
     }
 
@@ -238,7 +261,7 @@ impl Checker<'_> {
             tiles.entry(lock.tile).or_default().locks += 1;
             let initial = lock.initial;
             let what = format!("lock starts at {initial}, expected 0 to {LOCK_MAX}");
-            self.expect((0..=LOCK_MAX).contains(&initial), lock.tile, what);
+            self.expect((0..=LOCK_MAX).contains(&initial), Rule::LockStart, lock.tile, what);
         }
         for channel in &self.lowered.channels {
             let entry = tiles.entry(channel.tile).or_default();
@@ -250,13 +273,16 @@ impl Checker<'_> {
                 let (from, to) = (one.offset, one.offset + one.len);
                 self.expect(
                     to <= bytes,
+                    Rule::DescriptorBounds,
                     channel.tile,
                     format!("descriptor of bytes {from} to {to} of a buffer of {bytes}"),
                 );
                 let is_word = from.is_multiple_of(WORD_BYTES) && one.len.is_multiple_of(WORD_BYTES) && one.len > 0;
-                self.expect(is_word, channel.tile, format!("descriptor of bytes {from} to {to}, expected whole words"));
+                let what = format!("descriptor of bytes {from} to {to}, expected whole words");
+                self.expect(is_word, Rule::DescriptorWords, channel.tile, what);
                 let here = [self.lowered.locks[one.acquire.0].tile, self.lowered.locks[one.release.0].tile];
-                self.expect(here == [channel.tile; 2], channel.tile, "descriptor uses a lock of another tile");
+                let is_here = here == [channel.tile; 2];
+                self.expect(is_here, Rule::DescriptorLocks, channel.tile, "descriptor uses a lock of another tile");
             }
         }
         for op in &self.design.host {
@@ -271,14 +297,14 @@ impl Checker<'_> {
         for (tile, found) in tiles {
             let limits = limits(tile.kind());
             let rows = [
-                ("bytes of memory", found.memory_bytes, limits.memory_bytes),
-                ("DMA channels in", found.channels[0] as usize, limits.channels as usize),
-                ("DMA channels out", found.channels[1] as usize, limits.channels as usize),
-                ("descriptors", found.descriptors as usize, limits.descriptors as usize),
-                ("locks", found.locks as usize, limits.locks as usize),
+                (Rule::Memory, "bytes of memory", found.memory_bytes, limits.memory_bytes),
+                (Rule::ChannelsIn, "DMA channels in", found.channels[0] as usize, limits.channels as usize),
+                (Rule::ChannelsOut, "DMA channels out", found.channels[1] as usize, limits.channels as usize),
+                (Rule::Descriptors, "descriptors", found.descriptors as usize, limits.descriptors as usize),
+                (Rule::Locks, "locks", found.locks as usize, limits.locks as usize),
             ];
-            for (what, found, most) in rows {
-                self.expect(found <= most, tile, format!("{found} {what}, expected at most {most}"));
+            for (rule, what, found, most) in rows {
+                self.expect(found <= most, rule, tile, format!("{found} {what}, expected at most {most}"));
             }
             let most = usage.0.entry(tile.kind()).or_default();
             most.memory_bytes = most.memory_bytes.max(found.memory_bytes);
@@ -291,6 +317,7 @@ impl Checker<'_> {
             let channels = ["even", "odd"][parity as usize];
             self.expect(
                 found <= most,
+                Rule::DescriptorParity,
                 tile,
                 format!("{found} descriptors of {channels} channels, expected at most {most}"),
             );
@@ -301,11 +328,13 @@ impl Checker<'_> {
     fn cores(&mut self) {
         let mut tiles = BTreeSet::new();
         for core in &self.design.cores {
-            self.expect(core.tile.kind() == TileKind::Core, core.tile, "a program, expected a core tile for it");
-            self.expect(tiles.insert(core.tile), core.tile, "two programs, expected one");
+            let is_core = core.tile.kind() == TileKind::Core;
+            self.expect(is_core, Rule::CoreTile, core.tile, "a program, expected a core tile for it");
+            self.expect(tiles.insert(core.tile), Rule::CoreOnce, core.tile, "two programs, expected one");
             let mut held = BTreeSet::new();
             self.steps(core.tile, &core.program, &mut held);
-            self.expect(held.is_empty(), core.tile, "program ends with an object that it has not released");
+            let what = "program ends with an object that it has not released";
+            self.expect(held.is_empty(), Rule::Released, core.tile, what);
         }
     }
 
@@ -316,7 +345,8 @@ impl Checker<'_> {
                 CoreOp::Forever(body) | CoreOp::Repeat { body, .. } => {
                     let before = held.clone();
                     self.steps(tile, body, held);
-                    self.expect(*held == before, tile, "an iteration ends with other objects than it began with");
+                    let what = "an iteration ends with other objects than it began with";
+                    self.expect(*held == before, Rule::Iteration, tile, what);
                 }
                 CoreOp::Acquire { fifo, port } => {
                     let name = &self.design.fifo(*fifo).name;
@@ -324,10 +354,12 @@ impl Checker<'_> {
                         Port::Produce => self.design.fifo(*fifo).producer == tile,
                         Port::Consume => self.design.fifo(*fifo).consumers.contains(&tile),
                     };
-                    self.expect(has_port, tile, format!("acquires an object of {name}, which does not come here"));
+                    let what = format!("acquires an object of {name}, which does not come here");
+                    self.expect(has_port, Rule::Port, tile, what);
                     let is_new = held.insert((*fifo, *port));
                     self.expect(
                         is_new,
+                        Rule::OneHeld,
                         tile,
                         format!("acquires a second object of {name} before it releases the first"),
                     );
@@ -336,6 +368,7 @@ impl Checker<'_> {
                     let name = &self.design.fifo(*fifo).name;
                     self.expect(
                         held.remove(&(*fifo, *port)),
+                        Rule::Held,
                         tile,
                         format!("releases an object of {name} that it does not hold"),
                     );
@@ -347,33 +380,38 @@ impl Checker<'_> {
 
     fn body(&mut self, tile: Tile, body: &Body, held: &BTreeSet<(FifoId, Port)>) {
         let Some((buffers, objects)) = needs(&self.design.work, body) else {
-            return self.expect(false, tile, format!("computes {body:?}, which is of another kind of design"));
+            let what = format!("computes {body:?}, which is of another kind of design");
+            return self.expect(false, Rule::BodyKind, tile, what);
         };
         for (id, bytes) in buffers {
             let buffer = self.design.buffer(id);
             let (name, found) = (&buffer.name, buffer.len * buffer.element.bytes());
-            self.expect(buffer.tile == tile, tile, format!("computes on {name}, which lies in another tile"));
-            self.expect(found == bytes, tile, format!("{name} has {found} bytes, expected {bytes}"));
+            let what = format!("computes on {name}, which lies in another tile");
+            self.expect(buffer.tile == tile, Rule::BufferTile, tile, what);
+            let what = format!("{name} has {found} bytes, expected {bytes}");
+            self.expect(found == bytes, Rule::BufferBytes, tile, what);
         }
         for (id, port, bytes) in objects {
             let (name, found) = (&self.design.fifo(id).name, self.design.fifo(id).bytes());
             self.expect(
                 held.contains(&(id, port)),
+                Rule::Acquired,
                 tile,
                 format!("computes on an object of {name} without acquiring it"),
             );
-            self.expect(found == bytes, tile, format!("objects of {name} have {found} bytes, expected {bytes}"));
+            let what = format!("objects of {name} have {found} bytes, expected {bytes}");
+            self.expect(found == bytes, Rule::ObjectBytes, tile, what);
         }
     }
 
     fn host(&mut self) {
         let arguments = self.design.arguments.len();
         let what = format!("{arguments} buffers of the host, expected at most {ARGUMENTS_MAX}");
-        self.expect(arguments <= ARGUMENTS_MAX, "host", what);
+        self.expect(arguments <= ARGUMENTS_MAX, Rule::Arguments, "host", what);
         for argument in &self.design.arguments {
             let bytes = argument.len * argument.element.bytes();
             let what = format!("{bytes} bytes of {}, expected at most {ARGUMENT_BYTES_MAX}", argument.name);
-            self.expect(bytes <= ARGUMENT_BYTES_MAX, "host", what);
+            self.expect(bytes <= ARGUMENT_BYTES_MAX, Rule::ArgumentBytes, "host", what);
         }
         // Descriptors in use, each with its FIFO; a wait ends its FIFO's oldest transfer, and all that were started before that.
         let mut in_use: Vec<(u32, u32, FifoId)> = Vec::new();
@@ -382,7 +420,7 @@ impl Checker<'_> {
                 HostOp::Wait(fifo) => {
                     let place = format!("host step {index}, wait for {}", self.design.fifo(*fifo).name);
                     let started = in_use.iter().position(|(_, _, other)| other == fifo);
-                    self.expect(started.is_some(), &place, "no transfer to wait for");
+                    self.expect(started.is_some(), Rule::Wait, &place, "no transfer to wait for");
                     let Some(position) = started else { continue };
                     let (column, _, ended) = in_use.remove(position);
                     // A tile's result is complete only when its inputs were read: the column has as many inputs left as results.
@@ -405,36 +443,39 @@ impl Checker<'_> {
                     let fifo = self.design.fifo(transfer.fifo);
                     let place = format!("host step {index}, transfer of {}", fifo.name);
                     let Some(channel) = self.lowered.shim_channel(transfer.fifo) else {
-                        self.expect(false, &place, "FIFO without an end in a shim tile");
+                        self.expect(false, Rule::ShimEnd, &place, "FIFO without an end in a shim tile");
                         continue;
                     };
                     let Some(argument) = self.design.arguments.get(transfer.argument) else {
-                        self.expect(false, &place, format!("no buffer {}", transfer.argument));
+                        let what = format!("no buffer {}", transfer.argument);
+                        self.expect(false, Rule::Argument, &place, what);
                         continue;
                     };
                     let column = self.lowered.channels[channel.0].tile.col;
                     let id = transfer.descriptor;
                     let is_free = !in_use.iter().any(|one| one.0 == column && one.1 == id);
-                    self.expect(is_free, &place, format!("descriptor {id} is still in use"));
+                    self.expect(is_free, Rule::DescriptorFree, &place, format!("descriptor {id} is still in use"));
                     in_use.push((column, id, transfer.fifo));
-                    for fault in shim::faults(transfer, argument.element) {
-                        self.expect(false, &place, fault);
+                    for (rule, what) in shim::faults(transfer, argument.element) {
+                        self.expect(false, rule, &place, what);
                     }
                     let steps = transfer.sizes.iter().zip(transfer.strides);
                     let last = transfer.offset + steps.map(|(size, stride)| (size.max(&1) - 1) * stride).sum::<usize>();
                     let (name, len) = (argument.name, argument.len);
-                    self.expect(last < len, &place, format!("element {last} of {name}, which has {len}"));
+                    let what = format!("element {last} of {name}, which has {len}");
+                    self.expect(last < len, Rule::TransferBounds, &place, what);
                     let bytes = transfer.elements() * argument.element.bytes();
                     let object = fifo.bytes();
                     self.expect(
                         bytes.is_multiple_of(object),
+                        Rule::WholeObjects,
                         &place,
                         format!("{bytes} bytes, expected whole objects of {object}"),
                     );
                 }
             }
         }
-        self.expect(in_use.is_empty(), "host", "ends before its transfers are complete");
+        self.expect(in_use.is_empty(), Rule::Complete, "host", "ends before its transfers are complete");
     }
 
     /// Checks that the cores read as many objects as the host sends, and that the host fetches as many as they write.
@@ -459,7 +500,7 @@ impl Checker<'_> {
         for (fifo, [made, taken]) in whole {
             let name = &self.design.fifo(fifo).name;
             let what = format!("{made} objects are made in an iteration, and {taken} taken, expected as many");
-            self.expect(made == taken, format!("FIFO {name}"), what);
+            self.expect(made == taken, Rule::MadeAndTaken, format!("FIFO {name}"), what);
         }
         for (core, taken) in self.design.cores.iter().zip(counts) {
             let mut iterations = BTreeSet::new();
@@ -471,7 +512,8 @@ impl Checker<'_> {
                     let what = format!(
                         "{moved} objects of {name}, expected a multiple of the {per_iteration} of one iteration"
                     );
-                    self.expect(moved > 0 && moved.is_multiple_of(per_iteration.max(1)), core.tile, what);
+                    let is_whole = moved > 0 && moved.is_multiple_of(per_iteration.max(1));
+                    self.expect(is_whole, Rule::WholeIterations, core.tile, what);
                     iterations.insert(moved / per_iteration.max(1));
                 }
                 let depth = self.design.fifo(fifo).depth;
@@ -479,15 +521,15 @@ impl Checker<'_> {
                 let what = format!(
                     "{per_iteration} objects of {name} in an iteration through a FIFO of {depth}, expected at least 2"
                 );
-                self.expect(per_iteration <= 1 || depth >= 2, core.tile, what);
+                self.expect(per_iteration <= 1 || depth >= 2, Rule::TwoObjects, core.tile, what);
                 // The buffers of unrolled loops must be the same when the program repeats.
                 let what = format!(
                     "{per_iteration} objects of {name} in an iteration, expected a multiple of its depth {depth}"
                 );
-                self.expect(per_iteration.is_multiple_of(depth.max(1)), core.tile, what);
+                self.expect(per_iteration.is_multiple_of(depth.max(1)), Rule::MultipleOfDepth, core.tile, what);
             }
             let what = format!("streams last for {iterations:?} iterations, expected one number");
-            self.expect(iterations.len() <= 1, core.tile, what);
+            self.expect(iterations.len() <= 1, Rule::SameIterations, core.tile, what);
         }
     }
 }

@@ -21,6 +21,7 @@
 pub mod design;
 pub mod device;
 pub mod lower;
+pub mod rule;
 pub mod shim;
 pub mod switch;
 
@@ -31,6 +32,7 @@ pub mod route;
 
 pub mod attention;
 pub mod emit;
+pub mod excluded;
 pub mod gemm;
 pub mod interpret;
 pub mod legal;

@@ -4,6 +4,7 @@ pub use unicorn_artifact::npu::ShimTask;
 
 use crate::design::{Element, Transfer};
 use crate::device::{TileKind, WORD_BYTES, limits};
+use crate::rule::Rule;
 
 /// The transfer, whose elements have the size of `element`.
 pub fn task(transfer: &Transfer, element: Element) -> ShimTask {
@@ -29,22 +30,25 @@ pub fn is_line(transfer: &Transfer) -> bool {
     transfer.sizes[..3] == [1; 3]
 }
 
-/// Why the engine cannot make a transfer, as text; none if it can.
-pub fn faults(transfer: &Transfer, element: Element) -> Vec<String> {
+/// Why the engine cannot make a transfer, as rules and text; none if it can.
+pub fn faults(transfer: &Transfer, element: Element) -> Vec<(Rule, String)> {
     let limits = limits(TileKind::Shim);
     let mut faults = Vec::new();
-    let mut expect = |holds: bool, fault: String| {
+    let mut expect = |holds: bool, rule: Rule, fault: String| {
         if !holds {
-            faults.push(fault);
+            faults.push((rule, fault));
         }
     };
     let bytes = |elements: usize| elements * element.bytes();
-    expect(transfer.sizes.iter().all(|size| *size > 0), format!("sizes are {:?}, expected none of 0", transfer.sizes));
-    expect(transfer.strides[3] == 1, format!("innermost stride is {}, expected 1", transfer.strides[3]));
+    let what = format!("sizes are {:?}, expected none of 0", transfer.sizes);
+    expect(transfer.sizes.iter().all(|size| *size > 0), Rule::TransferSizes, what);
+    let what = format!("innermost stride is {}, expected 1", transfer.strides[3]);
+    expect(transfer.strides[3] == 1, Rule::InnermostStride, what);
     for (what, value) in [("offset", transfer.offset), ("innermost size", transfer.sizes[3])] {
         let value = bytes(value);
         expect(
             value.is_multiple_of(WORD_BYTES),
+            Rule::TransferWords,
             format!("{what} is {value} bytes, expected a multiple of {WORD_BYTES}"),
         );
     }
@@ -52,14 +56,17 @@ pub fn faults(transfer: &Transfer, element: Element) -> Vec<String> {
         let value = bytes(stride);
         expect(
             value.is_multiple_of(WORD_BYTES),
+            Rule::TransferWords,
             format!("stride of {size} steps is {value} bytes, expected a multiple of {WORD_BYTES}"),
         );
         let words = value / WORD_BYTES;
-        expect(words <= limits.stride_max, format!("stride is {words} words, expected at most {}", limits.stride_max));
+        let what = format!("stride is {words} words, expected at most {}", limits.stride_max);
+        expect(words <= limits.stride_max, Rule::StrideMax, what);
     }
     for (size, stride) in transfer.sizes.iter().zip(transfer.strides).skip(1).take(2) {
         expect(
             *size == 1 || stride > 0,
+            Rule::ZeroStride,
             format!("stride of {size} steps is 0, which only the outermost dimension has"),
         );
     }
@@ -67,10 +74,12 @@ pub fn faults(transfer: &Transfer, element: Element) -> Vec<String> {
         let [runs, outer, middle, inner] = transfer.sizes;
         let inner = bytes(inner) / WORD_BYTES;
         for (what, size) in [("innermost size", inner), ("second size", middle), ("third size", outer)] {
-            expect(size <= limits.wrap_max, format!("{what} is {size}, expected at most {}", limits.wrap_max));
+            let what = format!("{what} is {size}, expected at most {}", limits.wrap_max);
+            expect(size <= limits.wrap_max, Rule::Wraps, what);
         }
         let most = crate::device::ITERATION_MAX;
-        expect(runs <= most, format!("outermost size is {runs}, expected at most {most}"));
+        let what = format!("outermost size is {runs}, expected at most {most}");
+        expect(runs <= most, Rule::Iterations, what);
     }
     faults
 }
@@ -107,7 +116,10 @@ mod tests {
 
     #[test]
     fn each_limit_of_the_engine_is_checked() {
-        let faults = |sizes, strides| faults(&transfer(sizes, strides), Element::Bf16).join("; ");
+        let faults = |sizes, strides| {
+            let found = faults(&transfer(sizes, strides), Element::Bf16);
+            found.into_iter().map(|(_, what)| what).collect::<Vec<_>>().join("; ")
+        };
         assert_eq!(faults([1, 1, 1, 1 << 20], [0, 0, 0, 1]), "");
         assert_eq!(faults([64, 1023, 1023, 2046], [0, 4, 4, 1]), "");
         assert!(faults([65, 1, 2, 2], [0, 0, 2, 1]).starts_with("outermost size is 65"));

@@ -21,9 +21,11 @@ use crate::design::Design;
 use crate::device::{
     CLOCK_HZ, LOAD_BYTES_PER_CYCLE, MACS_PER_CYCLE, STORE_BYTES_PER_CYCLE, STREAM_BYTES_PER_CYCLE, TileKind, limits,
 };
+use crate::excluded::{Excluded, Exclusions};
 use crate::gemm;
 use crate::legal::{self, Fault, Usage};
 use crate::lower::{Lowered, lower};
+use crate::rule::Rule;
 
 /// Cycles in which a core scales 16 sums to bf16. An assumption: the function is external, and no compiler for it is available here.
 const CYCLES_PER_16_SCALED: usize = 10;
@@ -178,8 +180,8 @@ pub struct Solution {
     pub tried: usize,
     /// Number of sizes that do not fit a core's memory.
     pub too_large: usize,
-    /// Sizes that would be faster and that another limit excludes, with that limit.
-    pub refused: Vec<(CoreTile, Fault)>,
+    /// Sizes that would be faster, and the limits that exclude them.
+    pub excluded: Exclusions,
 }
 
 /// The fastest design for `problem`; none if no size fits.
@@ -192,10 +194,7 @@ pub fn solve(problem: &Problem) -> Option<Solution> {
             for cols in (BLOCK_COLS * REGISTER_COLS..=COLS_MAX).step_by(BLOCK_COLS * REGISTER_COLS) {
                 let core = CoreTile { rows, cols, depth, epilogue: problem.epilogue };
                 tried += 1;
-                if core_bytes(&core) > limits(TileKind::Core).memory_bytes {
-                    too_large += 1;
-                    continue;
-                }
+                too_large += usize::from(core_bytes(&core) > limits(TileKind::Core).memory_bytes);
                 let shape = GemmShape::padded(problem.rows, problem.cols, problem.depth, problem.columns, core);
                 estimates.push(Estimate::of(problem, shape));
             }
@@ -203,16 +202,28 @@ pub fn solve(problem: &Problem) -> Option<Solution> {
     }
     // Equally fast ones by moved bytes; the rest of the order makes the choice a function of the problem.
     estimates.sort_by_key(|one| (one.cycles, one.shim_bytes, one.shape.core));
-    let mut refused = Vec::new();
+    let mut excluded = Exclusions::default();
     for estimate in estimates {
+        let core = estimate.shape.core;
+        let mut exclude = |fault| {
+            let size = format!("{} × {} × {}", core.rows, core.cols, core.depth);
+            excluded.add(Excluded { size, cycles: estimate.cycles, fault });
+        };
+        // Designs are made only of what fits a core, which most sizes do not.
+        let (bytes, most) = (core_bytes(&core), limits(TileKind::Core).memory_bytes);
+        if bytes > most {
+            let what = format!("{bytes} bytes of memory, expected at most {most}");
+            exclude(Fault { rule: Rule::Memory, place: "core".into(), what });
+            continue;
+        }
         let design = gemm::design(&estimate.shape);
         let lowered = lower(&design);
         match legal::check(&design, &lowered) {
             Ok(usage) => {
                 let problem = *problem;
-                return Some(Solution { problem, design, lowered, usage, estimate, tried, too_large, refused });
+                return Some(Solution { problem, design, lowered, usage, estimate, tried, too_large, excluded });
             }
-            Err(faults) => refused.extend(faults.into_iter().next().map(|fault| (estimate.shape.core, fault))),
+            Err(faults) => faults.into_iter().take(1).for_each(exclude),
         }
     }
     None
@@ -236,9 +247,7 @@ impl Display for Solution {
             "  tile of a core     {} rows × {} columns, {} of k at a time: fastest of {} sizes, of which {} exceed a core's memory",
             core.rows, core.cols, core.depth, self.tried, self.too_large
         )?;
-        for (core, fault) in &self.refused {
-            writeln!(f, "  refused            {} × {} × {}: {fault}", core.rows, core.cols, core.depth)?;
-        }
+        writeln!(f, "{}", self.excluded.explained(estimate.cycles, estimate.chunk.limit().1))?;
         writeln!(
             f,
             "  padding            {} × {} × {}, {} × {} tiles of {} objects",

@@ -4,14 +4,18 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use half::bf16;
 use melior::pass::PassManager;
 use melior::utility::parse_pass_pipeline;
 use melior::{Context, ExecutionEngine};
+use support::body_mutants::body_mutants;
 use support::values;
 use unicorn_kernels::npu::attention::{self, AttentionTile, BLOCK};
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue};
 use unicorn_kernels::npu::twin;
+use unicorn_npu::emit::legalised::not_legalised;
 use unicorn_npu::emit::{Module, attention_functions, body_function, context, generic};
 
 /// From vectors to LLVM; no host has bf16.
@@ -36,11 +40,16 @@ impl Memref {
 
 /// Functions as machine code of this host.
 fn compiled(context: &Context, functions: &Module) -> ExecutionEngine {
-    let mut module = generic(context, functions).unwrap();
+    try_compiled(context, functions, 2).expect("MLIR takes the functions")
+}
+
+/// The same, optimised to a level of LLVM's; `None`: MLIR refuses them.
+fn try_compiled(context: &Context, functions: &Module, level: usize) -> Option<ExecutionEngine> {
+    let mut module = generic(context, functions).ok()?;
     let passes = PassManager::new(context);
     parse_pass_pipeline(passes.as_operation_pass_manager(), PASSES).unwrap();
-    passes.run(&mut module).unwrap();
-    ExecutionEngine::new(&module, 2, &[], false)
+    passes.run(&mut module).ok()?;
+    Some(ExecutionEngine::new(&module, level, &[], false))
 }
 
 /// Calls a function of memrefs.
@@ -75,6 +84,96 @@ fn bodies_compute_what_their_twins_do() {
         assert_eq!(sums, expected, "{core:?}");
         assert_eq!(scales, expected_scales, "{core:?}");
     }
+}
+
+/// A buffer with bytes on both sides that no body may write.
+struct Guarded<T> {
+    values: Vec<T>,
+    guard: usize,
+}
+
+/// More than any single mistake goes beyond a buffer.
+const GUARD_BYTES: usize = 1 << 16;
+
+impl<T: Copy + PartialEq> Guarded<T> {
+    fn of(inner: &[T], outer: T) -> Guarded<T> {
+        let guard = GUARD_BYTES / size_of::<T>();
+        let mut values = vec![outer; inner.len() + 2 * guard];
+        values[guard..][..inner.len()].copy_from_slice(inner);
+        Guarded { values, guard }
+    }
+
+    fn memref(&mut self) -> Memref {
+        let end = self.values.len() - self.guard;
+        Memref::of(&mut self.values[self.guard..end])
+    }
+
+    /// Whether it holds this, and both sides are as they were.
+    fn is(&self, inner: &[T], outer: T) -> bool {
+        self.values == Guarded::of(inner, outer).values
+    }
+}
+
+/// Share of single mistakes in a body that must be caught.
+const CAUGHT: f64 = 0.95;
+
+/// Every mistake is refused by MLIR, computes something else than the twin, writes outside of the buffers, or is refused as an operation that is not
+/// known for AIE2. Nibbles of weights in the other order give other sums, too.
+#[test]
+fn single_mistakes_in_a_body_are_caught() {
+    // Several turns of each loop: what is multiplied by a turn of 0 is never seen.
+    let core = CoreTile { rows: 32, cols: 32, depth: 64, epilogue: Epilogue::Scale };
+    let random =
+        |n: usize, seed| -> Vec<u8> { values(n, seed).into_iter().map(|value| (value * 127.0) as i8 as u8).collect() };
+    let (activations, weights) = (random(core.activation_bytes(), 7), random(core.weight_bytes(), 11));
+    let (mut sums, mut scales) = (vec![0; core.sums()], vec![0; core.scales_bytes()]);
+    twin::add_products(&core, &activations, &weights, &mut sums);
+    twin::keep_scales(&core, &activations, &weights, &mut scales);
+    let is_right = |engine: &ExecutionEngine, weights: &[u8]| {
+        let mut inputs = [&activations[..], weights].map(|bytes| Guarded::of(bytes, 0x55));
+        let mut found = (Guarded::of(&vec![-1; core.sums()], -2), Guarded::of(&vec![0xff; core.scales_bytes()], 0xaa));
+        let [first, second] = &mut inputs;
+        let arguments = [first.memref(), second.memref(), found.0.memref(), found.1.memref()];
+        // SAFETY: `body` has four memrefs of these sizes; a single mistake reads and writes less than a guard beyond them, and all outlive the call.
+        unsafe { call(engine, "body", arguments) };
+        found.0.is(&sums, -2) && found.1.is(&scales, 0xaa)
+    };
+    let context = context();
+    let body = body_function(&core);
+    let engine = compiled(&context, &body);
+    assert!(is_right(&engine, &weights));
+    let mut swapped = weights.clone();
+    swapped[..core.multipliers_at()].iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
+    assert!(!is_right(&engine, &swapped), "the order of nibbles makes no difference");
+
+    let mutants = body_mutants(&body);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let context = unicorn_npu::emit::context();
+        let survives = |module: &Module| match try_compiled(&context, module, 0) {
+            None => false,
+            Some(engine) => is_right(&engine, &weights) && not_legalised(module).is_empty(),
+        };
+        let mut survivors = Vec::new();
+        while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            survivors.extend(survives(&mutant.module).then_some(&mutant.what[..]));
+        }
+        survivors
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let survivors: Vec<&str> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("every mistake is tried")).collect()
+    });
+    let caught = (mutants.len() - survivors.len()) as f64 / mutants.len() as f64;
+    println!("{} of {} mistakes caught; survivors: {survivors:#?}", mutants.len() - survivors.len(), mutants.len());
+    assert!(mutants.len() >= 300, "only {} mistakes were tried", mutants.len());
+    assert!(caught >= CAUGHT, "{caught} of the mistakes are caught; survivors: {survivors:#?}");
+    // One turn more of the loop that copies row scales: what it writes, the next loop overwrites.
+    assert!(
+        survivors.len() <= 1 && survivors.iter().all(|what| what.ends_with("4 : index becomes 5 : index")),
+        "{survivors:#?}"
+    );
 }
 
 /// Permits another order or one rounding less in sums of at most 256 products of values below 1.

@@ -199,7 +199,9 @@ fn outputs_from_bytes(case: &AttentionCase, design: &Design, lowered: &Lowered) 
 
 /// Single mistakes in a small design of each epilogue, of a GEMV and of attention.
 fn mutations() -> String {
-    let mut text = "\nsingle mistakes put into a design of two columns, caught by the checker or by a run\n".to_owned();
+    let mut text =
+        "\nsingle mistakes put into a design of two columns or into the layout of a product's operands, caught by the checker or by a run\n"
+            .to_owned();
     let silu = Epilogue::ActMul(unicorn_kernels::Activation::Silu);
     let of_products = [
         ("scaled outputs", small(2, 32, Epilogue::Scale)),

@@ -6,6 +6,7 @@ mod support;
 use support::models::MODELS;
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
+use unicorn_npu::rule::Rule;
 use unicorn_npu::{Problem, solve};
 
 /// Share of the matrix units' slots that the large models keep busy at least.
@@ -49,11 +50,21 @@ fn sizes_that_fit_badly_have_a_legal_design() {
     }
 }
 
+/// A core's memory in a GEMM; in a GEMV, the stream of weights, which no size relieves.
 #[test]
 fn the_reasons_name_what_limits_a_design() {
-    let problem = Problem { rows: 512, cols: 6144, depth: 4096, epilogue: Epilogue::Scale, columns: 4 };
-    let text = solve(&problem).expect("some size fits").to_string();
-    for part in ["fastest of", "exceed a core's memory", "limited by the", "of 65536 bytes", "slots busy"] {
-        assert!(text.contains(part), "{part} is not in:\n{text}");
+    let gemm = Problem { rows: 512, cols: 6144, depth: 4096, epilogue: Epilogue::Scale, columns: 4 };
+    for (rows, decided) in [(512, Some(Rule::Memory)), (8, None)] {
+        let solution = solve(&Problem { rows, ..gemm }).expect("some size fits");
+        let text = solution.to_string();
+        for part in
+            ["fastest of", "exceed a core's memory", "decided by ", "limited by the", "of 65536 bytes", "slots busy"]
+        {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert_eq!(solution.excluded.decided(), decided, "{text}");
+        if let Some(next) = decided.and_then(|rule| solution.excluded.next_of(rule)) {
+            assert!(next.cycles <= solution.estimate.cycles, "{text}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! A blessed file shows *that* something changed; only the differential tests say it is right.
 
 mod kernel;
+mod program;
 mod settings;
 mod stages;
 

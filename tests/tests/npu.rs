@@ -549,6 +549,52 @@ fn the_commands_report_the_use_of_the_npu() {
     }
 }
 
+/// The limit that decides a tile, and the times that decide the place, with what each is limited by: for products that the NPU computes and
+/// that it does not.
+#[test]
+fn explain_names_what_decides_tiles_and_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    std::fs::write(&config, eight_layers(512, 4096)).unwrap();
+    let explained = |arguments: &[&str]| {
+        let mut command = program("unicorn-compile");
+        command.arg("--synthetic").arg(&config).args(["--target", "generic", "--npu", "phoenix", "--plan-only"]);
+        let output = command.args(arguments).output().unwrap();
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    for (rows, parts) in [
+        (
+            "512",
+            [
+                "4096x8192 on the NPU\n512 × 4096 × 8192 on 4 × 4 cores",
+                "\n  decided by         memory: ",
+                " bytes of memory, expected at most 65536\n",
+                "\n  times of one       GPU 7.31 ms, limited by products; NPU 5.40 ms: 5.08 ms limited by the published rate, ",
+                "\nffn on the NPU: estimate for 512 tokens",
+            ],
+        ),
+        (
+            "8",
+            [
+                "4096x8192 on the GPU\n8 × 4096 × 8192 on 4 × 4 cores",
+                "\n  decided by         stream of weights: no size is better, whether it fits or not\n",
+                "computes           layers.0.mlp.down_proj.weight, layers.1.mlp.down_proj.weight and 6 more\n",
+                "GPU 0.26 ms, limited by reading weights; NPU 0.63 ms: 0.43 ms limited by the model of the array, ",
+                "\nffn on the GPU: estimate for 8 tokens",
+            ],
+        ),
+    ] {
+        let (done, text) = explained(&["--explain", "--npu-rows", rows]);
+        for part in parts {
+            assert!(done && text.contains(part), "{part} is not in: {text}");
+        }
+        let (done, text) = explained(&["--npu-rows", rows]);
+        assert!(done && !text.contains("decided by"), "only where it is requested: {text}");
+    }
+    let (done, text) = explained(&["--explain", "--json"]);
+    assert!(!done && text.contains("cannot be used with"), "{text}");
+}
+
 #[test]
 fn a_build_without_mlir_names_the_feature_to_build() {
     let output =

@@ -3,6 +3,8 @@
 //! Nothing was measured here: there is no NPU. Each figure has its source beside it. Times are added: a step's products depend on each other,
 //! so that NPU and GPU take turns.
 
+use std::fmt::{self, Display};
+
 use unicorn_npu::solve::Estimate;
 
 /// Operations a second of a 780M's prefill: 310 tokens/s of Qwen2.5-7B Q4 (7.6 billion weights, two operations each), llama.cpp on Vulkan,
@@ -18,6 +20,72 @@ pub const SHIM_BYTES_PER_S: f64 = 51.2e9;
 /// Bytes a second that a 780M reads of two channels of DDR5-5600, as measured by users of llama.cpp. The NPU's traffic is part of it.
 pub const GPU_BYTES_PER_S: f64 = 73e9;
 
+/// A time, and what it is limited by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limited {
+    pub s: f64,
+    pub by: &'static str,
+}
+
+/// The longest of some times.
+fn longest<const N: usize>(times: [(f64, &'static str); N]) -> Limited {
+    let (s, by) = times.into_iter().max_by(|one, other| one.0.total_cmp(&other.0)).expect("there are some");
+    Limited { s, by }
+}
+
+/// Estimated times of one product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    pub gpu: Limited,
+    /// Of the NPU's array, without the command and what is handed over.
+    pub computed: Limited,
+    /// In which activations and outputs are written and read by the GPU.
+    pub handed_s: f64,
+}
+
+impl Times {
+    /// Those of a product; `useful_ops` without padding, `handed_bytes` of activations and outputs, which the GPU writes and reads.
+    pub fn of(estimate: &Estimate, useful_ops: f64, handed_bytes: u64, weight_bytes: u64) -> Times {
+        let [at_best, _] = estimate.seconds();
+        Times {
+            // A step of few tokens waits for weights, of which both have about as many bytes.
+            gpu: longest([
+                (useful_ops / GPU_OPS_PER_S, "products"),
+                (weight_bytes as f64 / GPU_BYTES_PER_S, "reading weights"),
+            ]),
+            computed: longest([
+                (at_best, "the model of the array"),
+                (useful_ops / NPU_OPS_PER_S, "the published rate"),
+                (estimate.shim_bytes as f64 / SHIM_BYTES_PER_S, "the shim tiles' streams"),
+            ]),
+            handed_s: handed_bytes as f64 / GPU_BYTES_PER_S,
+        }
+    }
+
+    /// Seconds on the NPU.
+    pub fn npu_s(&self) -> f64 {
+        self.computed.s + DISPATCH_S + self.handed_s
+    }
+}
+
+/// `GPU 5.5 ms, limited by products; NPU 4.2 ms: 3.8 ms …`
+impl Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Times { gpu, computed, handed_s } = self;
+        write!(
+            f,
+            "GPU {:.2} ms, limited by {}; NPU {:.2} ms: {:.2} ms limited by {}, {:.2} ms for a command, {:.2} ms for activations and outputs",
+            1e3 * gpu.s,
+            gpu.by,
+            1e3 * self.npu_s(),
+            1e3 * computed.s,
+            computed.by,
+            1e3 * DISPATCH_S,
+            1e3 * handed_s
+        )
+    }
+}
+
 /// Estimated time of products on the GPU and on the NPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
@@ -29,17 +97,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Cost of a product; `useful_ops` without padding, `handed_bytes` of activations and outputs, which the GPU writes and reads.
-    pub fn of(estimate: &Estimate, useful_ops: f64, handed_bytes: u64, weight_bytes: u64) -> Cost {
-        let [at_best, _] = estimate.seconds();
-        let computed = at_best.max(useful_ops / NPU_OPS_PER_S).max(estimate.shim_bytes as f64 / SHIM_BYTES_PER_S);
-        Cost {
-            // A step of few tokens waits for weights, of which both have about as many bytes.
-            gpu_s: (useful_ops / GPU_OPS_PER_S).max(weight_bytes as f64 / GPU_BYTES_PER_S),
-            npu_s: computed + DISPATCH_S + handed_bytes as f64 / GPU_BYTES_PER_S,
-            products: 1,
-            weight_bytes,
-        }
+    /// Cost of one product.
+    pub fn of(times: &Times, weight_bytes: u64) -> Cost {
+        Cost { gpu_s: times.gpu.s, npu_s: times.npu_s(), products: 1, weight_bytes }
     }
 
     pub fn add(&mut self, other: Cost) {
@@ -65,7 +125,8 @@ mod tests {
     fn cost(rows: usize, cols: usize, depth: usize) -> Cost {
         let solution = solve(&Problem { rows, cols, depth, epilogue: Epilogue::Scale, columns: 4 }).unwrap();
         let bytes = solution.estimate.shape.weight_bytes() as u64;
-        Cost::of(&solution.estimate, 2.0 * (rows * cols * depth) as f64, (rows * (depth + 2 * cols)) as u64, bytes)
+        let ops = 2.0 * (rows * cols * depth) as f64;
+        Cost::of(&Times::of(&solution.estimate, ops, (rows * (depth + 2 * cols)) as u64, bytes), bytes)
     }
 
     #[test]

@@ -12,6 +12,7 @@ use unicorn_npu::{Design, Problem};
 
 use super::attention::attention;
 use super::control::control_part;
+use super::named;
 use super::options::{NpuMlir, NpuOptions, NpuTexts};
 use super::products::{products, solution};
 use crate::Planned;
@@ -57,13 +58,6 @@ pub fn npu_mlir(planned: &Planned, options: &NpuOptions, dialect: &str) -> Resul
         Err(why) => texts.without.push(format!("attention: {why}, which NPU programs do not compute")),
     }
     Ok(texts)
-}
-
-/// The first two of many names.
-fn named<S: AsRef<str>>(names: &[S]) -> String {
-    let first: Vec<&str> = names.iter().take(2).map(AsRef::as_ref).collect();
-    let more = names.len() - first.len();
-    first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
 fn text(

@@ -1,8 +1,8 @@
 //! The computations of attention's cores, in operations of MLIR's vector dialect.
 //!
-//! mlir-aie's conversion makes the matrix unit's instruction of a `vector.contract` of 4×8 by 8×4 bf16 with extensions to f32 in front, and converts products
-//! of f32 and the truncation to bf16. Bit casts of whole vectors are left to the compiler of the core; they are not checked here. The softmax is an
-//! external function: AIE2 has exponentials only by tables, and its vectors of f32 have neither sum nor difference.
+//! What mlir-aie's conversion makes of each is in [`super::legalised`]: a `vector.contract` of 4×8 by 8×4 bf16 with extensions to f32 in front becomes the
+//! matrix unit's instruction, and products of f32 and the truncation to bf16 are converted. The softmax is an external function: AIE2 has exponentials only
+//! by tables, and its vectors of f32 have neither sum nor difference.
 
 use unicorn_kernels::npu::attention::{AttentionTile, BLOCK, BLOCK_INNER, BLOCK_VALUES, OPERAND_BYTES};
 

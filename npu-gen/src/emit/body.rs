@@ -1,8 +1,7 @@
 //! The computations of cores, in operations of MLIR's vector dialect.
 //!
-//! Which of them become AIE2 instructions was tried with mlir-aie's conversion by its developers and users: a `vector.contract` of 4×16 INT8 by
-//! 16×8 INT4 does, with sign extensions of its operands in front. The shift, truncation, multiplication and addition of whole vectors are left to
-//! the compiler of the core by that conversion; they are not checked here. The epilogue is an external function.
+//! What mlir-aie's conversion makes of each is in [`super::legalised`]: a `vector.contract` of 4×16 INT8 by 16×8 INT4 with sign extensions of its operands
+//! in front becomes the matrix unit's instruction. The epilogue is an external function.
 
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::{

@@ -13,6 +13,7 @@ use melior::ir::{
 use melior::utility::{register_all_dialects, register_all_llvm_translations, register_all_passes};
 use thiserror::Error;
 
+use super::legalised::labels;
 use super::op::{Module, Op, Region};
 
 /// Operations that MLIR refuses. Each is an error in this crate.
@@ -93,7 +94,9 @@ pub fn generic_text(module: &Module) -> Result<String, MlirError> {
     let built = generic(&context, module)?;
     let flags = OperationPrintingFlags::new().print_generic_operation_form();
     let text = built.as_operation().to_string_with_flags(flags);
-    text.map_err(|error| MlirError::Operation { op: "builtin.module".into(), reason: error.to_string() })
+    let text = text.map_err(|error| MlirError::Operation { op: "builtin.module".into(), reason: error.to_string() })?;
+    // MLIR keeps no comments.
+    Ok(labels(module).into_iter().map(|label| label + "\n").collect::<String>() + &text)
 }
 
 struct Builder<'c, 'm> {

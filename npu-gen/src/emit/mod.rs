@@ -9,6 +9,7 @@ mod attention;
 mod body;
 #[cfg(feature = "mlir")]
 mod generic;
+pub mod legalised;
 mod module;
 mod op;
 mod readable;

@@ -8,6 +8,7 @@ use unicorn_kernels::npu::tile::CoreTile;
 use super::Dialect;
 use super::attention::{self, SOFTMAX};
 use super::body;
+use super::legalised::not_legalised;
 use super::op::{Block, Module, Op, Region, Value};
 use crate::design::{Body, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer, Work};
 use crate::device::{STACK_BYTES, Tile, TileKind};
@@ -18,12 +19,17 @@ pub const EPILOGUES: &str = "unicorn_epilogues.o";
 const FOREVER: usize = 4_294_967_294;
 
 /// The operations of `design`.
+///
+/// # Panics
+/// If a body has a vector operation that is not known to be taken for AIE2: a defect of this crate, not of the design.
 pub fn module(design: &Design, dialect: Dialect) -> Module {
     let mut module = Module::default();
     let mut emitter = Emitter { design, dialect, tiles: BTreeMap::new(), buffers: Vec::new() };
     let ops = emitter.device(&mut module);
     let device = Op { name: "aie.device", attributes: device_attributes(design, dialect), ..Op::default() };
     module.ops = vec![Op { regions: vec![Region { arguments: Vec::new(), ops }], ..device }];
+    let refused = not_legalised(&module);
+    assert!(refused.is_empty(), "bodies have operations that are not for AIE2: {}", refused.join("; "));
     module
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::legalised::label;
 use super::op::{Module, Op, Region, Value};
 
 /// The text of a module.
@@ -183,6 +184,7 @@ impl Writer<'_> {
             let types = op.attribute("function_type").trim_end_matches(" -> ()");
             let tail =
                 if link_with.is_empty() { String::new() } else { format!(" attributes {{link_with = {link_with}}}") };
+            self.line(&label(op).expect("a function without operations is external"));
             return self.line(&format!("func.func private @{name}{types}{tail}"));
         }
         let arguments = self.arguments(&op.regions[0]);

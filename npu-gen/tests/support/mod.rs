@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod attention;
+pub mod body_mutants;
 pub mod configured;
 pub mod models;
 pub mod mutants;
@@ -18,6 +19,7 @@ use unicorn_npu::interpret::{Command, RunError, run};
 use unicorn_npu::lower::Lowered;
 
 /// The host's buffers of a GEMM, and what its output must be.
+#[derive(Clone)]
 pub struct Case {
     pub shape: GemmShape,
     pub activations: Vec<u8>,
@@ -53,6 +55,47 @@ impl Case {
     /// Whether the design's output is the expected one, bit for bit.
     pub fn run(&self, design: &Design, lowered: &Lowered, commands: &[Command]) -> Result<bool, RunError> {
         Ok(self.outputs(design, lowered, commands)? == self.expected)
+    }
+
+    /// The same product with operands in which one rule of the layout is broken, in every object: a body that reads by the broken rule, of operands that
+    /// keep it, computes the same.
+    pub fn layout_mutants(&self) -> Vec<(&'static str, Case)> {
+        let core = self.shape.core;
+        let codes = |object: &mut [u8], change: fn(&mut [u8])| change(&mut object[..core.multipliers_at()]);
+        let weights = |change: &dyn Fn(&mut [u8])| {
+            let mut changed = self.weights.clone();
+            changed.chunks_exact_mut(core.weight_bytes()).for_each(change);
+            Case { weights: changed, ..self.clone() }
+        };
+        let activations = |change: &dyn Fn(&mut [u8])| {
+            let mut changed = self.activations.clone();
+            changed.chunks_exact_mut(core.activation_bytes()).for_each(change);
+            Case { activations: changed, ..self.clone() }
+        };
+        let (multipliers, columns, rows) = (core.multipliers_at(), core.column_scales_at(), core.row_scales_at());
+        vec![
+            (
+                "order of nibbles",
+                weights(&|object| codes(object, |codes| codes.iter_mut().for_each(|byte| *byte = byte.rotate_left(4)))),
+            ),
+            (
+                "order of the values of k of weights",
+                weights(&|object| codes(object, |codes| codes.chunks_exact_mut(64).for_each(<[u8]>::reverse))),
+            ),
+            ("order of the blocks of weights", weights(&|object| codes(object, |codes| codes.rotate_left(64)))),
+            ("multipliers of the next column", weights(&|object| object[multipliers..columns].rotate_left(1))),
+            ("scales of the next column", weights(&|object| object[columns..].rotate_left(4))),
+            (
+                "order of the bytes of a scale",
+                weights(&|object| object[columns..].chunks_exact_mut(4).for_each(<[u8]>::reverse)),
+            ),
+            (
+                "order of the values of k of activations",
+                activations(&|object| object[..rows].chunks_exact_mut(16).for_each(<[u8]>::reverse)),
+            ),
+            ("order of the blocks of activations", activations(&|object| object[..rows].rotate_left(64))),
+            ("scales of the next row", activations(&|object| object[rows..].rotate_left(4))),
+        ]
     }
 
     /// The largest difference of an output to the expected one.

@@ -19,10 +19,20 @@ pub struct Mutations {
 }
 
 impl Mutations {
-    /// Puts every mistake into the design of `case`, which computes the product without them.
+    /// Puts every mistake into the design of `case`, which computes the product without them, and into the layout of its operands.
     pub fn of(case: &Case) -> Mutations {
         let run = |design: &Design, lowered: &Lowered| case.run(design, lowered, &commands(design, lowered));
-        Mutations::of_design(&gemm::design(&case.shape), &run)
+        let design = gemm::design(&case.shape);
+        let mut mutations = Mutations::of_design(&design, &run);
+        let lowered = lower(&design);
+        let commands = commands(&design, &lowered);
+        for (what, mutant) in case.layout_mutants() {
+            mutations.tried += 1;
+            if mutant.run(&design, &lowered, &commands) == Ok(true) {
+                mutations.survivors.push(what.to_owned());
+            }
+        }
+        mutations
     }
 
     /// Puts every mistake into a design; `run`: whether one computes the right thing.

@@ -22,6 +22,8 @@ pub enum Settings {
     Dispatches(ModelSettings),
     /// One kernel: its WGSL, capabilities, and counts of its module's instructions.
     Spirv(KernelSettings),
+    /// An NPU program as MLIR, in each operation's own syntax.
+    Mlir(ProgramSettings),
 }
 
 /// A random model; sizes that are not given are [`TinyModel`]'s.
@@ -58,6 +60,41 @@ pub struct KernelSettings {
     /// Capabilities that the words must not declare.
     #[serde(default)]
     pub forbid: Vec<String>,
+}
+
+/// The version of mlir-aie's dialects, and either a product or attention.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramSettings {
+    pub dialect: String,
+    pub product: Option<ProductSettings>,
+    pub attention: Option<AttentionSettings>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductSettings {
+    pub rows: usize,
+    pub cols: usize,
+    pub depth: usize,
+    /// Of the array.
+    pub columns: usize,
+    /// Rows, columns and values of k of a core's tile.
+    pub tile: [usize; 3],
+    /// `silu` or `gelu`, of columns that alternate.
+    pub activation: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionSettings {
+    pub heads: usize,
+    pub rows: usize,
+    pub keys: usize,
+    /// Of the array.
+    pub columns: usize,
+    /// Rows, keys and values of a head of a pipeline's tile.
+    pub tile: [usize; 3],
 }
 
 impl Settings {

@@ -7,8 +7,8 @@ use unicorn_compiler::Form;
 use unicorn_compiler::import::{self, ModelConfig};
 use unicorn_compiler::{fuse, graph};
 
-use super::kernel;
 use super::settings::{ModelSettings, Settings};
+use super::{kernel, program};
 use crate::compiled::{Compiled, options};
 
 /// The text of a stage, or why there is none.
@@ -24,6 +24,7 @@ pub fn run(settings: &Settings) -> Result<String, String> {
         Settings::Plan(model) => Ok(compiled(model)?.text("plan")),
         Settings::Dispatches(model) => Ok(dispatches(&compiled(model)?.artifact(), model.sequences())),
         Settings::Spirv(settings) => kernel::describe(settings),
+        Settings::Mlir(settings) => program::text(settings),
     }
 }
 

@@ -124,6 +124,9 @@ pub struct Args {
     /// Tokens of the step that a program computes: 512, 64 or 8 of a prompt, or 1
     #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..), help_heading = DEVICE, hide_short_help = true)]
     pub npu_rows: u16,
+    /// Also print of each NPU program which limit decided the sizes of its tiles, and of each product the times by which it is given to the NPU or not
+    #[arg(long, requires = "npu", conflicts_with_all = ["quiet", "json"], help_heading = DEVICE, hide_short_help = true)]
+    pub explain: bool,
     /// Compile the cores of the NPU's programs with Peano (llvm-aie), AMD's compiler for them: a folder that has bin/clang++. Without it the
     /// programs start no core and do not run on an NPU; replan --npu-peano adds it later
     #[arg(long, value_name = "DIR", requires = "npu", help_heading = DEVICE, hide_short_help = true)]

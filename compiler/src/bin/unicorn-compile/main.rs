@@ -127,8 +127,10 @@ fn run(args: &Args) -> Result<(), CompileError> {
     if args.json {
         return print(true, args.quiet, &report);
     }
+    if args.explain {
+        npu::explain(&report.npu_programs)?;
+    }
     if args.verbose {
-        say(&report.npu_programs.iter().map(|program| format!("{program}\n")).collect::<String>())?;
         say(&format!("{}\n", report.details()))?;
     }
     let output = printable(&quoted_path(output)).into_owned();
@@ -148,6 +150,9 @@ fn plan_only(args: &Args, source: Source, options: &CompileOptions, bars: &mut B
     let planned = plan(source, options, bars)?;
     bars.finish();
     let report = PlanReport::of(&planned);
+    if args.explain {
+        npu::explain(report.npu_programs)?;
+    }
     print(args.json, args.quiet, &report)?;
     if let Some(output) = &args.output {
         let text = if args.json { report.json() } else { Form::Plan.text(&planned) };

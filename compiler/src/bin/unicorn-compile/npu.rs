@@ -43,6 +43,11 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
     })))
 }
 
+/// Prints the reasons for each shape's program and place. The decisions themselves are lines of every report.
+pub fn explain(programs: &[String]) -> Result<(), CompileError> {
+    say(&programs.iter().map(|program| format!("{program}\n\n")).collect::<String>())
+}
+
 /// Writes the files of each shape beside the output, or prints the readable texts if there is no output.
 pub fn write_programs(
     args: &Args,
@@ -66,6 +71,10 @@ pub fn write_programs(
     for program in &texts.programs {
         let Some(output) = &args.output else {
             say(&program.readable)?;
+            // Beside printed texts, which something may read.
+            if args.explain {
+                note(&program.explanation);
+            }
             continue;
         };
         let named = |extension: &str| -> PathBuf { output.with_extension(format!("{}.{extension}", program.name)) };
@@ -88,7 +97,6 @@ pub fn write_programs(
             ))?;
         }
     }
-    // Beside printed texts, which something may read.
     if !args.quiet {
         texts.without.iter().for_each(|what| note(&format!("without an NPU program: {what}")));
     }
