@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use unicorn_artifact::{KvGroupPlan, fit};
+use unicorn_artifact::fit;
 
 use crate::error::{CompileError, Result};
 use crate::import::{self, Checkpoint};
@@ -62,19 +62,6 @@ impl PlannedDraft {
     /// The options of the model, for the memory that the draft leaves.
     pub(crate) fn options_of_model(&self, options: &CompileOptions) -> CompileOptions {
         CompileOptions { machine: fit::beside(&options.machine, self.planned.plan()), ..options.clone() }
-    }
-
-    /// # Errors
-    /// For a model that cannot take rejected tokens out of its cache.
-    pub(crate) fn check_for(&self, model: &Planned) -> Result<()> {
-        match model.plan().kv_groups.iter().any(KvGroupPlan::is_state) {
-            true => {
-                let what =
-                    "model has recurrent state, out of which rejected tokens cannot be taken, expected no draft for it";
-                Err(CompileError::Option { option: "draft", what: what.into() })
-            }
-            false => Ok(()),
-        }
     }
 }
 

@@ -224,7 +224,6 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     };
     let design = design(&checkpoint.config, &draft.options_of_model(options), stages)?;
     let planned = design.of(checkpoint, Some(Box::new(draft)));
-    planned.draft.iter().try_for_each(|draft| draft.check_for(&planned))?;
     Ok(planned)
 }
 

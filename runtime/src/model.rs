@@ -99,6 +99,7 @@ impl Model {
             slots: options.slots,
             kv_tokens: options.kv_tokens,
             chunk_tokens: rows.max().unwrap_or(1).max(MAX_POSITIONS_IN_FLIGHT),
+            state_copies: options.state_copies,
         };
         let memory = AvailableMemory {
             artifact: path,
@@ -214,7 +215,8 @@ impl Model {
     }
 
     /// Speculation with the greedy continuations of this model as drafts, for a larger one with the same vocabulary. Each sequence that
-    /// speculates takes a session of this model.
+    /// speculates takes a session of this model. One with recurrent state is to be loaded with as many [`LoadOptions::state_copies`] as sequences
+    /// speculate: where another one has replaced a sequence's copy, each of its drafts begins with the first token of the text.
     ///
     /// # Errors
     /// [`RunError::OtherVocabulary`] where the tokenizers differ.
@@ -336,11 +338,6 @@ impl Model {
     pub fn gives_hidden_rows(&self) -> bool {
         let programs = &self.shared.artifact.target(self.shared.decided.target).programs;
         programs.iter().any(|program| program.logits == LogitsRows::Hidden)
-    }
-
-    /// Whether sequences can speculate: rejected tokens can be taken out of a KV cache, not out of recurrent state.
-    pub fn can_speculate(&self) -> bool {
-        !self.shared.has_state()
     }
 
     /// Tokens of all sequences together that the KV cache holds.

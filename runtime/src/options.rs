@@ -36,6 +36,11 @@ pub struct LoadOptions {
     /// [`crate::scheduler::Scheduler`] lets requests wait for pages, and steps of other sessions may fail with
     /// [`crate::RunError::NoPages`]. One sequence alone can always be as long as the context.
     pub kv_tokens: Option<u32>,
+    /// Copies of recurrent state that the device holds, of a model that has it, each as large as the state of a sequence; at most one a sequence
+    /// has a use. A sequence whose draft was rejected continues from one. One, the default, is enough for all sequences of a
+    /// [`crate::scheduler::Scheduler`]. Where a copy was replaced by another thread's sequence, or there is none, rejected drafts cost time:
+    /// the sequence is computed from its first token.
+    pub state_copies: u32,
     /// Most bytes of each tier that the model may take; tiers without an entry are not limited.
     pub budget: Budget,
     /// How weights reach the device; `None`: the fastest path available.
@@ -126,6 +131,7 @@ impl Default for LoadOptions {
             context_tokens: None,
             slots: 1,
             kv_tokens: None,
+            state_copies: 1,
             budget: Budget::default(),
             residency: None,
             direct_io: false,

@@ -21,6 +21,7 @@ use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
 use crate::memory::buffers::{Allocator, Buffers, ByModel, NpuBytes};
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
+use crate::memory::state_copies::StateCopies;
 use crate::memory::usage::MemoryUsage;
 use crate::npu::{COMMAND_LIMIT, NpuDevice, NpuUse};
 use crate::options::LoadOptions;
@@ -196,6 +197,7 @@ pub fn make_resident(
         bandwidth_probe: target.bandwidth_probe.map(|kernel| pipelines[kernel as usize].clone()),
         kv: buffers.kv().to_vec(),
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
+        state_copies: StateCopies::record(&device, &plan.kv_groups, buffers.kv(), context_tokens, request)?,
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
         mask_words,

@@ -36,6 +36,7 @@ pub mod server;
 pub mod terminal;
 pub mod typed;
 
+pub mod known_texts;
 pub mod launch;
 pub mod recorder;
 

@@ -238,6 +238,7 @@ fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError>
         slots: 1,
         kv_tokens: None,
         chunk_tokens: 512,
+        state_copies: 1,
     };
     Residency::of(planned.plan(), &memory, &request)
 }

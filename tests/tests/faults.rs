@@ -13,8 +13,8 @@ use tests::models::models;
 use tests::skip;
 use unicorn_compiler::{Source, compile};
 use unicorn_runtime::{
-    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, UploadPath,
-    Verification,
+    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Speculation,
+    UploadPath, Verification,
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 use unicorn_serve::{HttpLimits, HttpListener, ServeOptions, Server};
@@ -40,7 +40,7 @@ fn load_options() -> LoadOptions {
     })
 }
 
-/// A seeded text: a prompt of several steps, some of them long, then as many samples, some more beside another text, and the
+/// A seeded text: a prompt of several steps, some of them long, then as many samples, some more with drafts, some beside another text, and the
 /// logits of three tokens at its end.
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let vocab_size = model.meta().model.vocab_size;
@@ -57,6 +57,13 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     for sampled in session.generate(first.token, &sampling, 24) {
         samples.push(sampled?.token);
     }
+    // Drafts of what stood behind one equal token, most of which is rejected.
+    session.set_speculation(Some(&Speculation::ngram(1).with(|one| one.adaptive = false)))?;
+    for sampled in session.generate(samples[24], &sampling, 16) {
+        samples.push(sampled?.token);
+    }
+    let counts = session.take_draft_counts();
+    assert!(counts.drafts > 0 && counts.accepted < counts.proposed, "{counts:?}");
     let mut other = model.session()?;
     other.feed(&prompt[..7])?;
     let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: first.token, sampling: &sampling });

@@ -8,7 +8,7 @@ use tests::models::models;
 use tests::reference::{Golden, read_golden, relative_error};
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, HostSampler, HostSampling, LoadOptions, Model, RunError, Sampling, Speculation};
+use unicorn_runtime::{DeviceChoice, HostSampler, HostSampling, LoadOptions, Model, RunError, Sampling};
 use unicorn_spirv::target;
 
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
@@ -139,23 +139,6 @@ fn a_session_goes_back_to_its_checkpoint() {
     }
     // The checkpoint is that of the longer prompt now, and its pages are free for a prompt that begins otherwise.
     expect(0, &distinct(&tokens, 2, 250), true);
-}
-
-/// Rejected tokens would stay in the state.
-#[test]
-fn a_model_with_state_does_not_speculate() {
-    let (_, _, model) = load(1);
-    assert!(!model.can_speculate());
-    let expected = "speculation must be off for a model with recurrent state, out of which rejected tokens cannot be taken, found \
-                    drafts of up to 7 tokens";
-    let mut session = model.session().expect("a free slot");
-    let error = session.set_speculation(Some(&Speculation::ngram(2))).expect_err("it has state").to_string();
-    assert_eq!(error, expected);
-    session.set_speculation(None).expect("off is possible");
-    drop(session);
-    let mut scheduler = model.scheduler::<Collected>().expect("slots");
-    let error = scheduler.set_speculation(Some(Speculation::ngram(2))).expect_err("it has state").to_string();
-    assert_eq!(error, expected);
 }
 
 /// The tokens of a request.

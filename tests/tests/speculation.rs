@@ -7,25 +7,13 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, options};
 use tests::http::get;
+use tests::known_texts::known_texts;
 use tests::models::models;
 use tests::programs::program;
 use tests::server::Server;
-use unicorn_runtime::{DeviceChoice, Draft, Drafter, LoadOptions, Model, Sampling, Speculation};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model, Sampling, Speculation};
 use unicorn_spirv::target;
 use unicorn_text::Tokenizer;
-
-/// Proposes a text that is known, with every fifth token wrong.
-struct Known {
-    text: Vec<u32>,
-}
-
-impl Drafter for Known {
-    fn draft(&mut self, tokens: &[u32], _newest: u32, max_tokens: usize) -> Draft {
-        let begin = tokens.len() + 1;
-        let known = self.text.iter().enumerate().skip(begin).take(max_tokens);
-        Draft { tokens: known.map(|(at, &token)| if at % 5 == 0 { token ^ 1 } else { token }).collect(), class: 0 }
-    }
-}
 
 /// A trained model, which repeats a text that its prompt repeats.
 static TRAINED: LazyLock<Compiled> = LazyLock::new(|| compile(&models().join("gemma3-2m-draft")));
@@ -74,9 +62,7 @@ fn the_text_is_that_of_the_model_whatever_is_proposed() {
         let prompt: Vec<u32> = (0..40_u32).map(|index| index * 37 % 250).collect();
         for sampling in [&Sampling::default(), &sampled] {
             let (expected, ..) = generate(&model, &prompt, sampling, None, 40);
-            let text = [&prompt[..], &expected].concat();
-            let known =
-                Speculation::by(move || Box::new(Known { text: text.clone() })).with(|one| one.adaptive = false);
+            let known = known_texts(vec![[&prompt[..], &expected].concat()]);
             let (found, accepted, proposed) = generate(&model, &prompt, sampling, Some(&known), 40);
             assert_eq!(found, expected, "{name}, temperature {}", sampling.temperature);
             assert!(accepted >= 20 && accepted < proposed, "{name}: {accepted} of {proposed}");

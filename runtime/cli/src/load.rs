@@ -120,31 +120,30 @@ pub fn packed_draft_use(args: &SpeculationArgs) -> DraftUse {
 pub fn load_packed_draft(artifact: &Path, load: &LoadArgs, model: &Model) -> Result<Option<Model>, LoadError> {
     let Some(max_tokens) = model.packed_draft_tokens() else { return Ok(None) };
     let draft = try_load(artifact, &LoadArgs { target: None, ..load.clone() }, |options| {
-        (options.draft, options.slots) = (DraftUse::Alone, model.slots());
+        (options.draft, options.slots, options.state_copies) = (DraftUse::Alone, model.slots(), model.slots());
         options.context_tokens = Some(model.context_tokens().min(max_tokens));
     });
     draft.map(Some)
 }
 
 /// How sequences of `model`, which was loaded from `artifact`, speculate according to `args`. Loads the smaller model that makes drafts, for
-/// as many and as long sequences as possible. Prints a note if a model cannot speculate.
+/// as many and as long sequences as possible.
 pub fn load_speculation(
     args: &SpeculationArgs,
     artifact: &Path,
     load: &LoadArgs,
     model: &Model,
 ) -> Result<Option<Speculation>, CliError> {
-    if args.is_requested() && !model.can_speculate() {
-        note("no speculation: the model has recurrent state, out of which rejected tokens cannot be taken");
-        return Ok(None);
-    }
     let draft = match args.draft_model() {
         DraftModel::None => None,
         DraftModel::Packed => load_packed_draft(artifact, load, model)?,
         DraftModel::Other(path) => {
             let artifact = models::artifact(path, &LoadArgs { mmproj: None, ..load.clone() }, Input::Tokens)?;
             let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
-            Some(load_for(&artifact, &LoadArgs { target: None, ..load.clone() }, context_tokens, model.slots())?)
+            Some(load_with(&artifact, &LoadArgs { target: None, ..load.clone() }, |options| {
+                (options.context_tokens, options.slots) = (Some(context_tokens), model.slots());
+                options.state_copies = model.slots();
+            })?)
         }
     };
     let by_model = draft.map(|draft| draft.speculation_for(model)).transpose()?;

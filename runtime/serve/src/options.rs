@@ -29,7 +29,7 @@ pub struct ServeOptions {
     pub seed: Option<u64>,
     /// Most tokens of an answer, also of requests with a higher limit or none; `None`, the default: as many as the context holds.
     pub max_tokens: Option<u32>,
-    /// How requests speculate; `None`, the default: they do not. Those of a model with recurrent state never do.
+    /// How requests speculate; `None`, the default: they do not.
     pub speculation: Option<Speculation>,
     /// Variables of the chat template that a request leaves out, such as `enable_thinking`. Default: none.
     pub template_arguments: TemplateArguments,

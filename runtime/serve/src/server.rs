@@ -48,7 +48,7 @@ impl Server {
             return Err(ServeError::NoHiddenRows { model: meta.name.clone() });
         }
         let mut scheduler = model.scheduler()?;
-        scheduler.set_speculation(options.speculation.clone().filter(|_| model.can_speculate()))?;
+        scheduler.set_speculation(options.speculation.clone())?;
         if let Some(checkpoints) = options.checkpoints {
             scheduler.set_max_checkpoints(checkpoints);
         }

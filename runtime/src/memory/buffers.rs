@@ -9,7 +9,7 @@ use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
 use crate::memory::kv_pools::KvPools;
 use crate::memory::requirements::{
-    ContextRequest, logits_bytes, planned_bytes, pool_pages, resident_use, table_stride,
+    ContextRequest, group_pages, logits_bytes, planned_bytes, resident_use, table_stride,
 };
 use crate::memory::tier_bytes::TierBytes;
 use crate::memory::usage::HeapAllocation;
@@ -106,7 +106,7 @@ impl Buffers {
         let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
         let mut kv = Vec::new();
         for (index, group) in plan.kv_groups.iter().enumerate() {
-            let pages = u32::try_from(pool_pages(group, context_tokens, request)).expect("checked with the context");
+            let pages = u32::try_from(group_pages(group, context_tokens, request)).expect("checked with the context");
             let pools = KvPools::new(group, pages, MIN_BUFFER_BYTES, max_allocation_bytes);
             let what = format!("KV group {index} of {context_tokens} tokens");
             let allocate = |&bytes: &u64| allocator.resident(&what, bytes, group.tier).map(|fresh| fresh.buffer);

@@ -6,7 +6,7 @@ use unicorn_artifact::account::size;
 use crate::device::facts::DeviceKind;
 use crate::error::LoadError;
 use crate::memory::budget::{AvailableMemory, largest_that_fits};
-use crate::memory::requirements::{ContextRequest, pool_pages};
+use crate::memory::requirements::{ContextRequest, group_pages};
 
 /// Part of the memory left by the weights that a default context may take; other processes need memory, too.
 const DEFAULT_KV_SHARE: f64 = 0.8;
@@ -65,7 +65,7 @@ fn fits(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest, con
 /// Whether one binding covers a layer's whole pool.
 fn fits_bindings(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest, context: u32) -> bool {
     plan.kv_groups.iter().all(|group| {
-        let pages = pool_pages(group, context, request);
+        let pages = group_pages(group, context, request);
         pages <= u64::from(u32::MAX) && pages.saturating_mul(group.page_bytes) <= memory.facts.storage_range_bytes
     })
 }

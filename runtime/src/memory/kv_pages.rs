@@ -10,8 +10,8 @@
 //! sequence that has ended may keep its pages for those that begin alike: they are not in use, and are given back when pages run out.
 //!
 //! A page of recurrent state is that of all tokens so far. Each step changes it, so that a sequence continues at the position behind its
-//! last step or starts from zero, and no page of it is shared: a sequence that begins as another one gets a page of its own, and a copy of
-//! what was in the other's.
+//! last step, goes back to a copy of an earlier state (`state_copies`) or starts from zero, and no page of it is shared: a sequence that
+//! begins as another one gets a page of its own, and a copy of what was in the other's.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -16,6 +16,7 @@
 //! - `buffers`: every buffer, allocated, and the range of each binding
 //! - `kv_pages`: free pages of the KV cache, and each sequence's block tables
 //! - `kv_copy`: pages to the host and back
+//! - `state_copies`: copies of recurrent state on the device
 //! - `usage`: memory in use according to driver and kernel, compared with what was allocated
 
 pub mod budget;
@@ -27,5 +28,6 @@ pub mod kv_pages;
 pub mod kv_pools;
 pub mod requirements;
 pub mod residency;
+pub mod state_copies;
 pub mod tier_bytes;
 pub mod usage;

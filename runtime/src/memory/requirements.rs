@@ -19,6 +19,8 @@ pub struct ContextRequest {
     pub kv_tokens: Option<u32>,
     /// Most tokens that steps in flight append to one sequence.
     pub chunk_tokens: u32,
+    /// Copies of recurrent state that the device holds beside that of sequences: as many as sequences at most.
+    pub state_copies: u32,
 }
 
 /// Pages of one group's pool: enough for the longest sequence in every slot, or for the requested tokens, where each sequence leaves a part
@@ -28,6 +30,16 @@ pub fn pool_pages(group: &KvGroupPlan, context_tokens: u32, request: &ContextReq
         (u64::from(request.slots), u64::from(group.pages_per_sequence(context_tokens, request.chunk_tokens)));
     let requested = request.kv_tokens.map(|tokens| u64::from(tokens.div_ceil(group.page_tokens)) + slots);
     requested.map_or(slots * each, |pages| pages.clamp(each, slots * each))
+}
+
+/// Pages of a group for copies of recurrent state, which no sequence has.
+pub fn state_copies(group: &KvGroupPlan, request: &ContextRequest) -> u64 {
+    if group.is_state() { u64::from(request.state_copies.min(request.slots)) } else { 0 }
+}
+
+/// Pages of one group in all: those of its pool and, behind them, those for copies of recurrent state.
+pub fn group_pages(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
+    pool_pages(group, context_tokens, request).saturating_add(state_copies(group, request))
 }
 
 /// Block table entries of one sequence, enough for the group with the smallest pages.
@@ -65,14 +77,15 @@ pub fn logits_bytes(plan: &Plan) -> u64 {
     4 * u64::from(plan.logits_rows) * u64::from(plan.logits_stride)
 }
 
-/// Bytes of K and V in all of a group's layers and slots.
+/// Bytes of K and V in all of a group's layers and slots, with copies of recurrent state.
 pub fn kv_bytes(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
     let layers = 2 * u64::from(group.n_layers);
-    pool_pages(group, context_tokens, request).saturating_mul(group.page_bytes).saturating_mul(layers)
+    group_pages(group, context_tokens, request).saturating_mul(group.page_bytes).saturating_mul(layers)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use unicorn_artifact::plan::STATE_PAGE_TOKENS;
     use unicorn_artifact::{MachinePlan, SlicePlan};
 
     use super::*;
@@ -106,7 +119,14 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn request(requested_tokens: Option<u32>) -> ContextRequest {
-        ContextRequest { requested_tokens, max_positions: 131_072, slots: 1, kv_tokens: None, chunk_tokens: 512 }
+        ContextRequest {
+            requested_tokens,
+            max_positions: 131_072,
+            slots: 1,
+            kv_tokens: None,
+            chunk_tokens: 512,
+            state_copies: 1,
+        }
     }
 
     #[test]
@@ -120,5 +140,19 @@ pub(crate) mod tests {
         assert_eq!((pages(None, Some(1)), pages(None, Some(u32::MAX))), (256, 4 * 256));
         // A window of 512 tokens and a step of as many.
         assert_eq!((pages(Some(512), Some(1024)), pages(Some(512), Some(8192))), (68, 4 * 65));
+    }
+
+    #[test]
+    fn copies_of_recurrent_state_take_memory_beside_that_of_sequences() {
+        let state = KvGroupPlan { page_tokens: STATE_PAGE_TOKENS, ..plan(None).kv_groups[0].clone() };
+        let pages = |group: &KvGroupPlan, state_copies| {
+            let request = ContextRequest { slots: 4, state_copies, ..request(None) };
+            (pool_pages(group, 4096, &request), group_pages(group, 4096, &request))
+        };
+        assert_eq!([0, 1, 9].map(|copies| pages(&state, copies)), [(4, 4), (4, 5), (4, 8)]);
+        let cache = &plan(None).kv_groups[0];
+        assert_eq!(pages(cache, 1), (4 * 256, 4 * 256));
+        let with_copy = ContextRequest { state_copies: 1, ..request(None) };
+        assert_eq!(kv_bytes(&state, 4096, &with_copy), state.bytes(2));
     }
 }

@@ -73,6 +73,16 @@ impl Journal {
         self.steps.iter().take_while(|step| is_one(step.program)).map(|step| step.n_tokens).sum()
     }
 
+    /// Number of the steps that appended the tokens before `position`, where one of them ends.
+    pub fn steps_before(&self, position: u32) -> usize {
+        let mut end = 0;
+        let ends = self.steps.iter().map(|step| {
+            end += step.n_tokens;
+            end
+        });
+        ends.take_while(|&end| end <= position).count()
+    }
+
     /// A step of `program` that appends `tokens`.
     pub fn append(&mut self, tokens: &[u32], program: usize, rope_variant: u32) {
         self.tokens.extend_from_slice(tokens);
@@ -173,6 +183,7 @@ mod tests {
         journal.append(&[4], 5, 0);
         let step = |program, n_tokens| KvStep { program, n_tokens, rope_variant: 0 };
         assert_eq!(journal.steps_from(0), [step(7, 3), step(5, 1)]);
+        assert_eq!([0, 3, 4].map(|position| journal.steps_before(position)), [0, 1, 2]);
         assert_eq!((journal.steps_from(2), journal.steps_from(4)), (vec![step(7, 1), step(5, 1)], vec![]));
         let segment = KvSegment {
             artifact: [0; 32],

@@ -35,8 +35,9 @@ impl ModelDrafter {
             }
         };
         let greedy = Sampling::default();
-        let n_cached = session.keep_common_start(text) as usize;
+        let n_cached = session.keep_saved_start(text) as usize;
         let first = session.feed_and_sample(&text[n_cached..], &greedy)?.token;
+        session.save_state()?;
         let rest = session.generate(first, &greedy, max_tokens as u32 - 1);
         std::iter::once(Ok(first)).chain(rest.map(|sampled| Ok(sampled?.token))).collect()
     }

@@ -46,7 +46,7 @@ pub fn persist<T>(
             let runs_ahead = mine.is_some_and(|mine| engine.is_in_flight(mine) || mine.lock().has_ended(generation));
             for sequence in sequences.iter_mut() {
                 if !runs_ahead {
-                    sequence.drop_state_ahead();
+                    sequence.leave_state_ahead(engine, generation)?;
                 }
                 if sequence.catch_up(engine, generation)? {
                     return Ok(None);

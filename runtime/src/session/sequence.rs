@@ -8,7 +8,9 @@ use unicorn_artifact::step::image_of;
 use unicorn_artifact::{KvGroupPlan, KvSegment};
 
 use crate::error::RunError;
-use crate::memory::kv_pages::{BlockTable, PagePools};
+use crate::memory::kv_pages::{BlockTable, PagePool, PagePools};
+use crate::memory::state_copies::StateCopy;
+use crate::program::chunks::Chunk;
 use crate::session::journal::{Entry, Journal};
 use crate::session::kv_payload::Payload;
 use crate::step::engine::{Engine, Rows, Step};
@@ -43,6 +45,15 @@ struct Cache {
     pools: PagePools,
     /// How far the journal was run again, while that is not finished.
     replay: Option<Replay>,
+    /// A copy of its recurrent state on the device.
+    saved: Option<SavedState>,
+}
+
+/// Recurrent state to which a sequence can go back.
+struct SavedState {
+    copy: StateCopy,
+    /// Number of tokens that it includes, where a step has ended.
+    position: u32,
 }
 
 /// What a segment of a sequence is made of.
@@ -113,8 +124,11 @@ impl Sequence {
     /// Removes tokens from `len_tokens` on and gives their pages back. Waits for no step: one in flight that still reads or
     /// writes such a page ends before that of any other sequence.
     pub fn truncate(&mut self, len_tokens: u32) {
-        match &self.cache {
-            Some(Cache { pools, replay: None, .. }) => truncate(&mut self.tables, pools, len_tokens),
+        match &mut self.cache {
+            Some(Cache { pools, replay: None, saved, .. }) => {
+                truncate(&mut self.tables, pools, len_tokens);
+                saved.take_if(|saved| saved.position > len_tokens || len_tokens == 0);
+            }
             _ => self.drop_cache(),
         }
         self.journal.truncate(len_tokens);
@@ -159,7 +173,7 @@ impl Sequence {
             [] => Cow::Owned(engine.read_state(&donor.tables)?),
             state => Cow::Borrowed(state),
         };
-        self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
+        self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None, saved: None });
         engine.adopt(self.slot, &mut self.tables, &donor.tables, len_tokens);
         if let Err(failure) = engine.write_state(&self.tables, &state) {
             self.truncate(0);
@@ -206,7 +220,7 @@ impl Sequence {
             }
             table.end(pool);
         }
-        beginning.cache = Some(Cache { generation, pools: pools.clone(), replay: None });
+        beginning.cache = Some(Cache { generation, pools: pools.clone(), replay: None, saved: None });
         beginning.journal.adopt(&self.journal, len_tokens);
         beginning.images.clone_from(&self.images);
         beginning.state = state;
@@ -251,7 +265,7 @@ impl Sequence {
             false => pages.first_page..pages.first_page + pages.n_pages,
         };
         let held: Vec<Range<u32>> = groups.iter().zip(&last.groups).map(held).collect();
-        self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None });
+        self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay: None, saved: None });
         engine.restore(self.slot, &mut self.tables, &held, len_tokens)?;
         for (number, segment) in segments.iter().enumerate() {
             let (mut places, mut at) = (Vec::new(), 0);
@@ -309,15 +323,46 @@ impl Sequence {
         shared.map(|(table, _)| len_tokens / table.page_tokens() * table.page_tokens()).min().unwrap_or(len_tokens)
     }
 
-    /// Drops the cache if recurrent state includes more tokens than the sequence has, and none is in flight: steps that ran
-    /// ahead of a stream that was dropped, or that failed. It is computed again from the journal.
-    pub fn drop_state_ahead(&mut self) {
-        let is_ahead = |cache: &Cache| {
-            cache.replay.is_none() && !self.tables.iter().all(|table| table.can_continue_at(self.len_tokens()))
-        };
-        if self.cache.as_ref().is_some_and(is_ahead) {
-            self.drop_cache();
+    /// Copies its recurrent state on the device, so that it can go back to its present length. Waits for steps in flight.
+    pub fn save_state(&mut self, engine: &mut Engine) -> Result<(), Failure> {
+        if let Some(cache) = &mut self.cache {
+            let position = self.journal.len_tokens();
+            cache.saved = engine.save_state(&self.tables)?.map(|copy| SavedState { copy, position });
         }
+        Ok(())
+    }
+
+    /// Number of tokens in the copy of its recurrent state, if it can be cut to `len_tokens` although the state includes more: then it goes back
+    /// to the copy, and the tokens behind that are computed again. `generation` is the current engine's.
+    pub fn saved_position(&self, len_tokens: u32, generation: u64) -> Option<u32> {
+        let Some(Cache { pools, replay: None, saved: Some(saved), .. }) = &self.cache else { return None };
+        let is_held = self.generation() == Some(generation) && saved.copy.is_held();
+        let position = Some(saved.position).filter(|&position| position <= len_tokens && is_held)?;
+        let pools = pools.lock();
+        let is_kept = |(table, pool): (&BlockTable, &PagePool)| {
+            table.is_state() || table.can_continue_at(position) && !table.is_inside_shared_page(pool, position)
+        };
+        self.tables.iter().zip(pools.iter()).all(is_kept).then_some(position)
+    }
+
+    /// Where recurrent state includes more tokens than the sequence has, and none is in flight, goes back to the copy of an earlier state, or
+    /// drops the cache: after a draft that was rejected, or steps that ran ahead of a stream that was dropped, or that failed. What is missing
+    /// then is computed again from the journal.
+    pub fn leave_state_ahead(&mut self, engine: &mut Engine, generation: u64) -> Result<(), Failure> {
+        let is_ahead = !self.tables.iter().all(|table| table.can_continue_at(self.len_tokens()));
+        let is_current = |cache: &Cache| cache.generation == generation && cache.replay.is_none();
+        if !is_ahead || !self.cache.as_ref().is_some_and(is_current) {
+            return Ok(());
+        }
+        let saved_position = self.saved_position(self.len_tokens(), generation);
+        let (Some(position), Some(cache)) = (saved_position, &mut self.cache) else {
+            self.drop_cache();
+            return Ok(());
+        };
+        engine.restore_state(&self.tables)?;
+        self.tables.iter_mut().for_each(|table| table.keep_state_at(position));
+        cache.replay = Some(Replay { next_entry: self.journal.steps_before(position), position });
+        Ok(())
     }
 
     /// Runs the next step of the journal again if the cache is not that of the engine of this generation. `false`: it is, now or
@@ -326,7 +371,7 @@ impl Sequence {
         if self.generation() != Some(generation) {
             self.drop_cache();
             let replay = Some(Replay { next_entry: 0, position: 0 });
-            self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay });
+            self.cache = Some(Cache { generation, pools: engine.pools.clone(), replay, saved: None });
         }
         let Some(cache) = &mut self.cache else { return Ok(false) };
         let Some(Replay { next_entry, position }) = cache.replay else { return Ok(false) };
@@ -368,6 +413,26 @@ impl Sequence {
     /// Appends tokens whose step, of `program`, has their pages.
     pub fn append(&mut self, tokens: &[u32], program: usize, rope_variant: u32) {
         self.journal.append(tokens, program, rope_variant);
+    }
+
+    /// The steps that append the tokens from `position` on are others, which are yet to run: `next` is called with a step's position and the
+    /// number of tokens that are left.
+    pub fn replace_steps(&mut self, position: u32, rope_variant: u32, next: impl Fn(u32, u32) -> Option<Chunk>) {
+        let tokens = self.tokens()[position as usize..].to_vec();
+        let mut chunks = Vec::new();
+        let mut n_placed = 0;
+        while n_placed < tokens.len() as u32 {
+            let Some(chunk) = next(position + n_placed, tokens.len() as u32 - n_placed) else { return };
+            n_placed += chunk.n_rows;
+            chunks.push(chunk);
+        }
+        self.journal.truncate(position);
+        let mut rest = &tokens[..];
+        for Chunk { program, n_rows } in chunks {
+            let now;
+            (now, rest) = rest.split_at(n_rows as usize);
+            self.journal.append(now, program, rope_variant);
+        }
     }
 
     /// Removes the tokens from `len_tokens` on, whose steps did not run.

@@ -77,6 +77,9 @@ impl From<Failure> for KeepError {
 
 /// Fewest tokens that are written to a store, or read from one, or kept as a checkpoint: computing fewer is no matter.
 const MIN_SEGMENT_TOKENS: u32 = 64;
+/// Most tokens that are computed again behind a copy of recurrent state, by the steps that computed them: those of a draft. Where it is
+/// more, the whole text may take less time, in longer steps.
+const MAX_TOKENS_AGAIN: u32 = 64;
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
@@ -131,9 +134,9 @@ impl Session {
     /// [`Speculation`]. `None`, the default: it does not.
     ///
     /// # Errors
-    /// For an option out of its range, and for a model with recurrent state.
+    /// For an option out of its range.
     pub fn set_speculation(&mut self, speculation: Option<&Speculation>) -> Result<(), RunError> {
-        speculation.map_or(Ok(()), |speculation| speculation.check_for(self.shared.has_state()))?;
+        speculation.map_or(Ok(()), Speculation::check)?;
         let of = |one: &Speculation| SessionSpeculation { speculator: one.speculator(), times: StepTimes::default() };
         self.speculation = speculation.map(of);
         Ok(())
@@ -335,12 +338,14 @@ impl Session {
     ///
     /// # Errors
     /// [`RunError::NotInCache`] when a sliding window has already given back what the next token would attend to, or a model has recurrent
-    /// state, which continues behind its last token or starts from zero.
+    /// state, which continues behind its last token, behind a copy of an earlier state, as that of before a draft, or starts from zero.
     pub fn truncate(&mut self, len_tokens: u32) -> Result<(), RunError> {
         if len_tokens >= self.len_tokens() {
             return Ok(());
         }
-        if let Some(kept_from) = self.first_cached_position(len_tokens) {
+        if let Some(kept_from) = self.first_cached_position(len_tokens)
+            && !self.can_go_back_to(len_tokens)
+        {
             return Err(RunError::NotInCache { len_tokens, kept_from });
         }
         self.sequence.truncate(len_tokens);
@@ -382,10 +387,14 @@ impl Session {
 
     /// How many of its tokens the sequence could keep to continue with `prompt`: those that are the same, and were fed with
     /// LongRoPE's frequencies for a text of its length; none where a sliding window has given back what the next would attend to, or where
-    /// recurrent state includes more tokens.
+    /// recurrent state includes more tokens and cannot go back to a copy, as that of before a draft.
     /// The prompt's last token is always fed, because its logits are needed. Waits for no step.
     pub fn common_start(&self, prompt: &[u32]) -> u32 {
-        self.shared.usable_start(&self.sequence, prompt)
+        let common = self.shared.common_start(&self.sequence, prompt);
+        match self.can_go_back_to(common) {
+            true => common,
+            false => self.shared.usable_start(&self.sequence, prompt),
+        }
     }
 
     /// Its tokens and pages.
@@ -408,6 +417,29 @@ impl Session {
     /// Waits for steps of others where there is recurrent state, which is copied to the host.
     pub(crate) fn beginning(&self, len_tokens: u32) -> Option<EndedSequence> {
         beginning(&self.shared, &self.sequence, len_tokens)
+    }
+
+    /// Copies recurrent state on the device, if the model has any, so that [`Session::keep_saved_start`] can go back to it.
+    ///
+    /// # Errors
+    /// When the device fails and cannot be made ready again.
+    pub(crate) fn save_state(&mut self) -> Result<(), RunError> {
+        if !self.shared.has_state() {
+            return Ok(());
+        }
+        let save = |engine: &mut Engine, sequences: &mut [&mut Sequence]| Ok(sequences[0].save_state(engine)?);
+        persist(&self.shared, &mut [&mut self.sequence], None, save)
+    }
+
+    /// Goes back to what the sequence shares with `prompt`, or to a copy of recurrent state if that includes more tokens. Returns how many tokens
+    /// of the prompt are still there. Waits for no step.
+    pub(crate) fn keep_saved_start(&mut self, prompt: &[u32]) -> u32 {
+        let common = self.shared.common_start(&self.sequence, prompt);
+        let is_ahead = self.first_cached_position(common).is_some();
+        match self.sequence.saved_position(common, self.shared.generation()).filter(|_| is_ahead) {
+            Some(position) if self.truncate(position).is_ok() => position,
+            _ => self.keep_common_start(prompt),
+        }
     }
 
     /// Goes back to what the sequence shares with `prompt`, or to its checkpoint or its beginning where a sliding window has given back what the
@@ -562,6 +594,13 @@ impl Session {
     ) -> Result<Verified, RunError> {
         let Session { shared, sequence, cancel, .. } = self;
         verify(shared, sequence, cancel.as_ref(), rows, logits, choose)
+    }
+
+    /// Whether recurrent state that includes more than `len_tokens` goes back to a copy when the sequence is cut to that, and few tokens are
+    /// computed again.
+    fn can_go_back_to(&self, len_tokens: u32) -> bool {
+        let saved = self.sequence.saved_position(len_tokens, self.shared.generation());
+        saved.is_some_and(|position| len_tokens - position <= MAX_TOKENS_AGAIN)
     }
 
     /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.

@@ -13,6 +13,7 @@ use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::{HostViews, KvBuffers};
 use crate::memory::kv_copy::{self, Place};
 use crate::memory::kv_pages::{BlockTable, PagePools};
+use crate::memory::state_copies::{StateCopies, StateCopy};
 use crate::npu::NpuDevice;
 use crate::program::chunks::ProgramShape;
 use crate::program::profile::StepProfile;
@@ -52,6 +53,8 @@ pub struct Engine {
     pub kv: Vec<KvBuffers>,
     /// Pages of the KV cache that no sequence has. Its lock is never held while a step runs.
     pub pools: PagePools,
+    /// Copies of recurrent state, where the model has it.
+    pub state_copies: Option<StateCopies>,
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,
@@ -400,6 +403,19 @@ impl Engine {
     ) -> Result<bool, Failure> {
         self.settle(None)?;
         kv_copy::write_places(&mut self.queue, places, len_bytes, read)
+    }
+
+    /// Copies a sequence's recurrent state on the device. `None`: it has none, or there is no place for a copy. Waits for steps in flight.
+    pub fn save_state(&mut self, tables: &[BlockTable]) -> Result<Option<StateCopy>, Failure> {
+        self.settle(None)?;
+        self.state_copies.as_mut().map_or(Ok(None), |copies| copies.save(&mut self.queue, tables))
+    }
+
+    /// Gives a sequence back the state that [`Engine::save_state`] has copied last of it, and whose copy is still held. Waits for steps in
+    /// flight.
+    pub fn restore_state(&mut self, tables: &[BlockTable]) -> Result<(), Failure> {
+        self.settle(None)?;
+        self.state_copies.as_ref().map_or(Ok(()), |copies| copies.restore(&mut self.queue, tables))
     }
 
     /// Bytes of a sequence's recurrent state, none where it has no such layers. Waits for steps in flight.

@@ -258,9 +258,9 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// [`Speculation`].
     ///
     /// # Errors
-    /// For an option out of its range, and for a model with recurrent state.
+    /// For an option out of its range.
     pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<(), RunError> {
-        speculation.as_ref().map_or(Ok(()), |speculation| speculation.check_for(self.shared.has_state()))?;
+        speculation.as_ref().map_or(Ok(()), Speculation::check)?;
         self.speculation = speculation;
         Ok(())
     }

@@ -93,19 +93,6 @@ impl Speculation {
         Ok(())
     }
 
-    /// The same for a model with recurrent state, or without.
-    ///
-    /// # Errors
-    /// As [`Speculation::check`], and with such state: rejected tokens cannot be taken out of it.
-    pub(crate) fn check_for(&self, has_state: bool) -> Result<(), RunError> {
-        if has_state {
-            let found = format!("drafts of up to {} tokens", self.max_tokens);
-            let expected = "off for a model with recurrent state, out of which rejected tokens cannot be taken";
-            return Err(RunError::Sampling { what: "speculation", expected, found });
-        }
-        self.check()
-    }
-
     /// A speculator for one sequence.
     pub(crate) fn speculator(&self) -> Speculator {
         Speculator {

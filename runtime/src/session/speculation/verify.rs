@@ -57,8 +57,13 @@ pub fn verify(
     let rope_variant = model.rope_variant(position + 1);
     let alike = (1..=rows.len() as u32).take_while(|n_rows| model.rope_variant(position + n_rows) == rope_variant);
     let most_rows = alike.count() as u32;
+    let mut shapes = Vec::new();
     let n_rows = persist(shared, &mut [&mut *sequence], None, |engine, sequences| {
         let sequence = &mut *sequences[0];
+        if shared.has_state() {
+            shapes.clone_from(&engine.programs.shapes);
+            sequence.save_state(engine)?;
+        }
         let chunk = next_chunk(&engine.programs.shapes, StepOutput::AllLogits, false, position, most_rows, u32::MAX)
             .ok_or(RunError::NoProgram { wanted: StepOutput::AllLogits.name() })?;
         let now = &rows[..chunk.n_rows as usize];
@@ -75,6 +80,15 @@ pub fn verify(
     let chosen = accept(tokens, n_rows, logits.chunks_exact_mut(model.vocab_size as usize), number, choose);
     (0..chosen).for_each(|_| sequence.count_sample());
     sequence.truncate(position + chosen as u32);
+    if chosen < n_rows && shared.has_state() {
+        // The step has put rejected tokens into the state. It goes back to its copy, now that no other sequence has replaced that, and the
+        // accepted tokens are appended again, by steps without logits.
+        sequence.replace_steps(position, rope_variant, |position, n_tokens| {
+            next_chunk(&shapes, StepOutput::Nothing, false, position, n_tokens, u32::MAX)
+        });
+        // If the device fails, the next step does it.
+        let _ = persist(shared, &mut [sequence], None, |_, _| Ok(()));
+    }
     Ok(Verified { proposed: n_rows - 1, chosen, time: begun.elapsed() })
 }
 

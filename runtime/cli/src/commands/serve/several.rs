@@ -144,7 +144,7 @@ impl ModelSource for Files {
     }
 
     fn speculation(&self, name: &str, model: &Model) -> Result<Option<Speculation>, Unloadable> {
-        if self.serving.draft == DraftUse::Unused || !model.can_speculate() {
+        if self.serving.draft == DraftUse::Unused {
             return Ok(None);
         }
         let wrong = |error: RunError| Unloadable { message: error.to_string(), needs_memory: false };
