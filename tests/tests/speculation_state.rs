@@ -118,32 +118,38 @@ fn a_session_goes_back_to_the_state_before_a_draft() {
     assert!(error.contains("20"), "{error}");
 }
 
+/// The answers to requests that speculate together, which are those to each alone, and their scheduler.
+fn speculate_together(model: &Model, prompts: &[Vec<u32>; 3], most: usize) -> ([Vec<u32>; 3], Scheduler<Recorder>) {
+    let mut alone = model.scheduler().expect("slots");
+    let expected = prompts.each_ref().map(|prompt| ask(&mut alone, prompt, most).tokens);
+    drop(alone);
+    let mut scheduler: Scheduler<Recorder> = model.scheduler().expect("slots");
+    let texts = prompts.iter().zip(&expected).map(|(prompt, answer)| [&prompt[..], answer].concat()).collect();
+    scheduler.set_speculation(Some(known_texts(texts))).expect("it speculates");
+    let answers = prompts.each_ref().map(|prompt| {
+        let (request, answer) = Recorder::request(prompt.clone(), most);
+        scheduler.submit(request);
+        answer
+    });
+    while !scheduler.is_idle() {
+        scheduler.tick(&mut |_| ControlFlow::Continue(()));
+    }
+    for (expected, answer) in expected.iter().zip(answers) {
+        assert_eq!(answer.lock().expect("no thread panics here").tokens, *expected);
+    }
+    (expected, scheduler)
+}
+
 /// Several sequences share the one copy: each goes back to its own state before another one speculates.
 #[test]
 fn sequences_of_a_batch_speculate_with_one_copy_of_state() {
     for family in ["qwen35-delta", "lfm2"] {
-        let model = load(family, 3);
         let prompts = [1, 2, 3].map(|seed| text(seed, 40 + seed as usize));
-        let mut alone = model.scheduler().expect("slots");
-        let expected = prompts.each_ref().map(|prompt| ask(&mut alone, prompt, 30).tokens);
-        drop(alone);
-        let mut scheduler: Scheduler<Recorder> = model.scheduler().expect("slots");
-        let texts = prompts.iter().zip(&expected).map(|(prompt, answer)| [&prompt[..], answer].concat()).collect();
-        scheduler.set_speculation(Some(known_texts(texts))).expect("it speculates");
-        let answers = prompts.each_ref().map(|prompt| {
-            let (request, answer) = Recorder::request(prompt.clone(), 30);
-            scheduler.submit(request);
-            answer
-        });
-        while !scheduler.is_idle() {
-            scheduler.tick(&mut |_| ControlFlow::Continue(()));
-        }
-        for ((prompt, expected), answer) in prompts.iter().zip(&expected).zip(answers) {
-            let answer = answer.lock().expect("no thread panics here");
-            assert_eq!(answer.tokens, *expected, "{family}");
+        let (answers, mut scheduler) = speculate_together(&load(family, 3), &prompts, 30);
+        for (prompt, answer) in prompts.iter().zip(&answers) {
             // The session keeps exactly the tokens of the text, all but the last.
-            let next = ask(&mut scheduler, &[&prompt[..], expected, &[5, 6]].concat(), 3);
-            assert_eq!(next.cached_tokens as usize, prompt.len() + expected.len() - 1, "{family}");
+            let next = ask(&mut scheduler, &[&prompt[..], answer, &[5, 6]].concat(), 3);
+            assert_eq!(next.cached_tokens as usize, prompt.len() + answer.len() - 1, "{family}");
         }
     }
 }
@@ -155,25 +161,8 @@ fn interrupted_sequences_speculate_on() {
     let model = load_with(&compiled, |options| {
         (options.slots, options.context_tokens, options.kv_tokens) = (3, Some(96), Some(1));
     });
-    let prompts = [1, 2, 3].map(|seed| text(seed, 20));
-    let mut alone = model.scheduler().expect("slots");
-    let expected = prompts.each_ref().map(|prompt| ask(&mut alone, prompt, 60).tokens);
-    drop(alone);
-    let mut scheduler: Scheduler<Recorder> = model.scheduler().expect("slots");
-    let texts = prompts.iter().zip(&expected).map(|(prompt, answer)| [&prompt[..], answer].concat()).collect();
-    scheduler.set_speculation(Some(known_texts(texts))).expect("it speculates");
-    let answers = prompts.each_ref().map(|prompt| {
-        let (request, answer) = Recorder::request(prompt.clone(), 60);
-        scheduler.submit(request);
-        answer
-    });
-    while !scheduler.is_idle() {
-        scheduler.tick(&mut |_| ControlFlow::Continue(()));
-    }
+    let (_, scheduler) = speculate_together(&model, &[1, 2, 3].map(|seed| text(seed, 20)), 60);
     assert!(scheduler.preemptions() > 0);
-    for (expected, answer) in expected.iter().zip(answers) {
-        assert_eq!(answer.lock().expect("no thread panics here").tokens, *expected);
-    }
 }
 
 /// A model with state drafts for itself, so that both have to go back: greedily, all is accepted, and of other samples a part. Where the draft has

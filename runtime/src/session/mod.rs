@@ -11,6 +11,7 @@ pub mod mixed;
 pub mod model_drafter;
 pub mod model_state;
 pub mod recovery;
+pub mod saved_state;
 pub mod scheduler;
 pub mod sequence;
 #[expect(clippy::module_inception, reason = "the folder is about sessions, and this is the session")]

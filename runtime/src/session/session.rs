@@ -77,9 +77,6 @@ impl From<Failure> for KeepError {
 
 /// Fewest tokens that are written to a store, or read from one, or kept as a checkpoint: computing fewer is no matter.
 const MIN_SEGMENT_TOKENS: u32 = 64;
-/// Most tokens that are computed again behind a copy of recurrent state, by the steps that computed them: those of a draft. Where it is
-/// more, the whole text may take less time, in longer steps.
-const MAX_TOKENS_AGAIN: u32 = 64;
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Session, RunError> {
@@ -419,29 +416,6 @@ impl Session {
         beginning(&self.shared, &self.sequence, len_tokens)
     }
 
-    /// Copies recurrent state on the device, if the model has any, so that [`Session::keep_saved_start`] can go back to it.
-    ///
-    /// # Errors
-    /// When the device fails and cannot be made ready again.
-    pub(crate) fn save_state(&mut self) -> Result<(), RunError> {
-        if !self.shared.has_state() {
-            return Ok(());
-        }
-        let save = |engine: &mut Engine, sequences: &mut [&mut Sequence]| Ok(sequences[0].save_state(engine)?);
-        persist(&self.shared, &mut [&mut self.sequence], None, save)
-    }
-
-    /// Goes back to what the sequence shares with `prompt`, or to a copy of recurrent state if that includes more tokens. Returns how many tokens
-    /// of the prompt are still there. Waits for no step.
-    pub(crate) fn keep_saved_start(&mut self, prompt: &[u32]) -> u32 {
-        let common = self.shared.common_start(&self.sequence, prompt);
-        let is_ahead = self.first_cached_position(common).is_some();
-        match self.sequence.saved_position(common, self.shared.generation()).filter(|_| is_ahead) {
-            Some(position) if self.truncate(position).is_ok() => position,
-            _ => self.keep_common_start(prompt),
-        }
-    }
-
     /// Goes back to what the sequence shares with `prompt`, or to its checkpoint or its beginning where a sliding window has given back what the
     /// next token would attend to, or recurrent state includes other tokens. Returns how many tokens of the prompt are still there. Waits for
     /// no step, but with a checkpoint for those of others.
@@ -594,13 +568,6 @@ impl Session {
     ) -> Result<Verified, RunError> {
         let Session { shared, sequence, cancel, .. } = self;
         verify(shared, sequence, cancel.as_ref(), rows, logits, choose)
-    }
-
-    /// Whether recurrent state that includes more than `len_tokens` goes back to a copy when the sequence is cut to that, and few tokens are
-    /// computed again.
-    fn can_go_back_to(&self, len_tokens: u32) -> bool {
-        let saved = self.sequence.saved_position(len_tokens, self.shared.generation());
-        saved.is_some_and(|position| len_tokens - position <= MAX_TOKENS_AGAIN)
     }
 
     /// The first token that a sliding window still holds, where that is too late to continue after `len_tokens` of them.

@@ -496,8 +496,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             }
         }
         drop(steps);
-        for (row, len_tokens) in ends {
-            // A recurrent state cannot go back, and stays with the tokens that it includes.
+        // A recurrent state stays with the tokens that it includes: others may continue there, and a store may keep it.
+        for (row, len_tokens) in ends.into_iter().filter(|_| !self.shared.has_state()) {
             let _ = self.decoding[row].session.truncate(len_tokens);
         }
         self.after_decode(&go_on, failed.as_ref());
