@@ -525,12 +525,12 @@ impl<'a> Fuser<'a> {
                 FusedOp::Elementwise { op: ElementwiseOp::Scale, input, second: None, bias, out }
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
-            Op::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out } => {
+            Op::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out } => {
                 let matrix = self.matrix_that_made(input);
                 self.out.matrices[matrix.0].is_router = true;
                 let mut of_experts = |vector: Option<VectorRef>| vector.map(|vector| self.vector(vec![vector], layer));
                 let (scale, choice_bias) = (of_experts(scale), of_experts(choice_bias));
-                FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out }
+                FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out }
             }
             Op::EveryMatrix { matrices, out } => FusedOp::EveryMatrix { matrices, out },
             Op::HeadColumns { blocks, out } => FusedOp::HeadColumns { blocks, out },

@@ -289,6 +289,7 @@ impl Builder<'_> {
             factor: routing.factor,
             scale,
             choice_bias,
+            groups: self.config.expert_groups,
             out,
         })
     }

@@ -139,13 +139,16 @@ impl FusedGraph {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
                 })
             }
-            FusedOp::Route { input, chosen, scores, factor, scale, choice_bias, out, .. } => {
+            FusedOp::Route { input, chosen, scores, factor, scale, choice_bias, groups, out, .. } => {
                 let routing = config.routing.unwrap_or_default();
                 ensure((*scores == Scores::Sigmoid, *factor) == (routing.sigmoid, routing.factor), || {
                     format!("experts' weights are {factor} times their {scores:?}, expected the config's {routing:?}")
                 })?;
                 ensure(choice_bias.is_some() == routing.choice_bias, || {
                     "experts are chosen by a bias where the config has one".into()
+                })?;
+                ensure(*groups == config.expert_groups, || {
+                    format!("experts are chosen in groups {groups:?}, expected the config's {:?}", config.expert_groups)
                 })?;
                 ensure(scale.is_some() == config.experts_beside_mlp, || {
                     "experts have a scale where the config has one".into()

@@ -35,6 +35,7 @@ ARCHITECTURES = {
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
     "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": gguf.MODEL_ARCH.DEEPSEEK2,
     "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
     "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
     "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
@@ -133,6 +134,9 @@ def write(name):
     if config["model_type"] == "glm4_moe":
         writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
     if "routed_scaling_factor" in config:
+        if config.get("n_group", 1) > 1:
+            writer.add_expert_group_count(config["n_group"])
+            writer.add_expert_group_used_count(config["topk_group"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         is_softmax = config["model_type"] == "deepseek_v2"

@@ -553,6 +553,25 @@ CASES = {
             torch_dtype="bfloat16",
         ),
     ),
+    # DeepSeek V3: experts of two of four groups, by the sums of each group's two best.
+    "deepseek-v3": dict(
+        tokens=48,
+        greedy=12,
+        margin=0.03,
+        config=family(
+            "DeepseekV3ForCausalLM", "deepseek_v3", 64, 96, 3, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=40,
+            qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=20, first_k_dense_replace=1, n_routed_experts=12,
+            n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=40, norm_topk_prob=True,
+            routed_scaling_factor=1.5, scoring_func="sigmoid", topk_method="noaux_tc", n_group=4, topk_group=2,
+            rope_theta=10000.0,
+            rope_scaling={
+                "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32, "beta_slow": 1,
+                "mscale": 1.0, "mscale_all_dim": 1.0,
+            },
+            torch_dtype="bfloat16",
+        ),
+    ),
     # GLM-4.5: the experts alone, with heads that are normed and half rotated.
     "glm4-moe": dict(
         tokens=40,
@@ -850,7 +869,7 @@ def write_grid_golden(folder, text, greedy, generator):
 
 
 def keep_apart(folder, ids, margin, generator):
-    """Draws each token again until no layer's router is in doubt about the last expert that it chooses.
+    """Draws each token again until no layer's router is in doubt about the last expert that it chooses, and the last group.
 
     Quantisation moves logits by some hundredths; where two experts are as near as that, another is as right, and the logits are
     of another model.
@@ -858,12 +877,26 @@ def keep_apart(folder, ids, margin, generator):
     model = load_float32(folder)
     for position in range(1, len(ids)):
         while True:
-            last = ranks(model, router_logits(model, ids[None, : position + 1])).sort(descending=True).values
+            all_ranks = ranks(model, router_logits(model, ids[None, : position + 1]))
             text = getattr(model.config, "text_config", model.config)
             chosen = getattr(text, "num_experts_per_tok", None) or text.top_k_experts
-            if (last[:, chosen - 1] - last[:, chosen]).min() >= margin:
+            groups, kept = getattr(text, "n_group", None) or 1, getattr(text, "topk_group", None) or 1
+            if kept < groups:
+                sums = all_ranks.unflatten(-1, (groups, -1)).topk(2).values.sum(-1)
+                if doubt(sums, kept) < margin:
+                    ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, text.vocab_size, (1,), generator=generator)
+                    continue
+                lost = sums < sums.topk(kept).values[:, -1:]
+                all_ranks = all_ranks.masked_fill(lost.repeat_interleave(all_ranks.shape[-1] // groups, -1), -torch.inf)
+            if doubt(all_ranks, chosen) >= margin:
                 break
             ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, text.vocab_size, (1,), generator=generator)
+
+
+def doubt(ranks, chosen):
+    """The smallest distance of any layer between the last that is chosen and the next."""
+    last = ranks.sort(descending=True).values
+    return (last[:, chosen - 1] - last[:, chosen]).min()
 
 
 def router_logits(model, ids):

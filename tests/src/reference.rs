@@ -273,7 +273,10 @@ impl Reference {
             }
             let bias = self.weights.find(&format!("{block}.gate.choice_bias"));
             let rank = |expert: usize| probabilities[expert] + bias.map_or(0.0, |bias| bias.values[expert]);
-            let mut likeliest: Vec<usize> = (0..experts.count).collect();
+            let mut likeliest = match experts.groups {
+                Some(groups) => groups.kept_experts(experts.count, &rank),
+                None => (0..experts.count).collect(),
+            };
             likeliest.sort_by(|&a, &b| rank(b).total_cmp(&rank(a)));
             likeliest.truncate(experts.chosen);
             let total: f32 = likeliest.iter().map(|&expert| probabilities[expert]).sum();

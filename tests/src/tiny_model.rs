@@ -186,6 +186,9 @@ impl TinyModel {
             config["moe_intermediate_size"] = json!(self.intermediate);
             config["norm_topk_prob"] = json!(experts.normalized);
             config["shared_expert_intermediate_size"] = json!(self.shared_intermediate());
+            if let Some((groups, kept)) = experts.routing.as_ref().and_then(|routing| routing.groups) {
+                (config["n_group"], config["topk_group"]) = (json!(groups), json!(kept));
+            }
             if experts.routing.is_some() {
                 config["routed_scaling_factor"] = json!(1.3);
                 config["n_shared_experts"] = json!(SHARED_EXPERTS);

@@ -4,7 +4,7 @@ use unicorn_kernels::Activation;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
-use unicorn_kernels::route::Scores;
+use unicorn_kernels::route::{ExpertGroups, Scores};
 use unicorn_kernels::short_conv::ConvForm;
 
 use super::{MatrixId, VectorId};
@@ -36,6 +36,7 @@ pub(crate) enum FusedOp {
         factor: f32,
         scale: Option<VectorId>,
         choice_bias: Option<VectorId>,
+        groups: Option<ExpertGroups>,
         out: ValueId,
     },
     /// See [`Op::EveryMatrix`](crate::graph::Op::EveryMatrix).

@@ -56,9 +56,10 @@ impl FusedGraph {
                 let values = if step.values_are_keys { " values=keys" } else { "" };
                 format!("heads {}{norms}{values}", parts.join(" "))
             }
-            FusedOp::Route { chosen, scores, normalized, factor, scale, choice_bias, .. } => {
+            FusedOp::Route { chosen, scores, normalized, factor, scale, choice_bias, groups, .. } => {
                 let (scale, bias) = (optional("scale", scale), optional("bias", choice_bias));
-                format!("route chosen={chosen} normalized={normalized}{}{scale}{bias}", routing(*scores, *factor))
+                let routing = routing(*scores, *factor, *groups);
+                format!("route chosen={chosen} normalized={normalized}{routing}{scale}{bias}")
             }
             FusedOp::EveryMatrix { matrices, .. } => format!("every_matrix {matrices}"),
             FusedOp::HeadColumns { blocks, .. } => format!("head_columns {}", columns(blocks)),

@@ -3,7 +3,7 @@
 use unicorn_kernels::Activation;
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Growth, NormOf};
-use unicorn_kernels::route::Scores;
+use unicorn_kernels::route::{ExpertGroups, Scores};
 use unicorn_kernels::short_conv::ConvForm;
 
 use super::{CachePart, ColumnsBlock, MatrixRef, ValueId, VectorRef, column_sources};
@@ -87,7 +87,8 @@ pub(crate) enum Op {
         out: ValueId,
     },
     /// For each row, the `chosen` experts of the highest scores, or scores plus the experts' elements of `choice_bias`, and their
-    /// weights: their scores, or their shares of these, times `factor` and the experts' elements of `scale`.
+    /// weights: their scores, or their shares of these, times `factor` and the experts' elements of `scale`. With `groups`, they are of the best
+    /// groups of experts alone.
     Route {
         input: ValueId,
         chosen: usize,
@@ -96,6 +97,7 @@ pub(crate) enum Op {
         factor: f32,
         scale: Option<VectorRef>,
         choice_bias: Option<VectorRef>,
+        groups: Option<ExpertGroups>,
         out: ValueId,
     },
     /// Routes of rows that are given to every matrix of a stack of this many, in order.

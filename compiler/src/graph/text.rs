@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use unicorn_kernels::gated_norm::GatedForm;
-use unicorn_kernels::route::Scores;
+use unicorn_kernels::route::{ExpertGroups, Scores};
 
 use super::{CachePart, ColumnsBlock, ColumnsPart, MatrixRef, ModelGraph, Op, VectorRef};
 
@@ -75,10 +75,10 @@ impl Op {
             Op::Scale { factor, .. } => format!(" {factor}"),
             Op::MatMul { matrix, .. } | Op::ExpertMatMul { matrix, bias: None, .. } => format!(" {matrix}"),
             Op::ExpertMatMul { matrix, bias: Some(bias), .. } => format!(" {matrix} + {bias}"),
-            Op::Route { chosen, scores, normalized, factor, scale, choice_bias, .. } => {
+            Op::Route { chosen, scores, normalized, factor, scale, choice_bias, groups, .. } => {
                 let vector =
                     |vector: &Option<VectorRef>| vector.as_ref().map_or(String::new(), |one| format!(" {one}"));
-                let routing = routing(*scores, *factor);
+                let routing = routing(*scores, *factor, *groups);
                 format!(" chosen={chosen} normalized={normalized}{routing}{}{}", vector(scale), vector(choice_bias))
             }
             Op::EveryMatrix { matrices, .. } => format!(" {matrices}"),
@@ -112,11 +112,14 @@ impl Op {
     }
 }
 
-/// How experts are weighted where it is not by shares of a softmax.
-pub(crate) fn routing(scores: Scores, factor: f32) -> String {
+/// How experts are chosen and weighted where it is not among all and by shares of a softmax.
+pub(crate) fn routing(scores: Scores, factor: f32, groups: Option<ExpertGroups>) -> String {
     let scores = if scores == Scores::Sigmoid { " scores=Sigmoid" } else { "" };
     let factor = if factor == 1.0 { String::new() } else { format!(" factor={factor}") };
-    format!("{scores}{factor}")
+    let groups = groups.map_or(String::new(), |ExpertGroups { count, kept, best_of }| {
+        format!(" groups={kept}/{count} best_of={best_of}")
+    });
+    format!("{scores}{factor}{groups}")
 }
 
 /// Heads and what they are made of: `16×(%5[0..512] %3[128..192])`.

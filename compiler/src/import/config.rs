@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::codebook::{CODEBOOK_GROUP, Codebook};
+use unicorn_kernels::route::ExpertGroups;
 
 use super::experts_config::{ExpertsConfig, Routing};
 use super::latent_config::LatentConfig;
@@ -208,6 +209,8 @@ pub struct ModelConfig {
     pub(crate) latent: Option<LatentConfig>,
     /// What makes rows of the stream of images.
     pub(crate) vision: Option<VisionConfig>,
+    /// Experts are chosen among those of the best groups (DeepSeek-V2 and V3).
+    pub(crate) expert_groups: Option<ExpertGroups>,
 }
 
 /// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 4 E2B and E4B): the sum of a row of a second
@@ -322,6 +325,10 @@ impl ModelConfig {
             && !(factor.is_finite() && factor > 0.0)
         {
             return Err(format!("routed_scaling_factor is {factor}, expected a finite number above 0"));
+        }
+        if let Some(groups) = self.expert_groups {
+            let experts = self.experts.as_ref().ok_or("n_group is given, expected none without experts")?;
+            experts.check_groups(groups)?;
         }
         if let Some(inputs) = self.per_layer_inputs {
             if !(1..=limits::HEAD_DIM).contains(&inputs.width) {

@@ -178,6 +178,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         shared_expert_ungated: experts::shared_is_ungated(defaults),
         latent,
         vision: vision::vision(&root, &text, family)?,
+        expert_groups: experts::groups(&text, defaults)?,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use unicorn_kernels::route::ExpertGroups;
 
 use super::limits;
 
@@ -70,6 +71,25 @@ impl ExpertsConfig {
             if !(1..=most).contains(&value) {
                 return Err(format!("{name} is {value}, expected 1 to {most}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Whether the experts can be divided into these groups, and a row finds its experts in those that are kept.
+    pub(super) fn check_groups(&self, groups: ExpertGroups) -> Result<(), String> {
+        let ExpertGroups { count, kept, best_of } = groups;
+        let size = self.count / count.max(1);
+        if count == 0 || size * count != self.count || size < best_of {
+            return Err(format!(
+                "n_group is {count}, expected groups of {best_of} or more of the {} experts",
+                self.count
+            ));
+        }
+        if !(1..=count).contains(&kept) || self.chosen > kept * size {
+            return Err(format!(
+                "topk_group is {kept} of {count} groups of {size} experts, expected as many as hold the {} of a token",
+                self.chosen
+            ));
         }
         Ok(())
     }

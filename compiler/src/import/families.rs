@@ -168,6 +168,8 @@ pub(super) enum RoutingDefaults {
     ScaledSoftmax(f64),
     /// By sigmoids plus a bias, unless `use_expert_bias` is false; with the same factor.
     Sigmoid(f64),
+    /// The same, among the experts of some groups: `n_group` and `topk_group` are these by default.
+    GroupedSigmoid { factor: f64, groups: usize, kept: usize },
 }
 
 /// The config class's fields of latent attention.

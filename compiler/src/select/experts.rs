@@ -65,7 +65,8 @@ impl Selector<'_> {
     }
 
     pub(super) fn route_spec(&self, node: &FusedNode) -> RouteSpec {
-        let FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, out } = node.op else {
+        let FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out } = node.op
+        else {
             unreachable!("called for routers")
         };
         RouteSpec {
@@ -76,6 +77,7 @@ impl Selector<'_> {
             factor: Number::new(factor),
             choice_bias: choice_bias.is_some(),
             scaled: scale.is_some(),
+            groups,
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             counter_sync: false,

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! A score is the expert's share of the softmax over all logits, or the sigmoid of its logit; experts may be chosen by their score
-//! plus a bias of the expert (Wang et al. 2024). A weight is the score, or its share of the chosen experts' scores, times one factor of
+//! plus a bias of the expert (Wang et al. 2024), and among those of a few groups only (DeepSeek-V2 and V3): of as many groups as are kept,
+//! with the highest sums of their best experts' ranks. A rank is what experts are chosen by. A weight is the score, or its share of the chosen experts' scores, times one factor of
 //! all and, if experts have a scale, the expert's.
 
 mod spec;
 mod twin;
 
-pub use spec::{RouteSpec, Scores, routes_width};
+pub use spec::{ExpertGroups, RouteSpec, Scores, routes_width};
 pub use twin::twin_row;

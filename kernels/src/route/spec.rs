@@ -25,6 +25,8 @@ pub struct RouteSpec {
     pub choice_bias: bool,
     /// Whether each weight is multiplied by a number of its expert.
     pub scaled: bool,
+    /// Whether experts are chosen among those of some groups.
+    pub groups: Option<ExpertGroups>,
     /// Elements between rows of the logits.
     pub input_stride: usize,
     /// Words between rows of the routes.
@@ -40,6 +42,17 @@ pub enum Scores {
     Softmax,
     /// Sigmoid of each expert's logit.
     Sigmoid,
+}
+
+/// Groups of consecutive experts, all of the same size. A row is given to experts of some of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ExpertGroups {
+    /// Number of groups.
+    pub count: usize,
+    /// Groups whose experts may be chosen; of equal ones the first.
+    pub kept: usize,
+    /// Experts, 1 or 2, whose ranks' sum is that of their group: those of the highest ranks.
+    pub best_of: usize,
 }
 
 /// Words of a row of routes.
@@ -85,8 +98,13 @@ impl RouteSpec {
     /// Bytes of workgroup memory that a choice takes.
     pub(crate) fn choice_bytes(&self) -> usize {
         let ranks = 16 * self.quads();
-        let logits = if self.choice_bias { ranks } else { 0 };
-        ranks + logits + 8 * self.chosen
+        let logits = if self.has_logits_apart() { ranks } else { 0 };
+        ranks + logits + 8 * self.chosen + self.groups.map_or(0, |groups| 4 * groups.count)
+    }
+
+    /// Whether ranks are not the logits, or not all of them.
+    fn has_logits_apart(&self) -> bool {
+        self.choice_bias || self.groups.is_some()
     }
 
     /// Quads of experts, in whole steps of a lane.
@@ -98,7 +116,13 @@ impl RouteSpec {
     pub(crate) fn choice_values(&self, values: Values) -> Values {
         assert!((1..=self.experts).contains(&self.chosen), "a row has experts, and no more than there are");
         assert!(!self.choice_bias || self.scores == Scores::Sigmoid, "a softmax is chosen from by its logits");
+        let values = match self.groups {
+            Some(groups) => self.group_values(groups, values),
+            None => values.flag("GROUPED", false),
+        };
         values
+            .flag("LOGITS_APART", self.has_logits_apart())
+            .text("LOGITS", if self.has_logits_apart() { "logits" } else { "ranks" })
             .size("ROUTED_EXPERTS", self.experts)
             .size("ROUTED_QUADS", self.quads())
             .count("ROUTED_TOGETHER", TOGETHER)
@@ -110,5 +134,25 @@ impl RouteSpec {
             .number("LOWEST", f32::MIN)
             .flag("NORMALIZED", self.normalized)
             .flag("SCALED", self.scaled)
+    }
+
+    fn group_values(&self, groups: ExpertGroups, values: Values) -> Values {
+        let ExpertGroups { count, kept, best_of } = groups;
+        let size = self.experts / count;
+        assert!(
+            size * count == self.experts && (1..=size.min(2)).contains(&best_of),
+            "groups are equal, and have such experts"
+        );
+        assert!(
+            (1..=count).contains(&kept) && self.chosen <= kept * size,
+            "a row's experts are in groups that it keeps"
+        );
+        assert!(best_of == 1 || self.scores == Scores::Sigmoid, "a sum of logits is not ordered as one of shares");
+        values
+            .flag("GROUPED", true)
+            .flag("BEST_OF_TWO", best_of == 2)
+            .size("ROUTED_GROUPS", count)
+            .size("GROUP_EXPERTS", size)
+            .size("GROUPS_KEPT", kept)
     }
 }

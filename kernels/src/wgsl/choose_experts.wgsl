@@ -3,8 +3,11 @@
 
 // What experts are chosen by, and their logits, four at a time; behind the last expert stands what is never chosen.
 var<workgroup> ranks: array<vec4<f32>, ROUTED_QUADS>;
-//#if CHOICE_BIAS
+//#if LOGITS_APART
 var<workgroup> logits: array<vec4<f32>, ROUTED_QUADS>;
+//#endif
+//#if GROUPED
+var<workgroup> group_sums: array<f32, ROUTED_GROUPS>;
 //#endif
 var<workgroup> chosen_experts: array<u32, ROUTED_CHOSEN>;
 var<workgroup> chosen_shares: array<f32, ROUTED_CHOSEN>;
@@ -22,12 +25,48 @@ fn ranked_before(quad: u32, rank: f32, expert: u32) -> vec4<u32> {
     return select(vec4<u32>(0u), vec4<u32>(1u), (others > vec4(rank)) | ((others == vec4(rank)) & is_first));
 }
 
+//#if GROUPED
+// Lowers the ranks of experts whose group is not kept. A group's place is the number of those before it, as an expert's is.
+fn keep_groups(lane: u32) {
+    for (var group = lane; group < ROUTED_GROUPS; group += WORKGROUP) {
+        var best = LOWEST;
+        var second = LOWEST;
+        for (var expert = group * GROUP_EXPERTS; expert < (group + 1u) * GROUP_EXPERTS; expert++) {
+            let rank = ranks[expert / 4u][expert % 4u];
+            second = max(second, min(best, rank));
+            best = max(best, rank);
+        }
+//#if BEST_OF_TWO
+        group_sums[group] = best + second;
+//#else
+        group_sums[group] = best;
+//#endif
+    }
+    workgroupBarrier();
+    for (var expert = lane; expert < ROUTED_EXPERTS; expert += WORKGROUP) {
+        let group = expert / GROUP_EXPERTS;
+        let sum = group_sums[group];
+        var before = 0u;
+        for (var other = 0u; other < ROUTED_GROUPS; other++) {
+            let theirs = group_sums[other];
+            before += select(0u, 1u, theirs > sum || (theirs == sum && other < group));
+        }
+        if (before >= GROUPS_KEPT) {
+            ranks[expert / 4u][expert % 4u] = LOWEST;
+        }
+    }
+    workgroupBarrier();
+}
+//#endif
+
 // Called by all lanes together.
 fn choose_experts(row: u32, lane: u32) {
     for (var expert = lane; expert < 4u * ROUTED_QUADS; expert += WORKGROUP) {
         let logit = router_logit(row, min(expert, ROUTED_EXPERTS - 1u));
+//#if LOGITS_APART
+        logits[expert / 4u][expert % 4u] = select(LOWEST, logit, expert < ROUTED_EXPERTS);
+//#endif
 //#if CHOICE_BIAS
-        logits[expert / 4u][expert % 4u] = logit;
         let rank = score_of(logit) + choice_bias[min(expert, ROUTED_EXPERTS - 1u)];
 //#else
         let rank = logit;
@@ -40,11 +79,14 @@ fn choose_experts(row: u32, lane: u32) {
         chosen_shares[place] = 0.0;
     }
     workgroupBarrier();
+//#if GROUPED
+    keep_groups(lane);
+//#endif
 //#if !SIGMOID
-    var highest = ranks[0];
+    var highest = ${LOGITS}[0];
     for (var quad = 0u; quad < ROUTED_QUADS; quad += ${ROUTED_TOGETHER}u) {
 //#for i in 0..ROUTED_TOGETHER
-        highest = max(highest, ranks[quad + ${i}u]);
+        highest = max(highest, ${LOGITS}[quad + ${i}u]);
 //#end
     }
     let most = max(max(highest.x, highest.y), max(highest.z, highest.w));
@@ -60,12 +102,15 @@ fn choose_experts(row: u32, lane: u32) {
         let place = before.x + before.y + before.z + before.w;
         if (place < ROUTED_CHOSEN) {
             chosen_experts[place] = expert;
-//#if CHOICE_BIAS
-            chosen_shares[place] = score_of(logits[expert / 4u][expert % 4u]);
-//#else if SIGMOID
-            chosen_shares[place] = score_of(rank);
+//#if LOGITS_APART
+            let logit = logits[expert / 4u][expert % 4u];
 //#else
-            chosen_shares[place] = exp(rank - most);
+            let logit = rank;
+//#endif
+//#if SIGMOID
+            chosen_shares[place] = score_of(logit);
+//#else
+            chosen_shares[place] = exp(logit - most);
 //#endif
         }
     }
@@ -81,7 +126,7 @@ fn choose_experts(row: u32, lane: u32) {
     var totals = vec4<f32>(0.0);
     for (var quad = 0u; quad < ROUTED_QUADS; quad += ${ROUTED_TOGETHER}u) {
 //#for i in 0..ROUTED_TOGETHER
-        totals += exp(ranks[quad + ${i}u] - vec4(most));
+        totals += exp(${LOGITS}[quad + ${i}u] - vec4(most));
 //#end
     }
     let total = totals.x + totals.y + totals.z + totals.w;

@@ -91,6 +91,18 @@ pub struct Experts {
     pub sigmoid: bool,
     /// Factor of all weights.
     pub factor: f32,
+    /// Experts are chosen among those of some groups.
+    pub groups: Option<Groups>,
+}
+
+/// Groups of experts, one behind the other, that compete by the sum of their best ranks.
+#[derive(Clone, Copy)]
+pub struct Groups {
+    pub count: usize,
+    /// Groups whose experts may be chosen.
+    pub kept: usize,
+    /// Ranks of a group that are added up.
+    pub best_of: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -98,6 +110,22 @@ pub enum Activation {
     Silu,
     GeluTanh,
     ClampedSwiGlu,
+}
+
+impl Groups {
+    /// The experts of the groups that are kept, of `experts` in all.
+    pub fn kept_experts(&self, experts: usize, rank: &dyn Fn(usize) -> f32) -> Vec<usize> {
+        let size = experts / self.count;
+        let mut groups: Vec<Vec<usize>> = (0..self.count).map(|group| (group * size..).take(size).collect()).collect();
+        let sum = |group: &Vec<usize>| -> f32 {
+            let mut ranks: Vec<f32> = group.iter().map(|&expert| rank(expert)).collect();
+            ranks.sort_by(|a, b| b.total_cmp(a));
+            ranks[..self.best_of].iter().sum()
+        };
+        groups.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+        groups.truncate(self.kept);
+        groups.concat()
+    }
 }
 
 impl Config {
@@ -327,6 +355,7 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
             }
             _ => 1.0,
         },
+        groups: groups(json, family),
         normalized: match family {
             "gemma4_text" | "mixtral" | "qwen3_5_moe_text" | "qwen3_vl_moe_text" | "gpt_oss" => true,
             "qwen3_next" | "lfm2_moe" | "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => json["norm_topk_prob"] != false,
@@ -334,6 +363,16 @@ fn experts(json: &Value, family: &str) -> Option<Experts> {
             _ => json["norm_topk_prob"] == true,
         },
     })
+}
+
+fn groups(json: &Value, family: &str) -> Option<Groups> {
+    let best_of = match family {
+        "deepseek_v2" if json["topk_method"] == "group_limited_greedy" => 1,
+        "deepseek_v3" | "glm4_moe" | "glm4_moe_lite" => 2,
+        _ => return None,
+    };
+    let count = count(json, "n_group").filter(|count| *count > 1)?;
+    Some(Groups { count, kept: required(json, "topk_group"), best_of })
 }
 
 fn has_experts(json: &Value, family: &str, layer: usize) -> bool {

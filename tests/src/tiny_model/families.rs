@@ -76,6 +76,8 @@ pub struct ExpertFacts {
 pub struct RoutingFacts {
     /// The tensor of the bias; `None`: a softmax with a factor.
     pub choice_bias: Option<&'static str>,
+    /// Groups of experts, and those among whose experts a token's are chosen.
+    pub groups: Option<(usize, usize)>,
 }
 
 /// What the tensors of experts are called.
@@ -310,7 +312,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         short_conv_taps: Some(3),
         experts: Some(ExpertFacts {
             normalized: true,
-            routing: Some(RoutingFacts { choice_bias: Some("feed_forward.expert_bias") }),
+            routing: Some(RoutingFacts { choice_bias: Some("feed_forward.expert_bias"), groups: None }),
             names: ExpertNames { block: "feed_forward", gate: "w1", up: "w3", down: "w2" },
             ..EXPERTS
         }),
@@ -323,7 +325,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         model_type: "deepseek_v2",
         experts: Some(ExpertFacts {
             count_field: "n_routed_experts",
-            routing: Some(RoutingFacts { choice_bias: None }),
+            routing: Some(RoutingFacts { choice_bias: None, groups: None }),
             ..EXPERTS
         }),
         latent: Some(false),
@@ -335,9 +337,10 @@ pub const FAMILIES: &[FamilyFacts] = &[
         architecture: "DeepseekV3ForCausalLM",
         model_type: "deepseek_v3",
         experts: Some(ExpertFacts {
+            count: 6,
             count_field: "n_routed_experts",
             normalized: true,
-            routing: Some(RoutingFacts { choice_bias: Some("mlp.gate.e_score_correction_bias") }),
+            routing: Some(RoutingFacts { choice_bias: Some("mlp.gate.e_score_correction_bias"), groups: Some((3, 2)) }),
             ..EXPERTS
         }),
         latent: Some(true),

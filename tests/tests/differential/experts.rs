@@ -11,7 +11,7 @@ use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, Product};
 use unicorn_kernels::head_columns::{self, HeadBlock, HeadColumnsSpec, HeadPart};
 use unicorn_kernels::matmul::ExpertsSpec;
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
-use unicorn_kernels::route::{self, RouteSpec, Scores, routes_width};
+use unicorn_kernels::route::{self, ExpertGroups, RouteSpec, Scores, routes_width};
 
 use super::*;
 use tests::launch::{Launch, device_register_matrices};
@@ -34,6 +34,7 @@ fn routes_are_those_of_the_twin() {
             factor: Number::new(1.5),
             choice_bias,
             scaled,
+            groups: None,
             input_stride: experts.next_multiple_of(32),
             output_stride: routes_width(chosen).next_multiple_of(32),
             counter_sync: target.counter_sync && experts % 2 == 0,
@@ -55,6 +56,51 @@ fn routes_are_those_of_the_twin() {
             assert_eq!(row[..chosen], experts, "{spec:?}");
             assert_same(&format!("{spec:?}"), &floats(&row[chosen..2 * chosen]), &weights, TOLERANCE);
             assert!(row[2 * chosen..].iter().all(|&word| word == POISON.to_bits()), "{spec:?}");
+        }
+    });
+}
+
+/// Of some groups of experts, by a softmax and by sigmoids with a bias; equal groups and equal experts among them.
+#[test]
+fn routes_of_groups_are_those_of_the_twin() {
+    let targets = targets();
+    let target = counting(&targets);
+    let sizes = (1..20usize, 1..20usize, any::<usize>(), any::<usize>());
+    let cases = (sizes, any::<bool>(), any::<bool>(), 1..5usize);
+    check_cases("route of groups", 16, &cases, |&((count, size, kept, chosen), sigmoid, normalized, n_rows), rng| {
+        let kept = 1 + kept % count;
+        let groups = ExpertGroups { count, kept, best_of: if sigmoid { size.min(2) } else { 1 } };
+        let (experts, chosen) = (count * size, 1 + chosen % (kept * size).min(9));
+        let spec = RouteSpec {
+            experts,
+            chosen,
+            scores: if sigmoid { Scores::Sigmoid } else { Scores::Softmax },
+            normalized,
+            factor: Number::new(1.5),
+            choice_bias: sigmoid,
+            scaled: false,
+            groups: Some(groups),
+            input_stride: experts.next_multiple_of(32),
+            output_stride: routes_width(chosen).next_multiple_of(32),
+            counter_sync: false,
+        };
+        let mut logits = normals(rng, n_rows * spec.input_stride);
+        let mut bias = normals(rng, if sigmoid { experts } else { 0 });
+        if count > 1 {
+            // The first two groups are equal: the first is kept.
+            logits.copy_within(..size, size);
+            if sigmoid {
+                bias.copy_within(..size, size);
+            }
+        }
+        let words = n_rows * spec.output_stride;
+        let mut operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words }];
+        operands.extend(sigmoid.then(|| Operand::floats(&bias)));
+        let found = launch(target, KernelSpec::Route(spec.clone()), operands, n_rows).run();
+        for (row, found) in found[&0].chunks_exact(spec.output_stride).enumerate() {
+            let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &[], &bias);
+            assert_eq!(found[..chosen], experts, "{spec:?}");
+            assert_same(&format!("{spec:?}"), &floats(&found[chosen..2 * chosen]), &weights, TOLERANCE);
         }
     });
 }
@@ -83,6 +129,7 @@ fn logits_that_are_no_numbers_choose_experts_that_exist() {
         factor: Number::new(1.0),
         choice_bias: false,
         scaled: false,
+        groups: None,
         input_stride: 32,
         output_stride: 32,
         counter_sync: false,

@@ -38,6 +38,7 @@ fn choices_of_a_router() {
                 factor: Number::new(1.5),
                 choice_bias,
                 scaled,
+                groups: None,
                 input_stride: plain.output_stride,
                 output_stride: routes_width(chosen).next_multiple_of(32),
                 counter_sync: false,

@@ -112,9 +112,18 @@ fn register_gemms_without_workgroup_memory_need_the_layout_of_fragments() {
 /// that of their last matrix: against transformers, and with integer activations against the exported weights. Steps of one row each.
 #[test]
 fn mixtures_of_experts_in_steps_of_one_row() {
-    let mixtures =
-        ["qwen3-moe", "gpt-oss", "gemma4-moe", "glm4-moe-lite", "qwen2-moe-shared", "mixtral", "lfm2-moe", "olmoe"];
-    let taken = if everything() { mixtures.len() } else { 2 };
+    let mixtures = [
+        "qwen3-moe",
+        "gpt-oss",
+        "deepseek-v3",
+        "gemma4-moe",
+        "glm4-moe-lite",
+        "qwen2-moe-shared",
+        "mixtral",
+        "lfm2-moe",
+        "olmoe",
+    ];
+    let taken = if everything() { mixtures.len() } else { 3 };
     for name in &mixtures[..taken] {
         let folder = models().join("tiny").join(name);
         let golden = read_golden(&folder);

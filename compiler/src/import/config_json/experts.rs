@@ -1,10 +1,12 @@
 //! The fields of a mixture of experts.
 
+use unicorn_kernels::route::ExpertGroups;
+
 use super::super::experts_config::{ExpertsConfig, Routing};
 use super::super::families::{ExpertLayers, FamilyDefaults, Normalized, RoutingDefaults, SharedExpert};
 use super::super::json::Fields;
 use super::super::limits;
-use crate::error::{CompileError, Result};
+use crate::error::Result;
 
 /// The experts of the layers that have them.
 pub(super) fn experts(
@@ -45,31 +47,34 @@ pub(super) fn shared_is_ungated(defaults: &FamilyDefaults) -> bool {
     defaults.experts.as_ref().is_some_and(|experts| matches!(experts.shared, SharedExpert::Several(_)))
 }
 
-/// How experts are chosen and weighted; `None`: by a softmax alone.
-///
-/// # Errors
-/// When experts are chosen among those of a few groups.
+/// How experts are weighted, and by what they are chosen; `None`: by a softmax alone.
 pub(super) fn routing(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<Routing>> {
     let Some(experts) = &defaults.experts else { return Ok(None) };
     let (sigmoid, factor) = match experts.routing {
         RoutingDefaults::Softmax => return Ok(None),
         RoutingDefaults::ScaledSoftmax(factor) => (false, factor),
-        RoutingDefaults::Sigmoid(factor) => (true, factor),
+        RoutingDefaults::Sigmoid(factor) | RoutingDefaults::GroupedSigmoid { factor, .. } => (true, factor),
     };
-    let is_grouped = sigmoid || text.text("topk_method")? == Some("group_limited_greedy");
-    let groups = text.size("n_group", limits::EXPERTS)?.unwrap_or(1);
-    let of_these = text.size("topk_group", limits::EXPERTS)?.unwrap_or(groups);
-    if is_grouped && of_these < groups {
-        return Err(CompileError::Unsupported {
-            what: format!("topk_group {of_these} of n_group {groups}"),
-            detail: "experts are chosen among all; expected as many groups as there are".to_owned(),
-        });
-    }
     Ok(Some(Routing {
         sigmoid,
         choice_bias: sigmoid && text.flag("use_expert_bias")?.unwrap_or(true),
         factor: text.number("routed_scaling_factor")?.unwrap_or(factor) as f32,
     }))
+}
+
+/// The groups among whose best a row's experts are chosen; `None`: among all.
+pub(super) fn groups(text: &Fields, defaults: &FamilyDefaults) -> Result<Option<ExpertGroups>> {
+    let Some(experts) = &defaults.experts else { return Ok(None) };
+    // A group's rank is its best expert's, or the sum of those of its two best.
+    let (best_of, default) = match experts.routing {
+        RoutingDefaults::ScaledSoftmax(_) if text.text("topk_method")? == Some("group_limited_greedy") => (1, None),
+        RoutingDefaults::Softmax | RoutingDefaults::ScaledSoftmax(_) => return Ok(None),
+        RoutingDefaults::Sigmoid(_) => (2, None),
+        RoutingDefaults::GroupedSigmoid { groups, kept, .. } => (2, Some((groups, kept))),
+    };
+    let count = text.size("n_group", limits::EXPERTS)?.or(default.map(|(groups, _)| groups)).unwrap_or(1);
+    let kept = text.size("topk_group", limits::EXPERTS)?.or(default.map(|(_, kept)| kept)).unwrap_or(count);
+    Ok((kept < count).then_some(ExpertGroups { count, kept, best_of }))
 }
 
 /// Whether each layer has experts.

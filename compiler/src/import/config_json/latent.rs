@@ -58,6 +58,7 @@ mod tests {
     use std::path::Path;
 
     use serde_json::{Value, json};
+    use unicorn_kernels::route::ExpertGroups;
 
     use super::super::model_config;
     use crate::import::ModelConfig;
@@ -126,12 +127,33 @@ mod tests {
         }
         let mut config = deepseek_v2_lite();
         (config["topk_method"], config["n_group"]) = (json!("group_limited_greedy"), json!(8));
-        let message = read(&config).expect_err("groups");
-        assert!(message.contains("topk_group 1 of n_group 8"), "{message}");
-        // Groups that all experts are in do not matter, and `greedy` ignores them.
+        let groups = |config: &Value| read(config).unwrap_or_else(|error| panic!("{error}")).expert_groups;
+        assert_eq!(groups(&config), Some(ExpertGroups { count: 8, kept: 1, best_of: 1 }));
+        // Groups that are all kept do not matter, and `greedy` ignores them.
         config["topk_group"] = json!(8);
-        assert!(read(&config).is_ok());
+        assert_eq!(groups(&config), None);
         (config["topk_group"], config["topk_method"]) = (json!(1), json!("greedy"));
-        assert!(read(&config).is_ok());
+        assert_eq!(groups(&config), None);
+    }
+
+    #[test]
+    fn groups_of_experts_are_those_of_the_config() {
+        let mut config = deepseek_v2_lite();
+        (config["architectures"], config["model_type"]) = (json!(["DeepseekV3ForCausalLM"]), json!("deepseek_v3"));
+        (config["n_group"], config["topk_group"]) = (json!(null), json!(null));
+        let groups = |config: &Value| read(config).map(|config| config.expert_groups);
+        // As transformers assumes.
+        assert_eq!(groups(&config), Ok(Some(ExpertGroups { count: 8, kept: 4, best_of: 2 })));
+        (config["n_group"], config["topk_group"]) = (json!(4), json!(1));
+        assert_eq!(groups(&config), Ok(Some(ExpertGroups { count: 4, kept: 1, best_of: 2 })));
+        for (count, kept, expected) in [
+            (7, 1, "n_group is 7, expected groups of 2 or more of the 64 experts"),
+            (64, 8, "n_group is 64, expected groups of 2 or more of the 64 experts"),
+            (32, 2, "topk_group is 2 of 32 groups of 2 experts, expected as many as hold the 6 of a token"),
+        ] {
+            (config["n_group"], config["topk_group"]) = (json!(count), json!(kept));
+            let message = groups(&config).expect_err("such groups");
+            assert!(message.contains(expected), "{message}");
+        }
     }
 }

@@ -41,7 +41,7 @@ pub(super) const DEEPSEEK_V3: FamilyDefaults = FamilyDefaults {
         intermediate_size: Some(2048),
         shared: SharedExpert::Several(1),
         layers: ExpertLayers::AfterDense { field: "first_k_dense_replace", default: 3 },
-        routing: RoutingDefaults::Sigmoid(2.5),
+        routing: RoutingDefaults::GroupedSigmoid { factor: 2.5, groups: 8, kept: 4 },
         names: ExpertNames::Qwen,
     }),
     ..DEEPSEEK_V2
