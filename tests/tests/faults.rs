@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use tests::compiled::{Compiled, Silent, eight_layers, options};
 use tests::http::{get, post};
+use tests::known_texts::known_texts;
 use tests::models::models;
 use tests::skip;
 use unicorn_compiler::{Source, compile};
 use unicorn_runtime::{
-    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Speculation,
-    UploadPath, Verification,
+    BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Session, UploadPath,
+    Verification,
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 use unicorn_serve::{HttpLimits, HttpListener, ServeOptions, Server};
@@ -40,7 +41,7 @@ fn load_options() -> LoadOptions {
     })
 }
 
-/// A seeded text: a prompt of several steps, some of them long, then as many samples, some more with drafts, some beside another text, and the
+/// A seeded text: a prompt of several steps, some of them long, then samples, the same with drafts, some more beside another text, and the
 /// logits of three tokens at its end.
 fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
     let vocab_size = model.meta().model.vocab_size;
@@ -51,28 +52,30 @@ fn text(model: &Model) -> Result<(Vec<u32>, Vec<u32>), RunError> {
         sampling.seed = 11;
     });
     let mut session = model.session()?;
-    session.feed(&prompt[..60])?;
-    let first = session.feed_and_sample(&prompt[60..], &sampling)?;
-    let mut samples = vec![first.token];
-    for sampled in session.generate(first.token, &sampling, 24) {
-        samples.push(sampled?.token);
-    }
-    // Drafts of what stood behind one equal token, most of which is rejected.
-    session.set_speculation(Some(&Speculation::ngram(1).with(|one| one.adaptive = false)))?;
-    for sampled in session.generate(samples[24], &sampling, 16) {
-        samples.push(sampled?.token);
-    }
+    let mut samples = sampled(&mut session, &prompt, &sampling)?;
+    // The same with drafts of it, a part of which is rejected.
+    session.clear();
+    session.set_speculation(Some(&known_texts(vec![[&prompt[..], &samples].concat()])))?;
+    samples.extend(sampled(&mut session, &prompt, &sampling)?);
     let counts = session.take_draft_counts();
-    assert!(counts.drafts > 0 && counts.accepted < counts.proposed, "{counts:?}");
+    assert!(counts.accepted > 0 && counts.accepted < counts.proposed, "{counts:?}");
     let mut other = model.session()?;
     other.feed(&prompt[..7])?;
-    let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: first.token, sampling: &sampling });
+    let rows = [&mut session, &mut other].map(|session| BatchRow { session, token: samples[0], sampling: &sampling });
     for sampled in model.generate_batch(rows, 6) {
         samples.extend(sampled?.iter().map(|one| one.token));
     }
     let mut bits = Vec::new();
     session.feed_with_logits(&prompt[..3], &mut |_, row| bits.extend(row.iter().map(|logit| logit.to_bits())))?;
     Ok((samples, bits))
+}
+
+/// Samples behind a prompt that is fed in parts.
+fn sampled(session: &mut Session, prompt: &[u32], sampling: &Sampling) -> Result<Vec<u32>, RunError> {
+    session.feed(&prompt[..60])?;
+    let first = session.feed_and_sample(&prompt[60..], sampling)?.token;
+    let rest = session.generate(first, sampling, 24).map(|sampled| Ok(sampled?.token));
+    std::iter::once(Ok(first)).chain(rest).collect()
 }
 
 #[test]
