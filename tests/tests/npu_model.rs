@@ -228,11 +228,36 @@ fn the_command_line_names_the_option_and_reports_the_use_of_the_npu() {
         (output.status.success(), page + &notes)
     };
     let (done, text) = selftest("hang@1000000");
-    for part in ["NPU by a simulated driver", "wrong values", "0 of ", "tokens with the NPU: ", "tokens GPU alone: "] {
+    for part in [
+        "NPU by a simulated driver",
+        "passthrough: right, 0 of 1048576 bytes differ after 4 columns; ",
+        "products: right, 0 of ",
+        "wrong values",
+        "prompt: right, logits are ",
+        "tokens with the NPU: ",
+        "tokens GPU alone: ",
+    ] {
         assert!(done && text.contains(part), "{part} is not in: {text}");
     }
+    // A wrong bit of the first command, and of the first one behind those of the passthrough: one, 16, and 16 in a chain.
+    let (done, text) = selftest("wrong@0");
+    assert!(
+        !done && text.contains("passthrough: WRONG, 1 of 1048576 bytes differ") && text.contains("products: right"),
+        "{text}"
+    );
+    let (done, text) = selftest("wrong@33");
+    assert!(!done && text.contains("passthrough: right") && text.contains("products: WRONG, 1 of "), "{text}");
+    assert!(text.contains("1 of 3 checks of the NPU are wrong: products"), "{text}");
+    // The third command is one of the passthrough; the others are right.
     let (done, text) = selftest("error@3");
-    assert!(!done && text.contains("ended in state error"), "{text}");
+    for part in [
+        "passthrough: WRONG, not finished: NPU program passthrough ended in state error",
+        "products: right, 0 of ",
+        "prompt: right, ",
+        "1 of 3 checks of the NPU are wrong: passthrough; please report this page",
+    ] {
+        assert!(!done && text.contains(part), "{part} is not in: {text}");
+    }
     let (done, text) = run(&["--npu-optional"], Some("hang@2"));
     assert!(done && text.contains("NPU failed (NPU program ") && text.contains("GPU does all of its work"), "{text}");
 }

@@ -26,7 +26,7 @@ const BODIES: &str = include_str!("product.h");
 /// When the design is no matrix product: attention's bodies are not written in C++.
 pub(super) fn source(design: &Design, lowered: &Lowered, addresses: &Addresses, core: &Core) -> Result<String, String> {
     let Work::Product(tile) = &design.work else {
-        return Err("attention has no C++ of its cores, expected a matrix product".into());
+        return Err("attention and passthrough have no C++ of cores, expected a matrix product".into());
     };
     let mut writer = Writer { lowered, addresses, core, text: String::new(), depth: 1, loops: 0 };
     writer.ports();
