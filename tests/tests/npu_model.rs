@@ -96,6 +96,38 @@ fn logits_of_prefill_on_the_npu_are_those_of_the_exported_weights() {
     }
 }
 
+/// Steps of more rows than the NPU's programs have run them several times: once for each 8 rows that a step of 64 rows is given.
+#[test]
+fn a_longer_step_runs_a_program_for_each_part_of_its_rows() {
+    let name = "llama3-rope";
+    let options = with(compile_options(), |options| {
+        let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
+        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (8, work)));
+    });
+    let compiled = Compiled::of_folder(&folder(name), &options);
+    let bytes = compiled.artifact();
+    let section = ArtifactView::parse(&bytes).unwrap().npu.unwrap();
+    let products = section.products.len() as u64;
+    let rows: Vec<u32> = section.steps[0].kernels.programs.iter().map(|program| program.rows).collect();
+    assert!(rows.contains(&8) && rows.contains(&64) && !rows.contains(&512), "at most 8 runs: {rows:?}");
+    let simulator = Simulator::default();
+    let model = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Required).unwrap();
+    // 40 rows are five parts of a step of 64; of 43, the last one is not full.
+    let exported = tempfile::tempdir().unwrap();
+    export(&folder(name), &compiled.artifact_path(), &options, exported.path(), &mut Silent).unwrap();
+    let reference = Reference::open(exported.path());
+    for (n_tokens, parts) in [(40, 5), (43, 6)] {
+        let tokens: Vec<u32> = prompt(name).into_iter().cycle().take(n_tokens).collect();
+        let before = simulator.runs();
+        let found = logits(&model, &tokens).unwrap();
+        assert_eq!((simulator.runs() - before, simulator.errors()), (parts * products, vec![]), "{n_tokens} tokens");
+        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+        let error = relative_error(&reference.logits(&ids), &found);
+        println!("{n_tokens} tokens: {parts} runs of each product, relative error {error:.4}");
+        assert!(error <= NPU_TOLERANCE, "{n_tokens} tokens: relative error {error}, at most {NPU_TOLERANCE}");
+    }
+}
+
 /// `--npu-for draft`: every product of a step of one token on the NPU, by GEMVs, whether its logits are read or a token is sampled of them.
 #[test]
 fn a_draft_decodes_on_the_npu() {
