@@ -78,7 +78,8 @@ pub struct NpuSteps {
 }
 
 /// A product that the NPU computes between two dispatches. A dispatch before it writes the activations to the arena in the NPU
-/// program's layout, and one after it reads the outputs there.
+/// program's layout, and one after it reads the outputs there. Where the step has more rows than the program, the program runs several times
+/// ([`NpuProgram::runs_of`]): activations and outputs of each run follow those of the run before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NpuCommand {
     /// Index of the dispatch before which it runs: not the first, and each later than the one before.
@@ -125,7 +126,20 @@ pub struct NpuProgram {
     pub estimate: NpuEstimate,
 }
 
+/// Most runs of a program for one product of a step.
+pub const MAX_RUNS: u32 = 8;
+
 impl NpuProgram {
+    /// How often a step of `rows` rows runs the program for a product, each time for the rows behind those before: once where the program has as many rows or
+    /// more. `None`: the rows are no multiple of the program's, or more than [`MAX_RUNS`] times as many.
+    pub fn runs_of(&self, rows: u32) -> Option<u32> {
+        match rows {
+            rows if rows <= self.shape.rows => Some(1),
+            rows if !rows.is_multiple_of(self.shape.rows) => None,
+            rows => Some(rows / self.shape.rows).filter(|runs| *runs <= MAX_RUNS),
+        }
+    }
+
     /// Whether the control image starts cores: one that this project makes configures the array without programs for them.
     pub fn runs_cores(&self) -> bool {
         control::runs_cores(&self.control, self.shape.columns)

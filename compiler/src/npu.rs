@@ -13,6 +13,7 @@ mod cost;
 #[cfg_attr(not(feature = "npu"), path = "npu/mlir_disabled.rs")]
 mod mlir;
 mod options;
+mod passthrough;
 mod products;
 mod weights;
 
@@ -42,6 +43,7 @@ use control::control_part;
 pub(crate) use control::{keep_control, with_control, with_cores};
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuTexts, NpuWork};
+pub use passthrough::npu_passthrough;
 pub(crate) use weights::pack;
 
 /// Products without a program that a decision names.
@@ -382,6 +384,11 @@ fn assemble(
     NpuPlan { section, explanations: Vec::new(), matrices }
 }
 
+/// The record of a buffer of a design's command.
+fn argument(argument: &unicorn_npu::design::Argument) -> NpuArgument {
+    NpuArgument { name: argument.name.into(), bytes: (argument.len * argument.element.bytes()) as u64 }
+}
+
 /// A shape such as `6144x4096`, or `28672x4096-silu`.
 fn program_name(problem: &Problem) -> String {
     let Problem { cols, depth, epilogue, .. } = problem;
@@ -403,10 +410,6 @@ fn program(problem: &Problem, solution: &Solution) -> NpuProgram {
     let GemmShape { rows, cols, depth, columns, core } = estimate.shape;
     let [rows, cols, depth, columns, core_rows, core_cols, core_depth] =
         [rows, cols, depth, columns, core.rows, core.cols, core.depth].map(|size| size as u32);
-    let argument = |argument: &unicorn_npu::design::Argument| NpuArgument {
-        name: argument.name.into(),
-        bytes: (argument.len * argument.element.bytes()) as u64,
-    };
     let tile_use = |kind: TileKind| {
         let (found, most) = (usage.of(kind), limits(kind));
         NpuTileUse {

@@ -56,6 +56,7 @@ pub fn reserved_bytes(work: &Work, core: &Core) -> usize {
     match work {
         Work::Product(tile) => product_reserved_bytes(tile),
         Work::Attention(_) => STACK_BYTES + if has_softmax(&core.program) { TABLE_BYTES } else { 0 },
+        Work::Passthrough => STACK_BYTES,
     }
 }
 

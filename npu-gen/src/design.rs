@@ -142,6 +142,8 @@ pub enum Work {
     Product(CoreTile),
     /// Attention: one pipeline's share.
     Attention(AttentionTile),
+    /// Nothing: bytes pass through the memory tiles.
+    Passthrough,
 }
 
 /// A computation of a core; the maths is in [`unicorn_kernels::npu::twin`] and [`unicorn_kernels::npu::attention`].

@@ -431,6 +431,7 @@ impl<'r> Machine<'r> {
         match self.design.work {
             Work::Product(core) => self.compute_product(index, &core, body, iteration),
             Work::Attention(tile) => self.compute_attention(index, &tile, body, iteration),
+            Work::Passthrough => Err(self.fault(index, format!("{body:?} in a design that computes nothing"))),
         }
     }
 

@@ -36,6 +36,7 @@ pub mod excluded;
 pub mod gemm;
 pub mod interpret;
 pub mod legal;
+pub mod passthrough;
 pub mod solve;
 pub mod stream;
 

@@ -3,7 +3,7 @@
 use unicorn_artifact::NpuProgram;
 use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_npu::lower::{Lowered, lower};
-use unicorn_npu::{Design, gemm, interpret, stream};
+use unicorn_npu::{Design, gemm, interpret, passthrough, stream};
 
 /// An array with a design.
 pub struct Array {
@@ -14,9 +14,18 @@ pub struct Array {
 impl Array {
     /// An array that is configured for a program, by its record.
     pub fn of(program: &NpuProgram) -> Result<Array, String> {
-        let shape = GemmShape::of_program(program);
-        let shape = shape.ok_or_else(|| format!("activation of {} is unknown", program.name))?;
-        let design = gemm::design(&shape);
+        let design = match program.shape.core_rows {
+            // A program without cores passes bytes through.
+            0 => {
+                let (columns, bytes) = (program.shape.columns as usize, program.shape.cols as usize);
+                let objects = passthrough::objects(columns, bytes);
+                passthrough::design(columns, objects.ok_or_else(|| format!("{bytes} bytes are no whole objects"))?)
+            }
+            _ => {
+                let shape = GemmShape::of_program(program);
+                gemm::design(&shape.ok_or_else(|| format!("activation of {} is unknown", program.name))?)
+            }
+        };
         let lowered = lower(&design);
         Ok(Array { design, lowered })
     }

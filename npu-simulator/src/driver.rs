@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use unicorn_artifact::npu::OUTPUTS;
 use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::npu::command::{Packet, Start};
 use unicorn_runtime::npu::driver::{
@@ -100,11 +101,14 @@ impl Simulated {
                 self.contexts.get_mut(&context).expect("it runs").is_lost = true;
                 return Ok(Some(ABORT));
             }
-            None => {}
+            Some(Fault::Wrong) | None => {}
         }
         if let Err(error) = array.run(&stream, &mut arguments) {
             errors.push(error);
             return Ok(Some(ERROR));
+        }
+        if fault == Some(Fault::Wrong) {
+            arguments[OUTPUTS][0] ^= 1;
         }
         for (address, bytes) in tensors.iter().zip(&arguments) {
             let tensor = self.memory.array(BufferKind::Shared, *address, bytes.len(), pinned).map_err(refused)?;

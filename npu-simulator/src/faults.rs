@@ -12,6 +12,8 @@ pub enum Fault {
     Error,
     /// The driver resets the array during the run: it is aborted, and its context accepts no more commands.
     Reset,
+    /// The run ends as it should, with one bit of its outputs wrong.
+    Wrong,
 }
 
 /// Failures by run.
@@ -36,7 +38,8 @@ impl FromStr for Fault {
             "hang" => Ok(Fault::Hang),
             "error" => Ok(Fault::Error),
             "reset" => Ok(Fault::Reset),
-            other => Err(format!("{other} is no fault, expected hang, error or reset")),
+            "wrong" => Ok(Fault::Wrong),
+            other => Err(format!("{other} is no fault, expected hang, error, reset or wrong")),
         }
     }
 }

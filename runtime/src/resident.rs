@@ -193,6 +193,7 @@ pub fn make_resident(
         profiles: Vec::new(),
         views,
         npu,
+        n_rows: 0,
         programs: prepared.record(&device, &cost_models, bound, options.profile.then_some(target))?,
         bandwidth_probe: target.bandwidth_probe.map(|kernel| pipelines[kernel as usize].clone()),
         kv: buffers.kv().to_vec(),

@@ -316,8 +316,18 @@ fn steps_that_no_compiler_writes_are_refused() {
     refused(&|steps| steps.commands[0][0].product = 6, "product of the NPU's steps");
     refused(&|steps| steps.commands[0][0].outputs_offset_bytes += 4, "offset of the NPU's steps");
     refused(&|steps| steps.commands[0][0].activations_offset_bytes = u64::MAX - 255, "offset of the NPU's steps");
-    refused(&|steps| steps.kernels.programs[0].rows = 512, "rows of the NPU's steps");
+    refused(&|steps| steps.kernels.programs[0].rows = 100, "rows of the NPU's steps");
     refused(&|steps| steps.kernels.programs[0].dispatches[0].pipeline = 1 << 20, "pipeline of a dispatch");
+}
+
+#[test]
+fn a_program_runs_once_for_each_of_its_rows_in_a_step() {
+    let section = section_of(sound());
+    let runs = |rows| section.programs[0].runs_of(rows);
+    assert_eq!(section.programs[0].shape.rows, 64);
+    assert_eq!([1, 40, 64, 128, 512].map(runs), [1, 1, 1, 2, 8].map(Some));
+    // No multiple, and more than eight times.
+    assert_eq!([65, 100, 576, 1024].map(runs), [None; 4]);
 }
 
 #[test]
@@ -521,7 +531,8 @@ fn the_commands_report_the_use_of_the_npu() {
         "% busy",
         "-silu",
         "of system memory: NPU weights ",
-        "Two queues in a step of 64 rows on generic: ",
+        "Two queues in a step of 512 rows on generic: ",
+        ", 8 runs",
         "─► for 0, ",
         "layer 1 likewise",
     ] {

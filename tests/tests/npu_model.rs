@@ -96,6 +96,38 @@ fn logits_of_prefill_on_the_npu_are_those_of_the_exported_weights() {
     }
 }
 
+/// Steps of more rows than the NPU's programs have run them several times: once for each 8 rows that a step of 64 rows is given.
+#[test]
+fn a_longer_step_runs_a_program_for_each_part_of_its_rows() {
+    let name = "llama3-rope";
+    let options = with(compile_options(), |options| {
+        let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
+        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (8, work)));
+    });
+    let compiled = Compiled::of_folder(&folder(name), &options);
+    let bytes = compiled.artifact();
+    let section = ArtifactView::parse(&bytes).unwrap().npu.unwrap();
+    let products = section.products.len() as u64;
+    let rows: Vec<u32> = section.steps[0].kernels.programs.iter().map(|program| program.rows).collect();
+    assert!(rows.contains(&8) && rows.contains(&64) && !rows.contains(&512), "at most 8 runs: {rows:?}");
+    let simulator = Simulator::default();
+    let model = load(&compiled.artifact_path(), Some(&simulator), NpuUse::Required).unwrap();
+    // 40 rows are five parts of a step of 64; of 43, the last one is not full.
+    let exported = tempfile::tempdir().unwrap();
+    export(&folder(name), &compiled.artifact_path(), &options, exported.path(), &mut Silent).unwrap();
+    let reference = Reference::open(exported.path());
+    for (n_tokens, parts) in [(40, 5), (43, 6)] {
+        let tokens: Vec<u32> = prompt(name).into_iter().cycle().take(n_tokens).collect();
+        let before = simulator.runs();
+        let found = logits(&model, &tokens).unwrap();
+        assert_eq!((simulator.runs() - before, simulator.errors()), (parts * products, vec![]), "{n_tokens} tokens");
+        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+        let error = relative_error(&reference.logits(&ids), &found);
+        println!("{n_tokens} tokens: {parts} runs of each product, relative error {error:.4}");
+        assert!(error <= NPU_TOLERANCE, "{n_tokens} tokens: relative error {error}, at most {NPU_TOLERANCE}");
+    }
+}
+
 /// `--npu-for draft`: every product of a step of one token on the NPU, by GEMVs, whether its logits are read or a token is sampled of them.
 #[test]
 fn a_draft_decodes_on_the_npu() {
@@ -228,11 +260,36 @@ fn the_command_line_names_the_option_and_reports_the_use_of_the_npu() {
         (output.status.success(), page + &notes)
     };
     let (done, text) = selftest("hang@1000000");
-    for part in ["NPU by a simulated driver", "wrong values", "0 of ", "tokens with the NPU: ", "tokens GPU alone: "] {
+    for part in [
+        "NPU by a simulated driver",
+        "passthrough: right, 0 of 1048576 bytes differ after 4 columns; ",
+        "products: right, 0 of ",
+        "wrong values",
+        "prompt: right, logits are ",
+        "tokens with the NPU: ",
+        "tokens GPU alone: ",
+    ] {
         assert!(done && text.contains(part), "{part} is not in: {text}");
     }
+    // A wrong bit of the first command, and of the first one behind those of the passthrough: one, 16, and 16 in a chain.
+    let (done, text) = selftest("wrong@0");
+    assert!(
+        !done && text.contains("passthrough: WRONG, 1 of 1048576 bytes differ") && text.contains("products: right"),
+        "{text}"
+    );
+    let (done, text) = selftest("wrong@33");
+    assert!(!done && text.contains("passthrough: right") && text.contains("products: WRONG, 1 of "), "{text}");
+    assert!(text.contains("1 of 3 checks of the NPU are wrong: products"), "{text}");
+    // The third command is one of the passthrough; the others are right.
     let (done, text) = selftest("error@3");
-    assert!(!done && text.contains("ended in state error"), "{text}");
+    for part in [
+        "passthrough: WRONG, not finished: NPU program passthrough ended in state error",
+        "products: right, 0 of ",
+        "prompt: right, ",
+        "1 of 3 checks of the NPU are wrong: passthrough; please report this page",
+    ] {
+        assert!(!done && text.contains(part), "{part} is not in: {text}");
+    }
     let (done, text) = run(&["--npu-optional"], Some("hang@2"));
     assert!(done && text.contains("NPU failed (NPU program ") && text.contains("GPU does all of its work"), "{text}");
 }

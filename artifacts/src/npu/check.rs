@@ -3,7 +3,7 @@
 use super::control::check_control;
 use super::tile::Direction;
 use super::{
-    ACTIVATIONS, ARGUMENTS, Instruction, NpuCommand, NpuProduct, NpuProgram, NpuSection, NpuSteps, OUTPUTS,
+    ACTIVATIONS, ARGUMENTS, Instruction, MAX_RUNS, NpuCommand, NpuProduct, NpuProgram, NpuSection, NpuSteps, OUTPUTS,
     ShimCommand, ShimTask, WEIGHTS, decode, shim_commands,
 };
 use crate::error::ParseError;
@@ -170,12 +170,14 @@ pub(crate) fn check_steps(section: &NpuSection, arena_bytes: u64) -> Result<(), 
                     ));
                 };
                 let npu_program = &section.programs[product.program as usize];
-                if npu_program.shape.rows < program.rows {
-                    let expected = format!("at most {}", npu_program.shape.rows);
+                let Some(runs) = npu_program.runs_of(program.rows) else {
+                    let rows = npu_program.shape.rows;
+                    let expected = format!("at most {rows}, or a multiple of it up to {MAX_RUNS} times");
                     return Err(ParseError::invalid(of("rows"), expected, program.rows));
-                }
+                };
                 for (offset, argument) in [(activations_offset_bytes, ACTIVATIONS), (outputs_offset_bytes, OUTPUTS)] {
-                    let end = offset.checked_add(npu_program.arguments[argument].bytes);
+                    let bytes = npu_program.arguments[argument].bytes.checked_mul(runs.into());
+                    let end = bytes.and_then(|bytes| offset.checked_add(bytes));
                     if !offset.is_multiple_of(BUFFER_ALIGN) || end.is_none_or(|end| end > arena_bytes) {
                         let expected = format!("a multiple of {BUFFER_ALIGN}, and an end within {arena_bytes} bytes");
                         return Err(ParseError::invalid(of("offset"), expected, offset));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use unicorn_artifact::npu::MAX_RUNS;
 use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_kernels::npu_input::NpuInputSpec;
 use unicorn_kernels::npu_output::NpuOutputSpec;
@@ -19,6 +20,15 @@ pub struct NpuProducts {
     pub products: BTreeMap<MatrixId, (usize, GemmShape)>,
 }
 
+impl NpuProducts {
+    /// Whether steps of `rows` rows use the NPU: those of its programs' rows, and multiples for which it runs them several times, but for steps of one token.
+    pub fn serves(&self, rows: usize) -> bool {
+        let is_multiple = |rows: usize| rows.is_multiple_of(self.rows) && rows / self.rows <= MAX_RUNS as usize;
+        let has_whole_tiles = || self.products.values().all(|(_, shape)| shape.rows == self.rows);
+        !self.products.is_empty() && (rows == self.rows || self.rows > 1 && is_multiple(rows) && has_whole_tiles())
+    }
+}
+
 impl Selector<'_> {
     /// The NPU's product that computes a node.
     pub(super) fn on_npu(&self, node: &FusedNode) -> Option<(usize, GemmShape)> {
@@ -31,6 +41,8 @@ impl Selector<'_> {
         let FusedOp::MatMul { input, out, .. } = node.op else { unreachable!("called for matmuls") };
         let (width, stride) = (self.graph.values[input.0].width, self.stride_of(input));
         let lanes = quantize_lanes(width, self.target.workgroup_invocations);
+        // Row tiles follow each other: rows of several runs have the layout of a program with as many rows.
+        let shape = &GemmShape { rows: shape.rows.max(self.kind.rows), ..*shape };
         let spec = NpuInputSpec::of(shape, width, stride, lanes, self.target.subgroup_size);
         let words = shape.activation_bytes() / 4;
         self.push(node, KernelSpec::NpuInput(spec), self.kind.rows, 0, |role| match role {

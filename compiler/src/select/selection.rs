@@ -84,7 +84,7 @@ impl Selection {
 }
 
 impl Selection {
-    /// Programs of `npu.rows` rows in which an NPU computes products, and their kernels; none where steps have other numbers of rows.
+    /// Programs in which an NPU computes products, and their kernels: of the NPU programs' rows, and of multiples of them.
     pub(crate) fn of_npu(
         graph: &VerifiedGraph,
         config: &ModelConfig,
@@ -101,7 +101,7 @@ impl Selection {
             .filter(|kind| {
                 (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden && !kind.images && !kind.is_mixed()
             })
-            .filter(|kind| kind.rows == npu.rows && !npu.products.is_empty())
+            .filter(|kind| npu.serves(kind.rows))
             .collect();
         let of_target = |target: &Target| {
             let mut found = TargetSelection::empty(target);
@@ -112,7 +112,8 @@ impl Selection {
             }
             found
         };
-        Selection { targets: targets.par_iter().map(of_target).collect(), logits_rows: 1, chunk_tokens: npu.rows }
+        let chunk_tokens = kinds.iter().map(|kind| kind.rows).max().unwrap_or(npu.rows);
+        Selection { targets: targets.par_iter().map(of_target).collect(), logits_rows: 1, chunk_tokens }
     }
 }
 

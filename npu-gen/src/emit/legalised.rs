@@ -4,8 +4,9 @@
 //! compiler of the core, and refuses a third kind, such as `vector.fma` and `arith.addf` of f32. What is not in this list is an error of the emitter. External
 //! functions are not checked: their declarations carry [`NOT_CHECKED`].
 //!
-//! Sources are functions of mlir-aie at commit 0009bdf5 (2024): `lib/Dialect/AIEVec/Transforms/VectorToAIEVecConversions.cpp`, which says what is converted
-//! and what is legal as it is, and `lib/Conversion/AIEVecToLLVM/AIEVecToLLVM.cpp`, which has the intrinsics. They were read, not run.
+//! Sources are functions of mlir-aie of 2024: `lib/Dialect/AIEVec/Transforms/VectorToAIEVecConversions.cpp` at commit 0009bdf5, where the target is still called
+//! `aieml`, which says what is converted and what is legal as it is, and `lib/Conversion/AIEVecToLLVM/AIEVecToLLVM.cpp`, which has the intrinsics. They were read,
+//! not run.
 
 use super::module::EPILOGUES;
 use super::op::{Module, Op, Value};

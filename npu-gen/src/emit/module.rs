@@ -116,7 +116,7 @@ impl Emitter<'_> {
     fn device(&mut self, module: &mut Module) -> Vec<Op> {
         let design = self.design;
         let mut block = Block { module, ops: Vec::new() };
-        block.ops.push(self.external());
+        block.ops.extend(self.external());
         for fifo in &design.fifos {
             for tile in std::iter::once(&fifo.producer).chain(&fifo.consumers) {
                 if !self.tiles.contains_key(tile) {
@@ -168,8 +168,8 @@ impl Emitter<'_> {
         block.ops
     }
 
-    /// The declaration of the function that is not part of the program's text.
-    fn external(&self) -> Op {
+    /// The declaration of the function that is not part of the program's text, if there is one.
+    fn external(&self) -> Option<Op> {
         let (name, first, second, last) = match &self.design.work {
             Work::Product(core) => (
                 body::epilogue_name(core.epilogue),
@@ -183,6 +183,7 @@ impl Emitter<'_> {
                 memref(tile.state(), Element::F32),
                 memref(tile.probability_bytes(), Element::I8),
             ),
+            Work::Passthrough => return None,
         };
         let types = [first, second, "i32".into(), "i32".into(), "i32".into(), last];
         let mut attributes = vec![
@@ -193,7 +194,7 @@ impl Emitter<'_> {
         if self.dialect == Dialect::Y2026 {
             attributes.push(("link_with", format!("\"{EPILOGUES}\"")));
         }
-        Op { name: "func.func", attributes, regions: vec![Region::default()], ..Op::default() }
+        Some(Op { name: "func.func", attributes, regions: vec![Region::default()], ..Op::default() })
     }
 
     fn link(&self, link: &Link) -> Vec<(&'static str, String)> {

@@ -23,7 +23,7 @@ const BODIES: &str = include_str!("product.h");
 /// The program of one core: cores whose buffers and locks have the same places have the same text.
 ///
 /// # Errors
-/// When the design is no matrix product: attention's bodies are not written in C++.
+/// When the design is no matrix product: attention's bodies are not written in C++, and a passthrough has none.
 pub(super) fn source(design: &Design, lowered: &Lowered, addresses: &Addresses, core: &Core) -> Result<String, String> {
     let Work::Product(tile) = &design.work else {
         return Err("attention has no C++ of its cores, expected a matrix product".into());

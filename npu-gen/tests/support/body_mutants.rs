@@ -97,7 +97,7 @@ fn changes(module: &Module, path: &Path) -> Vec<(String, Change)> {
             }
         }
         "vector.contract" => {
-            named("the sums of the one before", Box::new(|module, path| forget_sum(module, path)));
+            named("the sums of the one before", Box::new(forget_sum));
         }
         _ => {}
     }

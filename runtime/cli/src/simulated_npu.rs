@@ -6,7 +6,7 @@ use unicorn_runtime::npu::NpuOpener;
 
 use crate::terminal::output::note;
 
-/// Lets the model run on a simulated NPU if the environment names it. `UNICORN_NPU_FAULT=hang@3` makes its fourth run hang; `error` and `reset`
+/// Lets the model run on a simulated NPU if the environment names it. `UNICORN_NPU_FAULT=hang@3` makes its fourth run hang; `error`, `reset` and `wrong`
 /// likewise.
 ///
 /// # Panics

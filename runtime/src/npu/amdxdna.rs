@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::diagnosis::missing;
+use super::diagnosis::{check_firmware, missing};
 use super::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_UNITS, NpuFacts, Unit};
 use super::error::NpuError;
 use super::ioctl::{Mapping, Node};
@@ -84,6 +84,7 @@ impl Amdxdna {
             core_rows: array.core.row_count.into(),
             clock_mhz: Some(clocks.array.mhz),
         };
+        check_firmware(&facts)?;
         Ok(Amdxdna { node, facts, heap: None, buffers: BTreeMap::new(), contexts: BTreeMap::new() })
     }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use unicorn_artifact::npu::{ACTIVATIONS, ARGUMENTS, OUTPUTS, WEIGHTS};
-use unicorn_artifact::{NpuProduct, NpuSection};
+use unicorn_artifact::{NpuProduct, NpuProgram, NpuSection};
 
 use super::command::{self, COMMAND_BYTES, MAX_CHAIN, Packet, Start, State};
+use super::diagnosis::check_firmware;
 use super::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_UNITS, NpuFacts, Unit};
 use super::error::NpuError;
 
@@ -47,7 +48,9 @@ impl NpuDevice {
         limit: Duration,
     ) -> Result<NpuDevice, NpuError> {
         check_array(driver.facts(), section)?;
-        if let Some(program) = section.programs.iter().find(|program| driver.needs_control() && !program.runs_cores()) {
+        // A program whose shape has no cores, which is none of an artifact, needs no machine code for them.
+        let lacks_cores = |program: &&NpuProgram| program.shape.core_rows > 0 && !program.runs_cores();
+        if let Some(program) = section.programs.iter().find(|program| driver.needs_control() && lacks_cores(program)) {
             let (program, has_image) = (program.name.clone(), !program.control.is_empty());
             return Err(NpuError::NoCorePrograms { program, has_image });
         }
@@ -228,5 +231,5 @@ fn check_array(facts: &NpuFacts, section: &NpuSection) -> Result<(), NpuError> {
         let expected = format!("{ARRAY}, 5 columns and 6 rows (Phoenix, Hawk Point)");
         return Err(NpuError::OtherDevice { found, expected });
     }
-    Ok(())
+    check_firmware(facts)
 }

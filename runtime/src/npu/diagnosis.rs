@@ -1,10 +1,32 @@
 //! Why there is no node of an NPU: from what the kernel reports.
 
+use super::driver::NpuFacts;
 use super::error::NpuError;
 use crate::device::machine::{Machine, Npu, kernel_version};
 
 /// The first kernel that has the amdxdna driver.
 pub const FIRST_KERNEL: (u32, u32) = (6, 14);
+
+/// The oldest firmware of Phoenix and Hawk Point that is known to work with that driver: the first that linux-firmware has
+/// (`amdnpu/1502_00/npu.sbin.1.5.2.380`, with which AMD's Lizhi Hou asked for the driver's inclusion on dri-devel, 2024-12-06).
+pub const FIRST_FIRMWARE: [u32; 4] = [1, 5, 2, 380];
+
+/// Compares the firmware of an array of Phoenix or Hawk Point with the oldest that is known to work. The driver's own interface needs no such comparison: any version
+/// since [`FIRST_KERNEL`] has all calls, and a call that is missing is an error by name.
+///
+/// # Errors
+/// [`NpuError::TooOld`] with both versions. A driver that reports no version is not refused, and other arrays have other firmware.
+pub fn check_firmware(facts: &NpuFacts) -> Result<(), NpuError> {
+    let parts: Option<Vec<u32>> = facts.firmware.split('.').map(|part| part.parse().ok()).collect();
+    match parts {
+        Some(found) if facts.is_npu1() && found[..] < FIRST_FIRMWARE[..] => Err(NpuError::TooOld {
+            what: "NPU's firmware",
+            found: facts.firmware.clone(),
+            expected: "1.5.2.380 or later: install a newer linux-firmware (amdnpu/1502_00/npu.sbin), then restart",
+        }),
+        _ => Ok(()),
+    }
+}
 
 /// Why a machine without a node in /dev/accel has none, and what to do.
 pub fn missing(machine: &Machine) -> NpuError {
@@ -43,6 +65,28 @@ mod tests {
     fn cause(more: Tree<'_>) -> String {
         let tree = [LAPTOP, more].concat();
         missing(&Machine::read(write_tree(&tree).path())).to_string()
+    }
+
+    #[test]
+    fn firmware_that_is_older_than_what_is_known_to_work_is_refused_with_both_versions() {
+        let facts = |firmware: &str, columns| NpuFacts {
+            driver: "amdxdna 0.0".into(),
+            firmware: firmware.into(),
+            columns,
+            rows: 6,
+            core_rows: 4,
+            clock_mhz: None,
+        };
+        for old in ["1.5.2.379", "1.4.9.900", "0.7.22.185", "1.5.2"] {
+            let error = check_firmware(&facts(old, 5)).expect_err(old).to_string();
+            let expected = format!("NPU's firmware is too old: found {old}, expected 1.5.2.380 or later");
+            assert!(error.starts_with(&expected) && error.contains("linux-firmware"), "{error}");
+        }
+        for good in ["1.5.2.380", "1.5.5.391", "2.0.0.0", "as XRT loads it", "none"] {
+            assert!(check_firmware(&facts(good, 5)).is_ok(), "{good}");
+        }
+        // XDNA2 counts otherwise.
+        assert!(check_firmware(&facts("1.0.0.63", 8)).is_ok());
     }
 
     #[test]

@@ -18,8 +18,9 @@ mod error;
 mod uapi;
 
 pub mod command;
-pub mod diagnosis;
 pub mod driver;
+
+pub mod diagnosis;
 mod ioctl;
 
 mod amdxdna;

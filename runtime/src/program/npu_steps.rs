@@ -3,13 +3,16 @@
 use unicorn_artifact::npu::{ACTIVATIONS, OUTPUTS};
 use unicorn_artifact::{NpuCommand, NpuSection, NpuSteps, Pipeline, Program, TargetKernels};
 
-/// A stop of a program: what passes between the arena and the NPU before a dispatch.
+/// A stop of a program: what passes between the arena and the NPU before a dispatch. Where a step has more rows than the NPU's program, it stops several
+/// times before the same dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpuTransfer {
     /// Index of the dispatch.
     pub before_dispatch: usize,
     /// Index of the product.
     pub product: usize,
+    /// First row of the step that it computes.
+    pub first_row: u32,
     /// Offset in the arena, and length, of its activations.
     pub activations: (u64, u64),
     /// Offset in the arena, and length, of its outputs.
@@ -45,19 +48,24 @@ pub fn with_steps(
         };
         // A target without such a program runs no step of that many rows.
         let Some(index) = merged.programs.iter().position(is_like) else { continue };
+        let rows = program.rows;
         merged.programs[index] = program;
-        transfers[index] = commands.iter().map(|command| transfer(command, section)).collect();
+        transfers[index] = commands.iter().flat_map(|command| runs(command, rows, section)).collect();
     }
     (merged, transfers)
 }
 
-fn transfer(command: &NpuCommand, section: &NpuSection) -> NpuTransfer {
+/// The runs of a command of a step of `rows` rows.
+fn runs(command: &NpuCommand, rows: u32, section: &NpuSection) -> impl Iterator<Item = NpuTransfer> {
     let NpuCommand { before_dispatch, product, activations_offset_bytes, outputs_offset_bytes } = *command;
-    let arguments = &section.programs[section.products[product as usize].program as usize].arguments;
-    NpuTransfer {
+    let program = &section.programs[section.products[product as usize].program as usize];
+    let [activation_bytes, output_bytes] = [ACTIVATIONS, OUTPUTS].map(|index| program.arguments[index].bytes);
+    let program_rows = program.shape.rows;
+    (0..program.runs_of(rows).expect("a reader has checked the rows")).map(move |run| NpuTransfer {
         before_dispatch: before_dispatch as usize,
         product: product as usize,
-        activations: (activations_offset_bytes, arguments[ACTIVATIONS].bytes),
-        outputs: (outputs_offset_bytes, arguments[OUTPUTS].bytes),
-    }
+        first_row: run * program_rows,
+        activations: (activations_offset_bytes + u64::from(run) * activation_bytes, activation_bytes),
+        outputs: (outputs_offset_bytes + u64::from(run) * output_bytes, output_bytes),
+    })
 }

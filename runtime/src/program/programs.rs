@@ -60,6 +60,8 @@ pub struct NpuStop {
     pub list: usize,
     /// Index of the product.
     pub product: usize,
+    /// First row of the step that is computed: a step with fewer rows has nothing to compute there.
+    pub first_row: u32,
 }
 
 /// Command lists that are in flight together.
@@ -101,6 +103,7 @@ pub struct PreparedProgram {
 struct BoundTransfer {
     before_dispatch: usize,
     product: usize,
+    first_row: u32,
     to_npu: Command,
     from_npu: Command,
 }
@@ -116,6 +119,7 @@ impl PreparedPrograms {
         let bound = |transfer: &NpuTransfer| BoundTransfer {
             before_dispatch: transfer.before_dispatch,
             product: transfer.product,
+            first_row: transfer.first_row,
             to_npu: buffers.copy_to_npu(transfer.activations.0, transfer.activations.1),
             from_npu: buffers.copy_from_npu(transfer.outputs.0, transfer.outputs.1),
         };
@@ -211,8 +215,9 @@ impl PreparedPrograms {
         let mut programs = RecordedPrograms { shapes: Vec::new(), recorded: Vec::new() };
         for (program, cost_model) in self.programs.iter().zip(cost_models) {
             let submissions = program.submissions(*cost_model, bound_seconds);
-            let npu =
-                program.npu_stops(&submissions).map(|(list, one)| NpuStop { list, product: one.product }).collect();
+            let stop =
+                |(list, one): (usize, &BoundTransfer)| NpuStop { list, product: one.product, first_row: one.first_row };
+            let npu = program.npu_stops(&submissions).into_iter().map(stop).collect();
             let mut lists = program.commands(&submissions);
             let multistep = program.multistep(&lists, *cost_model, bound_seconds).filter(|_| profile.is_none());
             let timestamps = profile
@@ -272,7 +277,7 @@ impl PreparedProgram {
         for submission in submissions {
             for (index, range) in submission.into_iter().enumerate() {
                 match divided.last_mut() {
-                    Some(last) if index > 0 && self.npu_before(&range).is_none() => last.push(range),
+                    Some(last) if index > 0 && self.npu_before(&range).next().is_none() => last.push(range),
                     _ => divided.push(vec![range]),
                 }
             }
@@ -280,17 +285,28 @@ impl PreparedProgram {
         divided
     }
 
-    /// What the NPU computes before a range.
-    fn npu_before(&self, range: &DispatchRange) -> Option<&BoundTransfer> {
-        let is_before = |one: &&BoundTransfer| one.before_dispatch == range.dispatch && !range.workgroups.continues();
-        self.npu.iter().find(is_before)
+    /// What the NPU computes before a range, in order.
+    fn npu_before(&self, range: &DispatchRange) -> impl Iterator<Item = &BoundTransfer> {
+        let (dispatch, continues) = (range.dispatch, range.workgroups.continues());
+        self.npu.iter().filter(move |one| one.before_dispatch == dispatch && !continues)
     }
 
-    /// The submissions before which the NPU computes something, and what.
-    fn npu_stops(&self, submissions: &[Vec<DispatchRange>]) -> impl Iterator<Item = (usize, &BoundTransfer)> {
-        let one = |(index, ranges): (usize, &Vec<DispatchRange>)| Some((index, self.npu_before(ranges.first()?)?));
-        // Activations come from a submission before.
-        submissions.iter().enumerate().skip(1).filter_map(one)
+    /// What the NPU computes before each submission: nothing before the first, since activations come from a submission before.
+    fn stops_before(&self, submission: usize, ranges: &[DispatchRange]) -> impl Iterator<Item = &BoundTransfer> {
+        ranges.first().filter(|_| submission > 0).into_iter().flat_map(|range| self.npu_before(range))
+    }
+
+    /// The command lists before which the NPU computes something, and what: each stop before a submission but the last is followed by a list of copies alone.
+    fn npu_stops(&self, submissions: &[Vec<DispatchRange>]) -> Vec<(usize, &BoundTransfer)> {
+        let (mut list, mut stops) = (0, Vec::new());
+        for (submission, ranges) in submissions.iter().enumerate() {
+            for (number, transfer) in self.stops_before(submission, ranges).enumerate() {
+                list += usize::from(number > 0);
+                stops.push((list, transfer));
+            }
+            list += 1;
+        }
+        stops
     }
 
     /// The commands of each submission.
@@ -304,8 +320,12 @@ impl PreparedProgram {
             let dispatch = Command::Dispatch { pipeline, set, workgroups: range.workgroups, counter };
             has_barrier.then_some(Command::Barrier).into_iter().chain([dispatch])
         };
-        let mut lists: Vec<Vec<Command>> =
-            submissions.iter().map(|ranges| ranges.iter().flat_map(one).collect()).collect();
+        let mut lists: Vec<Vec<Command>> = Vec::new();
+        for (submission, ranges) in submissions.iter().enumerate() {
+            let between = self.stops_before(submission, ranges).count().saturating_sub(1);
+            lists.extend(std::iter::repeat_n(Vec::new(), between));
+            lists.push(ranges.iter().flat_map(one).collect());
+        }
         for (index, transfer) in self.npu_stops(submissions) {
             lists[index - 1].extend([Command::Barrier, transfer.to_npu.clone()]);
             drop(lists[index].splice(0..0, [transfer.from_npu.clone(), Command::Barrier]));

@@ -44,6 +44,8 @@ pub struct Engine {
     pub views: HostViews,
     /// Present where programs stop for it.
     pub npu: Option<NpuDevice>,
+    /// Rows of the step that was written last.
+    pub n_rows: u32,
     pub programs: RecordedPrograms,
     /// Zeros the activations and, before them, the counters by which dispatches wait for each other.
     pub clear_arena: CommandList,
@@ -142,7 +144,7 @@ impl Engine {
     fn begin_resident(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
         let recorded = &self.programs.recorded[program];
         let devices = (&mut self.queue, &mut self.npu, &mut self.views);
-        begin_lists(devices, &recorded.npu, step_slot, &recorded.slots[step_slot].lists)
+        begin_lists(devices, self.n_rows, &recorded.npu, step_slot, &recorded.slots[step_slot].lists)
     }
 
     /// Whether a program can be submitted without its sampler: not while weights are being loaded. Records its lists for that the first time.
@@ -182,7 +184,7 @@ impl Engine {
     fn begin_before_sampler(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
         let recorded = &self.programs.recorded[program];
         let devices = (&mut self.queue, &mut self.npu, &mut self.views);
-        begin_lists(devices, &recorded.npu, step_slot, &recorded.sampler_apart(step_slot).before)
+        begin_lists(devices, self.n_rows, &recorded.npu, step_slot, &recorded.sampler_apart(step_slot).before)
     }
 
     /// Writes the masks of a step that was submitted without its sampler, and submits that. The samplers of steps before have ended.
@@ -225,7 +227,7 @@ impl Engine {
                     if !all_ran {
                         break;
                     }
-                    compute_on_npu(&mut self.npu, &mut self.views, stop)?;
+                    compute_on_npu(&mut self.npu, &mut self.views, self.n_rows, stop)?;
                     submitted = stop.list;
                 }
                 all_ran && self.queue.run_while(&lists[submitted..], |list| ready(submitted + list))?
@@ -484,6 +486,7 @@ impl Engine {
     /// Writes header, rows, samplers and histories, and where the samplers' masks will be. Nothing is in flight.
     pub fn write(&mut self, step: &Step<'_>, masks: &Masks<'_>) -> Result<(), Failure> {
         let n_rows: usize = step.rows.iter().map(|rows| rows.tokens.len()).sum();
+        self.n_rows = n_rows as u32;
         let header = StepHeader {
             n_rows: n_rows as u32,
             logits_row: n_rows as u32 - 1,
@@ -569,6 +572,7 @@ impl Engine {
 /// Submits a program's lists, which stop for the NPU; returns when the last of its products is computed.
 fn begin_lists(
     (queue, npu, views): (&mut SubmissionQueue, &mut Option<NpuDevice>, &mut HostViews),
+    n_rows: u32,
     stops: &[NpuStop],
     step_slot: usize,
     lists: &[CommandList],
@@ -577,7 +581,7 @@ fn begin_lists(
     for stop in stops {
         queue.begin(step_slot, &lists[submitted..stop.list])?;
         queue.end(step_slot)?;
-        compute_on_npu(npu, views, stop)?;
+        compute_on_npu(npu, views, n_rows, stop)?;
         submitted = stop.list;
     }
     Ok(queue.begin(step_slot, &lists[submitted..])?)
@@ -589,8 +593,12 @@ fn write_floats(view: &mut Mapping, at: usize, elements: &[f32]) {
     words.iter_mut().zip(elements).for_each(|(word, element)| *word = element.to_le_bytes());
 }
 
-/// Passes a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them.
-fn compute_on_npu(npu: &mut Option<NpuDevice>, views: &mut HostViews, stop: &NpuStop) -> Result<(), Stop> {
+/// Passes a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them. Of a step of `n_rows` rows, none
+/// may be among those of this stop: what the device then reads are rows that no one uses.
+fn compute_on_npu(npu: &mut Option<NpuDevice>, views: &mut HostViews, n_rows: u32, stop: &NpuStop) -> Result<(), Stop> {
+    if stop.first_row >= n_rows {
+        return Ok(());
+    }
     let npu = npu.as_mut().expect("programs stop for an NPU that is there");
     let (activations, outputs) = views.npu.as_mut().expect("allocated with the NPU");
     activations.invalidate()?;

@@ -457,7 +457,11 @@ mod tests {
         let good = found(Ok(facts.clone()));
         assert_eq!(good.verdict, Verdict::Good);
         assert_eq!(good.found, "/dev/accel/accel0, amdxdna 0.1, firmware 1.5.2.380, 5 columns and 6 rows at 1600 MHz");
-        assert_eq!(found(Ok(NpuFacts { columns: 8, ..facts })).verdict, Verdict::Advice);
+        assert_eq!(found(Ok(NpuFacts { columns: 8, ..facts.clone() })).verdict, Verdict::Advice);
+        let old = NpuFacts { firmware: "1.5.2.300".into(), ..facts.clone() };
+        let old = found(Err(diagnosis::check_firmware(&old).expect_err("it is older than what works")));
+        let part = "NPU's firmware is too old: found 1.5.2.300, expected 1.5.2.380 or later";
+        assert!(old.verdict == Verdict::Advice && old.found.contains(part), "{old:?}");
         let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let closed = found(Err(NpuError::Denied { path: "/dev/accel/accel0".into(), source }));
         assert!(closed.verdict == Verdict::Advice && closed.found.contains("usermod -aG render"), "{closed:?}");

@@ -80,16 +80,19 @@ fn entries(section: &NpuSection, program: &Program, commands: &[NpuCommand]) -> 
         done = end;
         let product = &section.products[command.product as usize];
         let npu_program = &section.programs[product.program as usize];
-        let bytes = |argument: usize| npu_program.arguments.get(argument).map_or(0, |one| one.bytes);
+        // A step with more rows runs the program several times.
+        let runs = npu_program.runs_of(program.rows).unwrap_or(1);
+        let bytes = |argument: usize| u64::from(runs) * npu_program.arguments.get(argument).map_or(0, |one| one.bytes);
+        let times = if runs > 1 { format!(", {runs} runs") } else { String::new() };
         handed_bytes = bytes(OUTPUTS);
         entries.push(QueueEntry {
             queue: "npu",
-            what: format!("{} by {}", product.name, npu_program.name),
+            what: format!("{} by {}{times}", product.name, npu_program.name),
             dispatches: 0,
             layer: product.layer,
             waits_for: Some(entries.len() - 1),
             handed_bytes: bytes(ACTIVATIONS),
-            estimated_seconds: Some(npu_program.estimate.seconds()),
+            estimated_seconds: Some(npu_program.estimate.seconds().map(|seconds| f64::from(runs) * seconds)),
             program: Some(product.program),
         });
     }
