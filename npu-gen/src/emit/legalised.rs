@@ -8,9 +8,10 @@
 //! `aieml`, which says what is converted and what is legal as it is, and `lib/Conversion/AIEVecToLLVM/AIEVecToLLVM.cpp`, which has the intrinsics. They were read,
 //! not run.
 
-use super::module::EPILOGUES;
 use super::op::{Module, Op, Value};
 
+/// Object file of the external functions.
+pub const EPILOGUES: &str = "unicorn_epilogues.o";
 /// Label of the declaration of an external function.
 pub const NOT_CHECKED: &str = "not legalisation-checked";
 

@@ -18,7 +18,7 @@ pub use attention::SOFTMAX;
 pub use body::{add_products, clear, epilogue_name, keep_scales};
 #[cfg(feature = "mlir")]
 pub use generic::{MlirError, context, generic, generic_text};
-pub use module::{EPILOGUES, attention_functions, body_function, module};
+pub use module::{attention_functions, body_function, module};
 pub use op::{Block, Module, Op, Region, Value, ValueInfo};
 pub use readable::readable;
 

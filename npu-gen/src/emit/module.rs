@@ -8,13 +8,11 @@ use unicorn_kernels::npu::tile::CoreTile;
 use super::Dialect;
 use super::attention::{self, SOFTMAX};
 use super::body;
-use super::legalised::not_legalised;
+use super::legalised::{EPILOGUES, not_legalised};
 use super::op::{Block, Module, Op, Region, Value};
 use crate::design::{Body, BufferId, Core, CoreOp, Design, Element, Fifo, FifoId, HostOp, Link, Port, Transfer, Work};
 use crate::device::{STACK_BYTES, Tile, TileKind};
 
-/// Object file of the external functions.
-pub const EPILOGUES: &str = "unicorn_epilogues.o";
 /// Iterations of a loop without end: even, so that unrolling by two leaves no remainder.
 const FOREVER: usize = 4_294_967_294;
 
