@@ -53,8 +53,7 @@ pub fn choose_runnable<'t>(
         target = match choose_target(&targets[behind..], device.facts(), None) {
             Ok(next) if forced.is_none() => next,
             _ => {
-                let what =
-                    format!("{what}; another target, such as generic, runs there: unicorn-compile retarget adds it");
+                let what = format!("{what}; another target, such as generic, runs there");
                 return Err(LoadError::Unsupported { what });
             }
         };
