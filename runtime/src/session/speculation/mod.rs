@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Rejected tokens are taken out of a KV cache by cutting it. Recurrent state, out of which none can be taken, is copied before the step; it goes
-//! back to the copy, and the accepted tokens are appended again by a step without logits ([`crate::memory::state_copies`]).
+//! back to the copy, and the accepted tokens are appended again by a step without logits (`memory::state_copies`).
 //!
 //! A row's token is sampled from the model's distribution with the random number that it has without speculation, and a proposed token
 //! is accepted if it is that token. For a drafter that names tokens without probabilities this is speculative sampling (Leviathan et
