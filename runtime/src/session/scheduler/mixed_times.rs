@@ -54,14 +54,13 @@ impl MixedTimes {
 
     /// A step that only decodes has run: such steps take `average`, where the times of one are those of a submission of several.
     pub fn add_plain(&mut self, average: Duration) {
-        self.recent.truncate(RECENT_STEPS - 1);
-        self.recent.push_front(average.as_secs_f64());
+        self.add_recent(average.as_secs_f64());
     }
 
     /// Adds the time of a step of `n_rows` rows.
     pub fn add(&mut self, n_rows: usize, time: Duration) {
-        self.add_plain(time);
         let seconds = time.as_secs_f64();
+        self.add_recent(seconds);
         let mut sizes = self.sizes.iter_mut().skip_while(|(rows, _)| (*rows as usize) < n_rows);
         if let Some((_, average)) = sizes.next() {
             *average = Some(average.map_or(seconds, |average| average + NEWEST_TIME * (seconds - average)));
@@ -100,6 +99,11 @@ impl MixedTimes {
         let n_rows = rows.min(n_decoding + prompts.first);
         // A matmul computes all rows of its program.
         (n_rows.saturating_mul(MAX_ROWS_OVER_USED) >= rows).then_some(n_rows - n_decoding)
+    }
+
+    fn add_recent(&mut self, seconds: f64) {
+        self.recent.truncate(RECENT_STEPS - 1);
+        self.recent.push_front(seconds);
     }
 
     /// [`MOST_TIMES_PLAIN`] times the median of the last steps, in seconds; 0 while there are few.
