@@ -379,9 +379,14 @@ impl EngineSlot {
     }
 }
 
-/// Tokens that both begin with, but not the prompt's last one.
+/// Tokens that both begin with, but not the prompt's last one. Whole blocks are compared first: a prompt is compared with all sequences, and many
+/// begin as it does.
 fn common_start(cached: &[u32], prompt: &[u32]) -> u32 {
-    let common = cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    const BLOCK: usize = 64;
+    let blocks = cached.chunks_exact(BLOCK).zip(prompt.chunks_exact(BLOCK));
+    let in_blocks = BLOCK * blocks.take_while(|(a, b)| a == b).count();
+    let behind = cached[in_blocks..].iter().zip(&prompt[in_blocks..]);
+    let common = in_blocks + behind.take_while(|(a, b)| a == b).count();
     common.min(prompt.len().saturating_sub(1)) as u32
 }
 
@@ -396,5 +401,12 @@ mod tests {
         assert_eq!(common_start(&[1, 2], &[1, 2, 3]), 2);
         assert_eq!(common_start(&[1, 2, 3], &[1, 2]), 1);
         assert_eq!(common_start(&[1, 2], &[]), 0);
+        let long: Vec<u32> = (0..200).collect();
+        for len in [0, 1, 63, 64, 65, 128, 199] {
+            let mut other = long.clone();
+            other[len] = 1000;
+            assert_eq!(common_start(&other, &long), len as u32);
+            assert_eq!(common_start(&long[..len], &long), len as u32);
+        }
     }
 }

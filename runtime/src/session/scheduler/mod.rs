@@ -32,7 +32,7 @@ mod mixed_times;
 mod pages;
 mod prompts;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -315,13 +315,18 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Pages of the KV cache that the sequences hold that are generated, each counted once.
     pub fn running_pages(&self) -> u32 {
-        let mut pages = HashSet::new();
-        for active in self.prefill.iter().chain(&self.decoding) {
-            for (group, table) in active.session.tables().iter().enumerate() {
-                pages.extend(table.pages().map(|page| (group, page)));
+        let running = || self.prefill.iter().chain(&self.decoding).map(|active| active.session.tables());
+        let n_groups = running().map(<[_]>::len).max().unwrap_or(0);
+        let pages_of_group = |group: usize| {
+            let mut is_counted: Vec<bool> = Vec::new();
+            let mut n_pages = 0;
+            for page in running().flat_map(|tables| tables[group].pages()).map(|page| page as usize) {
+                is_counted.resize(is_counted.len().max(page + 1), false);
+                n_pages += u32::from(!std::mem::replace(&mut is_counted[page], true));
             }
-        }
-        pages.len() as u32
+            n_pages
+        };
+        (0..n_groups).map(pages_of_group).sum()
     }
 
     /// Times that a request went back to the queue because pages ran out.
