@@ -5,6 +5,8 @@
 //! step feeds one, and the streams' tokens come at its pace whatever its length: then larger steps are permitted, one size after the other,
 //! until prompts no longer wait. Without that, prompts that wait leave few sequences that decode, whose short steps permit only short parts of
 //! prompts.
+//!
+//! On a device that has time left in such steps, larger ones take hardly longer. Then a prompt is fed in few of them, although it could wait.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,6 +34,9 @@ const MOST_STEPS_WAITING: u32 = 16;
 const RECENT_STEPS: usize = 128;
 /// Fewest of them.
 const MIN_RECENT_STEPS: usize = 32;
+/// A larger size than prompts need is chosen where it feeds the first prompt in less than this part of the time that the smaller one adds to plain
+/// steps.
+const CHEAPER: f64 = 2.0 / 3.0;
 /// Part of the rows of such a step that are at least the prompt's, unless it ends: a fourth.
 const MIN_PROMPT_PART: u32 = 4;
 /// Weight of the newest time in an average.
@@ -78,6 +83,8 @@ impl MixedTimes {
         let wanted = n_decoding + prompts.first.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
         let has_room = |rows: u32| rows >= n_decoding + prompts.first.min(rows / MIN_PROMPT_PART);
         let mut chosen = None;
+        // What steps of this size add to those that only decode until the first prompt is fed.
+        let mut added_seconds = f64::INFINITY;
         // Of the size before: seconds for each row more than those of a step that only decodes.
         let mut row_seconds = None;
         for &(rows, seconds) in self.sizes.iter().filter(|(rows, _)| has_room(*rows)) {
@@ -89,11 +96,15 @@ impl MixedTimes {
             if chosen.is_some() && !foreseen.is_some_and(is_short) {
                 break;
             }
-            row_seconds = foreseen.map(|seconds| (seconds - plain).max(0.0) / f64::from(rows));
-            chosen = Some(rows);
-            if rows >= wanted {
+            let more_seconds = foreseen.map(|seconds| (seconds - plain).max(0.0));
+            let n_steps = prompts.first.div_ceil((rows - n_decoding).max(1));
+            let added = more_seconds.map_or(f64::INFINITY, |seconds| seconds * f64::from(n_steps));
+            if chosen.is_some_and(|smaller| smaller >= wanted) && added >= CHEAPER * added_seconds {
                 break;
             }
+            added_seconds = added;
+            row_seconds = more_seconds.map(|seconds| seconds / f64::from(rows));
+            chosen = Some(rows);
         }
         let rows = chosen?;
         let n_rows = rows.min(n_decoding + prompts.first);
@@ -171,9 +182,21 @@ mod tests {
     fn steps_are_no_longer_than_the_prompts_that_wait_need() {
         let times = times(&[(64, 6), (128, 6), (256, 7)]);
         let rows = |first, all| times.prompt_rows(32, &Prompts { first, all }, PLAIN);
-        assert_eq!(rows(120, 120), Some(32), "four steps of 64 rows");
-        assert_eq!(rows(300, 300), Some(128 - 32));
+        assert_eq!(rows(24, 24), Some(24));
+        assert_eq!(rows(300, 300), Some(128 - 32), "four steps of 6 ms add as much as two of 7");
         assert_eq!(rows(120, 2000), Some(120), "in 256 rows");
+    }
+
+    #[test]
+    fn where_larger_steps_take_hardly_longer_a_prompt_takes_few() {
+        let rows = |measured: &[(usize, u64)], first| times(measured).prompt_rows(32, &one(first), PLAIN);
+        assert_eq!(
+            rows(&[(64, 6), (128, 6), (256, 7)], 120),
+            Some(128 - 32),
+            "two steps of 6 ms, not four, nor one of 7"
+        );
+        assert_eq!(rows(&[(64, 6), (128, 6), (256, 6)], 120), Some(120), "in 256 rows");
+        assert_eq!(rows(&[(64, 6), (128, 8)], 120), Some(32), "four steps of 6 ms add as much as two of 8");
     }
 
     #[test]
