@@ -34,6 +34,8 @@ impl Kernels {
             apart.hidden.push(take(&mut target.programs, |program| program.logits == LogitsRows::Hidden));
             apart.image.push(take(&mut target.programs, Program::is_of_images));
             apart.mixed.push(take(&mut target.programs, |program| program.logits == LogitsRows::Samplers));
+            let is_beside_two = |program: &Program| program.logits == LogitsRows::SamplersBesideTwo;
+            apart.beside_two.push(take(&mut target.programs, is_beside_two));
         }
         (rest, apart)
     }
@@ -59,6 +61,9 @@ impl Kernels {
         for (target, programs) in self.targets.iter_mut().zip(apart.mixed) {
             target.programs.extend(programs);
         }
+        for (target, programs) in self.targets.iter_mut().zip(apart.beside_two) {
+            target.programs.extend(programs);
+        }
     }
 }
 
@@ -71,6 +76,8 @@ pub(crate) struct ApartPrograms {
     pub(crate) image: Vec<Vec<Program>>,
     /// Those whose rows are newest tokens of several sequences and a part of a prompt.
     pub(crate) mixed: Vec<Vec<Program>>,
+    /// The same with parts of two prompts.
+    pub(crate) beside_two: Vec<Vec<Program>>,
 }
 
 #[cfg(feature = "write")]
@@ -81,6 +88,7 @@ impl ApartPrograms {
             (SectionKind::HiddenPrograms, &self.hidden),
             (SectionKind::ImagePrograms, &self.image),
             (SectionKind::MixedPrograms, &self.mixed),
+            (SectionKind::BesideTwoPrograms, &self.beside_two),
         ];
         let present = lists.into_iter().filter(|(_, lists)| lists.iter().any(|programs| !programs.is_empty()));
         present.map(|(kind, lists)| (kind, codec::encode(lists)))
@@ -264,6 +272,20 @@ pub enum LogitsRows {
     /// The first rows, at most [`crate::step::MAX_SAMPLERS`]: a token is sampled for each sampler of the step. Rows from
     /// `StepHeader::apart_rows` on are of a prompt. Such programs have a section of their own.
     Samplers,
+    /// The same, but that rows behind `StepHeader::apart_rows` are of one prompt or of two: see [`crate::step::rows_apart`]. Such programs have a
+    /// section of their own.
+    SamplersBesideTwo,
+}
+
+impl LogitsRows {
+    /// Most prompts of which a step has parts, beside newest tokens of other sequences; 0: its rows are not mixed.
+    pub fn prompts_beside(self) -> usize {
+        match self {
+            LogitsRows::Samplers => 1,
+            LogitsRows::SamplersBesideTwo => 2,
+            LogitsRows::None | LogitsRows::One | LogitsRows::All | LogitsRows::Hidden | LogitsRows::Image => 0,
+        }
+    }
 }
 
 /// One launch of a kernel.

@@ -81,10 +81,23 @@ gpu_words! {
         /// In steps that make rows of an image of any size: its rows from left to right.
         image_across: u32,
         /// Rows from the first on whose attention is computed one by one, whatever their sequences; those behind them belong to one sequence
-        /// and have consecutive positions. Only programs with [`crate::LogitsRows::Samplers`] read it.
+        /// and have consecutive positions, or two such parts follow: see [`rows_apart`]. Only programs whose rows are mixed read it.
         apart_rows: u32,
     }
 }
+
+/// [`StepHeader::apart_rows`] of a program with [`crate::LogitsRows::SamplersBesideTwo`]: the first `apart` rows are computed one by one, and of those
+/// behind them, row `second` is the first of a second sequence; 0: they are all of one.
+///
+/// # Panics
+/// If a step cannot have so many rows.
+pub fn rows_apart(apart: usize, second: usize) -> u32 {
+    assert!(apart <= MAX_ROWS && second <= MAX_ROWS, "rows {apart} and {second} of {MAX_ROWS}");
+    (second << SECOND_ROW_BIT | apart) as u32
+}
+
+/// First bit of the second number in [`rows_apart`].
+pub const SECOND_ROW_BIT: usize = 16;
 
 /// Set in [`Row::token`] if the row is one of an image: see [`image_row`].
 pub const IMAGE_ROW: u32 = 1 << 31;
@@ -287,6 +300,12 @@ mod tests {
         // Runtimes of before masks write the first two.
         assert_eq!(words, [0, 1, 2 * TABLES_AT as u32, 2 * TABLES_AT as u32 + 1]);
         assert_eq!([1, 32, 33].map(mask_words), [1, 1, 2]);
+    }
+
+    #[test]
+    fn rows_apart_of_one_prompt_are_a_plain_number() {
+        assert_eq!(rows_apart(33, 0), 33, "as programs beside one prompt read it");
+        assert_eq!(rows_apart(33, 300), 33 | 300 << 16);
     }
 
     #[test]

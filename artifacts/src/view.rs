@@ -387,7 +387,8 @@ fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernel
     let hidden = apart(SectionKind::HiddenPrograms, targets)?;
     let image = apart(SectionKind::ImagePrograms, targets)?;
     let mixed = apart(SectionKind::MixedPrograms, targets)?;
-    kernels.join(ApartPrograms { hidden, image, mixed });
+    let beside_two = apart(SectionKind::BesideTwoPrograms, targets)?;
+    kernels.join(ApartPrograms { hidden, image, mixed, beside_two });
     Ok(kernels)
 }
 

@@ -66,15 +66,15 @@ impl ProgramKind {
         self.batch || self.logits == LogitsRows::One || self.is_mixed()
     }
 
-    /// Whether its rows are the newest tokens of several sequences and, behind them, a part of a prompt.
+    /// Whether its rows are the newest tokens of several sequences and, behind them, parts of prompts.
     pub(crate) fn is_mixed(self) -> bool {
-        self.logits == LogitsRows::Samplers
+        self.logits.prompts_beside() > 0
     }
 }
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`) and the one that makes rows of images. For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub(crate) const PROGRAMS: [ProgramKind; 26] = {
+pub(crate) const PROGRAMS: [ProgramKind; 27] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, images: false, from_tokens: 0 }
     }
@@ -106,11 +106,12 @@ pub(crate) const PROGRAMS: [ProgramKind; 26] = {
         // Of models with a vision tower, in another such section.
         ProgramKind { images: true, ..kind(512, LogitsRows::One) },
         ProgramKind { images: true, ..kind(512, LogitsRows::None) },
-        // Of sequences that decode beside a prompt, in another; by twos, because a matmul computes all rows of its program.
-        kind(32, LogitsRows::Samplers),
-        kind(64, LogitsRows::Samplers),
-        kind(128, LogitsRows::Samplers),
-        kind(256, LogitsRows::Samplers),
+        // Of sequences that decode beside prompts, in another; by twos, because a matmul computes all rows of its program.
+        kind(32, LogitsRows::SamplersBesideTwo),
+        kind(64, LogitsRows::SamplersBesideTwo),
+        kind(128, LogitsRows::SamplersBesideTwo),
+        kind(256, LogitsRows::SamplersBesideTwo),
+        kind(512, LogitsRows::SamplersBesideTwo),
     ]
 };
 
@@ -367,7 +368,9 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
     let mut wanted = vec![false; graph.values.len()];
     match kind.logits {
         LogitsRows::None => {}
-        LogitsRows::One | LogitsRows::All | LogitsRows::Samplers => wanted[graph.logits.0] = true,
+        LogitsRows::One | LogitsRows::All | LogitsRows::Samplers | LogitsRows::SamplersBesideTwo => {
+            wanted[graph.logits.0] = true
+        }
         LogitsRows::Hidden => wanted[head_input(graph).0] = true,
         LogitsRows::Image => wanted[graph.image_rows.expect("the model has a vision tower").0] = true,
     }
@@ -524,7 +527,7 @@ impl Selector<'_> {
     fn logits_rows(&self) -> usize {
         match self.kind.logits {
             LogitsRows::One => 1,
-            LogitsRows::Samplers => self.kind.rows.min(MAX_SAMPLERS),
+            LogitsRows::Samplers | LogitsRows::SamplersBesideTwo => self.kind.rows.min(MAX_SAMPLERS),
             _ => self.kind.rows,
         }
     }

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::step::{IMAGE_ROW, MAX_IMAGE_ROWS, MAX_SAMPLERS};
+use unicorn_artifact::step::{IMAGE_ROW, MAX_IMAGE_ROWS, MAX_SAMPLERS, SECOND_ROW_BIT};
 
 use crate::template::Values;
 
@@ -35,7 +35,13 @@ pub struct Split {
     pub newest_apart: bool,
 }
 
-/// Which rows of a step a kernel takes. The first `StepHeader::apart_rows` are apart: each is of any sequence. Those behind them are of one.
+/// Which rows of a step a kernel takes. The first of `StepHeader::apart_rows` are apart: each is of any sequence. Those behind them are of one, or
+/// of two, one after the other (`step::rows_apart`):
+///
+/// ```text
+/// rows        0 1 2 │ 3 4 5 6 │ 7 8 │ 9 10 11 12 │ 13     3 apart, the second part from row 9 on, 4 rows a workgroup
+/// workgroups         0         1     2            3       no workgroup has rows of both
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StepRows {
     /// All, of a step of which none are apart.
@@ -89,24 +95,46 @@ impl Split {
 
 /// Workgroups that take `rows_per_group` of at most `rows` rows each.
 pub(crate) fn row_groups(rows: usize, rows_per_group: usize, taken: StepRows) -> usize {
-    rows.div_ceil(rows_per_group) + if taken == StepRows::EachApart { MAX_SAMPLERS } else { 0 }
+    let more = match taken {
+        StepRows::All | StepRows::Apart => 0,
+        // The first of two parts may end with a workgroup that is not full.
+        StepRows::Behind => 1,
+        StepRows::EachApart => 1 + MAX_SAMPLERS,
+    };
+    rows.div_ceil(rows_per_group) + more
 }
 
 /// Values for kernels whose workgroups take several rows: `FIRST_ROW` is that of workgroup `group.y`, and `ROWS_END` ends the rows that may
 /// be in the workgroup of `first_row`.
 pub(crate) fn row_values(rows_per_group: usize, taken: StepRows, values: Values) -> Values {
-    let (apart, all) = ("step.header.apart_rows", "step.header.n_rows");
-    let from_first = "group.y * ROWS".to_owned();
+    let (apart, second, all) = (apart_rows(), second_row(), "step.header.n_rows");
+    // Of the workgroups behind the rows apart: the first part's come before those of the second.
+    let behind = |group: &str| {
+        let of_first = format!("(({second} - {apart} + ROWS - 1u) / ROWS)");
+        format!("select({second} + ({group} - {of_first}) * ROWS, {apart} + {group} * ROWS, {group} < {of_first})")
+    };
+    let end_behind = format!("select({all}, {second}, first_row < {second})");
     let (first, end) = match taken {
-        StepRows::All => (from_first, all.to_owned()),
+        StepRows::All => ("group.y * ROWS".to_owned(), all.to_owned()),
         StepRows::EachApart => (
-            format!("select(group.y, {apart} + (group.y - {apart}) * ROWS, group.y >= {apart})"),
-            format!("select({all}, first_row + 1u, first_row < {apart})"),
+            format!("select(group.y, {}, group.y >= {apart})", behind(&format!("(group.y - {apart})"))),
+            format!("select({end_behind}, first_row + 1u, first_row < {apart})"),
         ),
-        StepRows::Apart => (from_first, apart.to_owned()),
-        StepRows::Behind => (format!("{apart} + {from_first}"), all.to_owned()),
+        StepRows::Apart => ("group.y * ROWS".to_owned(), apart),
+        StepRows::Behind => (behind("group.y"), end_behind),
     };
     values.size("ROWS", rows_per_group).text("FIRST_ROW", first).text("ROWS_END", end)
+}
+
+/// Number of rows apart.
+fn apart_rows() -> String {
+    format!("(step.header.apart_rows & {}u)", (1u32 << SECOND_ROW_BIT) - 1)
+}
+
+/// The first row of the second part behind the rows apart; the end of all rows where there is none.
+fn second_row() -> String {
+    let second = format!("(step.header.apart_rows >> {SECOND_ROW_BIT}u)");
+    format!("select(step.header.n_rows, {second}, {second} > 0u)")
 }
 
 /// Values for kernels whose rows may be of images of `image_rows` rows; 0: there are none.

@@ -163,22 +163,28 @@ impl Model {
         batch::decode(&self.shared, rows.into_iter().collect())
     }
 
-    /// Appends one token to each sequence and, in the same step, a part of a prompt to another; samples the tokens that follow the rows, in their
-    /// order, and behind these the one that follows the prompt, if the part ends it. Blocks for one step.
+    /// Appends one token to each sequence and, in the same step, parts of prompts to others, at most [`Model::prompts_beside`]; samples the tokens
+    /// that follow the rows, in their order, and behind these those that follow the prompts, if their parts end them. Blocks for one step.
     ///
     /// # Errors
-    /// As [`Session::feed_and_sample`], and [`RunError::NoProgram`] where the artifact has no program for so many rows. Nothing is appended
-    /// then.
+    /// As [`Session::feed_and_sample`], and [`RunError::NoProgram`] where the artifact has no program for so many rows or prompts. Nothing is
+    /// appended then.
     ///
     /// # Panics
-    /// If a session is of another model, or the part has no tokens or more than there are.
-    pub fn decode_beside_prompt<'s>(
+    /// If a session is of another model, or a part has no tokens or more than there are.
+    pub fn decode_beside_prompts<'s>(
         &self,
         rows: impl IntoIterator<Item = BatchRow<'s>>,
-        prompt: PromptPart<'s>,
+        prompts: impl IntoIterator<Item = PromptPart<'s>>,
     ) -> Result<Vec<Sampled>, RunError> {
         let (mut logits, mut masks) = (Vec::new(), Masks::none());
-        mixed::decode_beside_prompt(&self.shared, rows.into_iter().collect(), prompt, (&[], &mut logits), &mut masks)
+        let (rows, prompts) = (rows.into_iter().collect(), prompts.into_iter().collect());
+        mixed::decode_beside_prompts(&self.shared, rows, prompts, (&[], &mut logits), &mut masks)
+    }
+
+    /// Most prompts of which [`Model::decode_beside_prompts`] takes parts: 0 where the artifact has no programs for that.
+    pub fn prompts_beside(&self) -> usize {
+        self.shared.mixed_rows().1
     }
 
     /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most

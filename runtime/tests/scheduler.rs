@@ -153,8 +153,6 @@ fn a_prompt_is_fed_in_steps_of_the_size_that_was_set() {
     }
 }
 
-/// One session: a request that comes last is processed first, others of its priority in the order in which they came. A prompt of which a part
-/// was fed waits for one of a higher priority.
 #[test]
 fn sequences_get_a_token_in_each_step_of_a_prompt() {
     let (model, _folder) = toy(3);
@@ -186,6 +184,50 @@ fn sequences_get_a_token_in_each_step_of_a_prompt() {
     }
 }
 
+/// A step that ends a prompt also feeds the next one.
+#[test]
+fn a_step_feeds_parts_of_two_prompts() {
+    let (model, _folder) = toy(4);
+    let (reference, _other_folder) = toy(1);
+    let mut scheduler = model.scheduler().unwrap();
+    let prompts =
+        [5, 3, 9].map(|tokens| prompt(tokens).iter().map(|token| (token + tokens) % VOCAB).collect::<Vec<_>>());
+    let first = submit(&mut scheduler, prompts[0].clone(), 20);
+    tick(&mut scheduler);
+    let [second, third] = [1, 2].map(|at| submit(&mut scheduler, prompts[at].clone(), 5));
+    tick(&mut scheduler);
+    // Eight rows: the first's token, three of the second, four of the third.
+    assert_eq!((second.borrow().fed.clone(), second.borrow().tokens.len()), (vec![3], 1));
+    assert_eq!((scheduler.in_prefill(), scheduler.decoding()), (1, 2));
+    tick(&mut scheduler);
+    assert_eq!((third.borrow().fed.clone(), third.borrow().tokens.len()), (vec![4, 9], 1));
+    while !scheduler.is_idle() {
+        tick(&mut scheduler);
+    }
+    for (prompt, received) in prompts.iter().zip([first, second, third]) {
+        let received = received.take();
+        assert_eq!(received.tokens, alone(&reference, prompt, received.tokens.len()));
+    }
+}
+
+/// Prompts that begin alike are not fed at the same time: the later one has the beginning for nothing.
+#[test]
+fn a_prompt_waits_for_what_the_one_before_has_in_common_with_it() {
+    let (model, _folder) = toy(4);
+    let mut scheduler = model.scheduler().unwrap();
+    let running = submit(&mut scheduler, vec![7; 5], 30);
+    tick(&mut scheduler);
+    let common = prompt(4);
+    let [second, third] = [1, 2].map(|last| submit(&mut scheduler, [&common[..], &[last]].concat(), 5));
+    tick(&mut scheduler);
+    assert_eq!((second.borrow().tokens.len(), third.borrow().cached_tokens), (1, None));
+    tick(&mut scheduler);
+    assert_eq!((third.borrow().tokens.len(), third.borrow().cached_tokens), (1, Some(4)));
+    assert!(!running.borrow().has_ended);
+}
+
+/// One session: a request that comes last is processed first, others of its priority in the order in which they came. A prompt of which a part
+/// was fed waits for one of a higher priority.
 #[test]
 fn requests_of_a_lower_number_come_first() {
     let (model, _folder) = toy(1);

@@ -66,9 +66,9 @@ impl ProgramShape {
         (!self.batch || self.rows == 1) && !self.is_mixed()
     }
 
-    /// Whether it is for newest tokens of several sequences and a part of a prompt.
+    /// Whether it is for newest tokens of several sequences and parts of prompts.
     pub fn is_mixed(&self) -> bool {
-        self.logits == LogitsRows::Samplers
+        self.logits.prompts_beside() > 0
     }
 }
 
@@ -140,9 +140,10 @@ pub fn batch_program(programs: &[ProgramShape], sequences: u32, cached: u32) -> 
     smallest.map(|(index, _)| index)
 }
 
-/// Index of the smallest program for newest tokens and a part of a prompt that takes `n_rows` in all.
-pub fn mixed_program(programs: &[ProgramShape], n_rows: u32) -> Option<usize> {
-    let large_enough = |(_, shape): &(usize, &ProgramShape)| shape.is_mixed() && shape.rows >= n_rows;
+/// Index of the smallest program for newest tokens and parts of `n_prompts` prompts, at least one, that takes `n_rows` in all.
+pub fn mixed_program(programs: &[ProgramShape], n_rows: u32, n_prompts: usize) -> Option<usize> {
+    let takes = |shape: &ProgramShape| shape.logits.prompts_beside() >= n_prompts.max(1) && shape.rows >= n_rows;
+    let large_enough = |(_, shape): &(usize, &ProgramShape)| takes(shape);
     let smallest = programs.iter().enumerate().filter(large_enough).min_by_key(|(_, shape)| shape.rows);
     smallest.map(|(index, _)| index)
 }
@@ -237,10 +238,12 @@ mod tests {
     #[test]
     fn mixed_steps_have_programs_of_their_own() {
         let mut all = programs();
-        assert_eq!(mixed_program(&all, 1), None);
+        assert_eq!(mixed_program(&all, 1, 1), None);
         all.extend([128, 64].map(|rows| ProgramShape { rows, logits: LogitsRows::Samplers, batch: false, ..all[3] }));
-        let rows = |n_rows| mixed_program(&all, n_rows).map(|index| all[index].rows);
-        assert_eq!([2, 64, 65, 129].map(rows), [Some(64), Some(64), Some(128), None]);
+        all.push(ProgramShape { rows: 256, logits: LogitsRows::SamplersBesideTwo, batch: false, ..all[3] });
+        let rows = |n_rows| mixed_program(&all, n_rows, 1).map(|index| all[index].rows);
+        assert_eq!([2, 64, 65, 129, 257].map(rows), [Some(64), Some(64), Some(128), Some(256), None]);
+        assert_eq!(mixed_program(&all, 2, 2).map(|index| all[index].rows), Some(256));
         let fed = next_chunk(&all, StepOutput::Token, false, 0, 40, u32::MAX).unwrap();
         assert!(!all[fed.program].is_mixed());
     }

@@ -453,7 +453,7 @@ fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
         LogitsRows::None => 0,
         LogitsRows::One => 1,
         LogitsRows::All => program.rows,
-        LogitsRows::Samplers => program.rows.min(MAX_SAMPLERS as u32),
+        LogitsRows::Samplers | LogitsRows::SamplersBesideTwo => program.rows.min(MAX_SAMPLERS as u32),
         // The artifact's check found that the buffer has room for them.
         LogitsRows::Hidden | LogitsRows::Image => return Ok(program.rows),
     };

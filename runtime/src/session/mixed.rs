@@ -1,13 +1,15 @@
-//! One step that decodes several sequences and feeds a part of a prompt: weights are read once for both, and no sequence waits while
-//! the prompt is fed.
+//! One step that decodes several sequences and feeds parts of prompts: weights are read once for all, and no sequence waits while a prompt
+//! is fed.
 //!
 //! ```text
-//! rows    │ newest token of each sequence │ last token of the prompt, if it ends │ the other tokens of the part │
-//!         └───────────── apart: a row each, a token is sampled behind each ──────┘
+//! rows    │ newest token of each sequence │ last token of each prompt that ends │ the other tokens of a part │ of the next │
+//!         └──────────── apart: a row each, a token is sampled behind each ──────┘
 //! ```
 
 use std::slice;
 use std::sync::Arc;
+
+use unicorn_artifact::step::rows_apart;
 
 use crate::error::RunError;
 use crate::program::chunks::mixed_program;
@@ -34,36 +36,45 @@ pub struct PromptPart<'p> {
     pub sampling: &'p Sampling,
 }
 
-/// Appends each row's token and a part of a prompt, and samples what follows each row and, if it ends, the prompt, as the last one. Appends the
-/// logits of some of these samples to `logits`, which is empty. Nothing is appended to any sequence when it fails. `masks`: of these samples.
-pub fn decode_beside_prompt(
+/// Appends each row's token and parts of prompts, and samples what follows each row and, behind these, each prompt that ends. Appends the logits of
+/// some of these samples to `logits`, which is empty. Nothing is appended to any sequence when it fails. `masks`: of these samples.
+pub fn decode_beside_prompts(
     shared: &Arc<Shared>,
     rows: Vec<BatchRow<'_>>,
-    prompt: PromptPart<'_>,
+    prompts: Vec<PromptPart<'_>>,
     (with_logits, logits): (&[usize], &mut Vec<f32>),
     masks: &mut Masks<'_>,
 ) -> Result<Vec<Sampled>, RunError> {
-    let PromptPart { session, rest, n_tokens, sampling } = prompt;
-    sampling.check()?;
-    shared.check_tokens(session.len_tokens(), rest)?;
+    for PromptPart { session, rest, sampling, .. } in &prompts {
+        sampling.check()?;
+        shared.check_tokens(session.len_tokens(), rest)?;
+    }
     let rows = of_model(shared, rows);
     for row in &rows {
         row.sampling.check()?;
         shared.check_tokens(row.sequence.len_tokens(), slice::from_ref(&row.token))?;
     }
-    let ends = n_tokens == rest.len();
-    let mut samplings: Vec<Sampling> = rows.iter().map(|row| row.sampling.clone()).collect();
-    samplings.extend(ends.then(|| sampling.clone()));
+    let n_rows = rows.len();
+    let ends = |part: &PromptPart<'_>| part.n_tokens == part.rest.len();
+    let ended = (n_rows..).zip(&prompts).filter(|(_, part)| ends(part));
     let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
+    // As for the whole prompt, however it is cut.
+    let variant =
+        |part: &PromptPart<'_>| shared.model().rope_variant(part.session.len_tokens() + part.rest.len() as u32);
     let step = MixedStep {
         shared,
-        parts: tokens.iter().map(slice::from_ref).chain([&rest[..n_tokens]]).collect(),
-        // As for the whole prompt, however it is cut.
-        prompt_variant: shared.model().rope_variant(session.len_tokens() + rest.len() as u32),
-        samplings,
+        n_rows,
+        parts: tokens
+            .iter()
+            .map(slice::from_ref)
+            .chain(prompts.iter().map(|part| &part.rest[..part.n_tokens]))
+            .collect(),
+        prompt_variants: prompts.iter().map(variant).collect(),
+        sampled: (0..n_rows).chain(ended.clone().map(|(number, _)| number)).collect(),
+        samplings: rows.iter().map(|row| &row.sampling).chain(ended.map(|(_, part)| part.sampling)).cloned().collect(),
     };
-    let mut sequences: Vec<&mut Sequence> =
-        rows.into_iter().map(|row| row.sequence).chain([session.sequence_mut()]).collect();
+    let of_prompts = prompts.into_iter().map(|part| part.session.sequence_mut());
+    let mut sequences: Vec<&mut Sequence> = rows.into_iter().map(|row| row.sequence).chain(of_prompts).collect();
     persist(shared, &mut sequences, None, |engine, sequences| {
         let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
         logits.clear();
@@ -77,10 +88,15 @@ pub fn decode_beside_prompt(
 
 struct MixedStep<'s> {
     shared: &'s Shared,
-    /// What each sequence gets; the last one is the prompt's.
+    /// Sequences that get their newest token; behind them are those of prompts.
+    n_rows: usize,
+    /// What each sequence gets.
     parts: Vec<&'s [u32]>,
-    prompt_variant: u32,
-    /// One a sequence whose next token is sampled.
+    /// LongRoPE's variant of each prompt.
+    prompt_variants: Vec<u32>,
+    /// Sequences whose next token is sampled, in order.
+    sampled: Vec<usize>,
+    /// How, one each.
     samplings: Vec<Sampling>,
 }
 
@@ -92,9 +108,9 @@ impl MixedStep<'_> {
         (with_logits, logits): (&[usize], &mut Vec<f32>),
         masks: &mut Masks<'_>,
     ) -> Result<Vec<Sampled>, Stop> {
-        let n_rows = self.parts.iter().map(|part| part.len() as u32).sum();
-        let program = mixed_program(&engine.programs.shapes, n_rows)
-            .ok_or(RunError::NoProgram { wanted: "newest tokens and a part of a prompt" })?;
+        let n_tokens = self.parts.iter().map(|part| part.len() as u32).sum();
+        let program = mixed_program(&engine.programs.shapes, n_tokens, self.prompt_variants.len())
+            .ok_or(RunError::NoProgram { wanted: "newest tokens and parts of prompts" })?;
         let with_parts = || self.parts.iter().enumerate();
         for (number, part) in with_parts() {
             sequences[number].take_pages(part.len() as u32, engine)?;
@@ -103,47 +119,48 @@ impl MixedStep<'_> {
             let variant = self.rope_variant(number, sequences[number].len_tokens() + 1);
             sequences[number].append(part, program, variant);
         }
-        let samplers: Vec<SamplerInput> = sequences
-            .iter()
-            .zip(&self.samplings)
-            .map(|(sequence, sampling)| sequence.sampler(sampling, false))
-            .collect();
-        engine.run(
-            &Step { program, rows: &self.rows(sequences), apart_rows: samplers.len() as u32, samplers: &samplers },
-            Watch::default(),
-            masks,
-        )?;
-        let sampled = (0..samplers.len()).map(|row| engine.sampled(row, sequences[row].samples()));
-        let sampled = sampled.collect::<Result<Vec<Sampled>, _>>()?;
+        let sampled = || self.sampled.iter().map(|&number| &*sequences[number]);
+        let samplers: Vec<SamplerInput> =
+            sampled().zip(&self.samplings).map(|(sequence, sampling)| sequence.sampler(sampling, false)).collect();
+        let (rows, apart_rows) = self.rows(sequences);
+        engine.run(&Step { program, rows: &rows, apart_rows, samplers: &samplers }, Watch::default(), masks)?;
+        let samples = sampled().enumerate().map(|(sampler, sequence)| engine.sampled(sampler, sequence.samples()));
+        let samples = samples.collect::<Result<Vec<Sampled>, _>>()?;
         if !with_logits.is_empty() {
             let vocab_size = self.shared.model().vocab_size;
             engine.read_logits(program, with_logits.iter().copied(), vocab_size, logits)?;
         }
         let gpu_seconds = engine.gpu_seconds(program, 0).unwrap_or_default();
-        for (number, sequence) in sequences.iter_mut().enumerate() {
-            sequence.add_gpu_seconds(gpu_seconds);
-            if number < sampled.len() {
-                sequence.count_sample();
-            }
-        }
-        Ok(sampled)
+        sequences.iter_mut().for_each(|sequence| sequence.add_gpu_seconds(gpu_seconds));
+        self.sampled.iter().for_each(|&number| sequences[number].count_sample());
+        Ok(samples)
     }
 
     /// LongRoPE's variant for a sequence of `len_tokens`, its newest included.
     fn rope_variant(&self, number: usize, len_tokens: u32) -> u32 {
-        if number + 1 == self.parts.len() { self.prompt_variant } else { self.shared.model().rope_variant(len_tokens) }
+        match number.checked_sub(self.n_rows) {
+            Some(prompt) => self.prompt_variants[prompt],
+            None => self.shared.model().rope_variant(len_tokens),
+        }
     }
 
-    /// The rows of what was just appended.
-    fn rows<'r>(&self, sequences: &'r [&mut Sequence]) -> Vec<Rows<'r>> {
+    /// The rows of what was just appended, and which of them are apart.
+    fn rows<'r>(&self, sequences: &'r [&mut Sequence]) -> (Vec<Rows<'r>>, u32) {
         let all = |number: usize| -> Rows<'r> {
             let sequence = &*sequences[number];
             sequence.newest_rows(self.parts[number].len(), self.rope_variant(number, sequence.len_tokens()))
         };
-        let prompt = self.parts.len() - 1;
-        let n_fed = self.parts[prompt].len();
-        let of_prompt = all(prompt);
-        let (others, last) = of_prompt.split_at(if self.samplings.len() > prompt { n_fed - 1 } else { n_fed });
-        (0..prompt).map(all).chain([last, others]).filter(|rows| !rows.tokens.is_empty()).collect()
+        let mut rows: Vec<Rows<'r>> = (0..self.n_rows).map(all).collect();
+        let mut behind = Vec::new();
+        for prompt in self.n_rows..self.parts.len() {
+            let n_last = usize::from(self.sampled.contains(&prompt));
+            let (others, last) = all(prompt).split_at(self.parts[prompt].len() - n_last);
+            rows.extend((n_last > 0).then_some(last));
+            behind.push(others);
+        }
+        let (apart, first) = (rows.len(), behind.first().map_or(0, |rows| rows.tokens.len()));
+        let second = if behind.len() > 1 { apart + first } else { 0 };
+        rows.extend(behind.into_iter().filter(|rows| !rows.tokens.is_empty()));
+        (rows, rows_apart(apart, second))
     }
 }

@@ -96,7 +96,7 @@ pub struct Step<'s> {
     /// Index into the programs.
     pub program: usize,
     pub rows: &'s [Rows<'s>],
-    /// Rows from the first on that are not of the same sequence as those behind them, in a program that is mixed; else 0.
+    /// Which rows are apart from those behind them, in a program that is mixed, as `StepHeader::apart_rows` has it; else 0.
     pub apart_rows: u32,
     /// One a token that is to be sampled.
     pub samplers: &'s [SamplerInput<'s>],

@@ -208,7 +208,7 @@ fn kernels() -> Kernels {
         (1, LogitsRows::One, true),
         (LOGITS_ROWS, LogitsRows::All, false),
         (LOGITS_ROWS, LogitsRows::All, true),
-        (LOGITS_ROWS, LogitsRows::Samplers, false),
+        (LOGITS_ROWS, LogitsRows::SamplersBesideTwo, false),
     ];
     let programs = shapes.map(|(rows, logits, batch)| program(rows, logits, batch)).to_vec();
     let matches = TargetMatch { workgroup_invocations: 64, ..TargetMatch::default() };
@@ -227,7 +227,7 @@ fn kernels() -> Kernels {
 }
 
 fn program(rows: u32, logits: LogitsRows, batch: bool) -> Program {
-    let samples = batch || matches!(logits, LogitsRows::One | LogitsRows::Samplers);
+    let samples = batch || logits == LogitsRows::One || logits.prompts_beside() > 0;
     let whole = |buffer, writes| Binding { buffer, offset_bytes: 0, len_bytes: 0, writes };
     let step = whole(BufferRef::Step, false);
     let keys = |group| BufferRef::Keys { group, layer: 1 };

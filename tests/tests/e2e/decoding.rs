@@ -3,7 +3,7 @@
 use tests::launch::{device_matrices, skip_matrix_units};
 use tests::models::{everything, models};
 use tests::reference::read_golden;
-use unicorn_artifact::{ArtifactView, Dispatch, LogitsRows, MappedFile, Program};
+use unicorn_artifact::{ArtifactView, Dispatch, MappedFile, Program};
 use unicorn_runtime::{BatchRow, Model, PromptPart, Sampling, Session};
 
 use crate::built::*;
@@ -117,29 +117,37 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
     }
 }
 
-/// Twenty samples behind each prompt. The first two are fed alone, the others in parts, each in one step with the newest tokens of those before.
+/// Twenty samples behind each prompt. The first two are fed alone, the others in parts, each in one step with the newest tokens of those before, and
+/// with the beginning of the next one where it ends a prompt.
 fn beside_prompts(model: &Model, prompts: &[Vec<u32>], sampling: &Sampling) -> Vec<Vec<u32>> {
     const PART: usize = 25;
+    assert_eq!(model.prompts_beside(), 2);
     let mut sessions: Vec<Session> = prompts.iter().map(|_| model.session().expect("a free slot")).collect();
     let mut samples: Vec<Vec<u32>> = Vec::new();
     for (session, prompt) in sessions.iter_mut().zip(prompts).take(2) {
         samples.push(vec![session.feed_and_sample(prompt, sampling).expect("the step runs").token]);
     }
-    for (number, prompt) in prompts.iter().enumerate().skip(2) {
-        let mut rest = &prompt[..];
-        while !rest.is_empty() {
-            let (decoding, others) = sessions.split_at_mut(number);
-            let newest: Vec<u32> = samples.iter().map(|samples| samples[samples.len() - 1]).collect();
-            let rows = decoding.iter_mut().zip(newest);
-            let rows = rows.map(|(session, token)| BatchRow { session, token, sampling });
-            let n_tokens = rest.len().min(PART);
-            let part = PromptPart { session: &mut others[0], rest, n_tokens, sampling };
-            let sampled = model.decode_beside_prompt(rows, part).expect("the step runs");
-            rest = &rest[n_tokens..];
-            assert_eq!(sampled.len(), number + usize::from(rest.is_empty()));
-            samples.resize(sampled.len(), Vec::new());
-            samples.iter_mut().zip(&sampled).for_each(|(samples, sampled)| samples.push(sampled.token));
+    let mut rests: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt[..]).collect();
+    while samples.len() < prompts.len() {
+        let number = samples.len();
+        let (decoding, others) = sessions.split_at_mut(number);
+        let newest: Vec<u32> = samples.iter().map(|samples| samples[samples.len() - 1]).collect();
+        let rows = decoding.iter_mut().zip(newest);
+        let rows = rows.map(|(session, token)| BatchRow { session, token, sampling });
+        let (mut left, mut n_ended, mut parts) = (PART, 0, Vec::new());
+        for (session, rest) in others.iter_mut().zip(&mut rests[number..]).take(2) {
+            let n_tokens = rest.len().min(left);
+            if n_tokens > 0 {
+                parts.push(PromptPart { session, rest, n_tokens, sampling });
+            }
+            left -= n_tokens;
+            *rest = &rest[n_tokens..];
+            n_ended += usize::from(rest.is_empty());
         }
+        let sampled = model.decode_beside_prompts(rows, parts).expect("the step runs");
+        assert_eq!(sampled.len(), number + n_ended);
+        samples.resize(sampled.len(), Vec::new());
+        samples.iter_mut().zip(&sampled).for_each(|(samples, sampled)| samples.push(sampled.token));
     }
     for (session, samples) in sessions.iter_mut().zip(&mut samples) {
         let (newest, left) = (samples[samples.len() - 1], 20 - samples.len() as u32);
@@ -148,10 +156,10 @@ fn beside_prompts(model: &Model, prompts: &[Vec<u32>], sampling: &Sampling) -> V
     samples
 }
 
-/// On matrix units, attention of a prompt leaves the rows of sequences to the kernel of decode, at the same time. Logits against those of
+/// On matrix units, attention of prompts leaves the rows of sequences to the kernel of decode, at the same time. Logits against those of
 /// transformers, of models with a window and sinks, a soft cap, and neither.
 #[test]
-fn rows_beside_a_prompt_have_attention_of_their_own() {
+fn rows_beside_prompts_have_attention_of_their_own() {
     const PART: usize = 12;
     if device_matrices().is_none() {
         return skip_matrix_units();
@@ -168,27 +176,35 @@ fn rows_beside_a_prompt_have_attention_of_their_own() {
         for end in ["decode attention f16 /1 apart", " behind"] {
             assert!(kernels.iter().any(|kernel| kernel.ends_with(end)), "{name}: {kernels:?}");
         }
-        let model = built.load_with_slots(3);
+        let model = built.load_with_slots(4);
+        let sampling = Sampling::default();
         let mut sessions = [3, 7].map(|begin| {
             let mut session = model.session().expect("a free slot");
             session.feed(&tokens[..begin]).expect("the step runs");
             (session, begin)
         });
-        let (sampling, mut other) = (Sampling::default(), model.session().expect("a free slot"));
-        for (step, part) in tokens.chunks(PART).enumerate() {
+        // Two prompts, one of which has begun.
+        let mut others = [0, 5].map(|begin| {
+            let mut session = model.session().expect("a free slot");
+            tokens[..begin].chunks(PART).for_each(|part| session.feed(part).expect("the step runs"));
+            (session, &tokens[begin..])
+        });
+        for step in 0..tokens.len().div_ceil(PART) {
             let newest = sessions.iter_mut().map(|(session, begin)| BatchRow {
                 session,
                 token: tokens[*begin + step],
                 sampling: &sampling,
             });
-            let prompt = PromptPart {
-                session: &mut other,
-                rest: &tokens[step * PART..],
-                n_tokens: part.len(),
-                sampling: &sampling,
-            };
-            let sampled = model.decode_beside_prompt(newest, prompt).expect("the step runs");
-            let ends = sessions.iter().map(|(_, begin)| begin + step).chain([tokens.len() - 1]);
+            let (mut parts, mut n_ended) = (Vec::new(), 0);
+            for (session, rest) in others.iter_mut().filter(|(_, rest)| !rest.is_empty()) {
+                let n_tokens = rest.len().min(PART);
+                parts.push(PromptPart { session, rest, n_tokens, sampling: &sampling });
+                *rest = &rest[n_tokens..];
+                n_ended += usize::from(rest.is_empty());
+            }
+            let sampled = model.decode_beside_prompts(newest, parts).expect("the step runs");
+            assert_eq!(sampled.len(), sessions.len() + n_ended);
+            let ends = sessions.iter().map(|(_, begin)| begin + step).chain([tokens.len() - 1; 2]);
             for (row, sampled) in ends.zip(sampled) {
                 let largest = rows[row].iter().copied().fold(f32::MIN, f32::max);
                 let deviation = rows[row].iter().map(|logit| logit * logit).sum::<f32>() / rows[row].len() as f32;
@@ -204,7 +220,7 @@ fn kernels_of_mixed_steps(built: &Built) -> Vec<String> {
     let file = MappedFile::open(&built.artifact()).expect("it was written");
     let view = ArtifactView::parse(file.bytes()).expect("it was compiled");
     let target = &view.kernels.targets[0];
-    let mixed = target.programs.iter().filter(|program| program.logits == LogitsRows::Samplers);
+    let mixed = target.programs.iter().filter(|program| program.logits.prompts_beside() > 0);
     let kernel = |dispatch: &Dispatch| target.pipelines[dispatch.pipeline as usize].name.clone();
     mixed.flat_map(|program| &program.dispatches).map(kernel).collect()
 }

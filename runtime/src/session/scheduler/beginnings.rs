@@ -13,11 +13,10 @@ use super::prompts::MIN_PREFILL_TOKENS;
 use super::{Active, Scheduler, TokenReceiver};
 
 impl<R: TokenReceiver> Scheduler<R> {
-    /// Decides where the first prompt, which has begun and has `n_tokens`, is kept for later ones. `common`: length of what an earlier prompt
-    /// had, too.
-    pub(super) fn plan_beginnings(&mut self, n_tokens: u32, common: Option<u32>) {
-        let (has_state, unit) = (self.shared.has_state(), self.checkpoint_unit());
-        let Some(Active { session, beginnings, .. }) = self.prefill.front_mut() else { return };
+    /// Decides where a prompt, which has begun and has `n_tokens`, is kept for later ones. `common`: length of what an earlier prompt had, too.
+    pub(super) fn plan_beginnings(&self, active: &mut Active<R>, n_tokens: u32, common: Option<u32>) {
+        let Active { session, beginnings, .. } = active;
+        let (has_state, unit) = (self.shared.has_state(), self.checkpoint_unit(session.sequence().page_tokens()));
         if !self.shared.loses_beginnings() {
             return;
         }
@@ -32,8 +31,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     }
 
     /// Tokens of which a beginning with recurrent state has a multiple; `None`: none is kept.
-    fn checkpoint_unit(&self) -> Option<u32> {
-        let page_tokens = self.prefill.front()?.session.sequence().page_tokens();
+    fn checkpoint_unit(&self, page_tokens: u32) -> Option<u32> {
         let part_tokens = self.max_prefill_tokens as u32;
         match self.deterministic {
             _ if self.max_checkpoints == 0 => None,

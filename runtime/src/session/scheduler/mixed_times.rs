@@ -34,7 +34,7 @@ const MOST_STEPS_WAITING: u32 = 16;
 const RECENT_STEPS: usize = 128;
 /// Fewest of them.
 const MIN_RECENT_STEPS: usize = 32;
-/// A larger size than prompts need is chosen where it feeds the first prompt in less than this part of the time that the smaller one adds to plain
+/// A larger size than prompts need is chosen where it feeds them in less than this part of the time that the smaller one adds to plain
 /// steps.
 const CHEAPER: f64 = 2.0 / 3.0;
 /// Part of the rows of such a step that are at least the prompt's, unless it ends: a fourth.
@@ -46,8 +46,8 @@ const KEPT_AVERAGE: f64 = 0.999;
 
 /// Tokens of prompts.
 pub(super) struct Prompts {
-    /// Left of the first one.
-    pub first: u32,
+    /// Left of those of which a step can feed parts.
+    pub next: u32,
     /// Left of all.
     pub all: u32,
 }
@@ -55,6 +55,11 @@ pub(super) struct Prompts {
 impl MixedTimes {
     pub fn new(sizes: Vec<u32>) -> MixedTimes {
         MixedTimes { sizes: sizes.into_iter().map(|rows| (rows, None)).collect(), recent: VecDeque::new() }
+    }
+
+    /// Most rows of a step that decodes and feeds; 0: there is none.
+    pub fn most_rows(&self) -> u32 {
+        self.sizes.last().map_or(0, |(rows, _)| *rows)
     }
 
     /// A step that only decodes has run: such steps take `average`, where the times of one are those of a submission of several.
@@ -75,15 +80,15 @@ impl MixedTimes {
         }
     }
 
-    /// Tokens of the first prompt that a step feeds beside `n_decoding` sequences, whose steps alone take `plain`; `None`: prompt and
+    /// Tokens of the first prompts that a step feeds beside `n_decoding` sequences, whose steps alone take `plain`; `None`: prompt and
     /// sequences take turns.
     pub fn prompt_rows(&self, n_decoding: u32, prompts: &Prompts, plain: Option<Duration>) -> Option<u32> {
         let plain = plain.map_or(0.0, |plain| plain.as_secs_f64());
         let most = (MOST_TIMES_PLAIN * plain).max(UNNOTICED_SECONDS);
-        let wanted = n_decoding + prompts.first.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
-        let has_room = |rows: u32| rows >= n_decoding + prompts.first.min(rows / MIN_PROMPT_PART);
+        let wanted = n_decoding + prompts.next.min(prompts.all.div_ceil(STEPS_OF_PROMPTS));
+        let has_room = |rows: u32| rows >= n_decoding + prompts.next.min(rows / MIN_PROMPT_PART);
         let mut chosen = None;
-        // What steps of this size add to those that only decode until the first prompt is fed.
+        // What steps of this size add to those that only decode until these prompts are fed.
         let mut added_seconds = f64::INFINITY;
         // Of the size before: seconds for each row more than those of a step that only decodes.
         let mut row_seconds = None;
@@ -97,7 +102,7 @@ impl MixedTimes {
                 break;
             }
             let more_seconds = foreseen.map(|seconds| (seconds - plain).max(0.0));
-            let n_steps = prompts.first.div_ceil((rows - n_decoding).max(1));
+            let n_steps = prompts.next.div_ceil((rows - n_decoding).max(1));
             let added = more_seconds.map_or(f64::INFINITY, |seconds| seconds * f64::from(n_steps));
             if chosen.is_some_and(|smaller| smaller >= wanted) && added >= CHEAPER * added_seconds {
                 break;
@@ -107,7 +112,7 @@ impl MixedTimes {
             chosen = Some(rows);
         }
         let rows = chosen?;
-        let n_rows = rows.min(n_decoding + prompts.first);
+        let n_rows = rows.min(n_decoding + prompts.next);
         // A matmul computes all rows of its program.
         (n_rows.saturating_mul(MAX_ROWS_OVER_USED) >= rows).then_some(n_rows - n_decoding)
     }
@@ -142,7 +147,7 @@ mod tests {
     }
 
     fn one(n_tokens: u32) -> Prompts {
-        Prompts { first: n_tokens, all: n_tokens }
+        Prompts { next: n_tokens, all: n_tokens }
     }
 
     #[test]
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn where_prompts_wait_steps_grow_to_what_most_steps_permit() {
         let mut times = times(&[(64, 10), (128, 15), (256, 25)]);
-        let rows = |times: &MixedTimes, all| times.prompt_rows(8, &Prompts { first: 300, all }, PLAIN);
+        let rows = |times: &MixedTimes, all| times.prompt_rows(8, &Prompts { next: 300, all }, PLAIN);
         assert_eq!(rows(&times, 5000), Some(64 - 8), "most of these times are not known");
         (0..60).for_each(|_| times.add(64, Duration::from_millis(10)));
         assert_eq!(rows(&times, 5000), Some(128 - 8), "15 ms are less than twice 10");
@@ -181,7 +186,7 @@ mod tests {
     #[test]
     fn steps_are_no_longer_than_the_prompts_that_wait_need() {
         let times = times(&[(64, 6), (128, 6), (256, 7)]);
-        let rows = |first, all| times.prompt_rows(32, &Prompts { first, all }, PLAIN);
+        let rows = |next, all| times.prompt_rows(32, &Prompts { next, all }, PLAIN);
         assert_eq!(rows(24, 24), Some(24));
         assert_eq!(rows(300, 300), Some(128 - 32), "four steps of 6 ms add as much as two of 7");
         assert_eq!(rows(120, 2000), Some(120), "in 256 rows");

@@ -29,6 +29,7 @@ mod beginnings;
 mod deterministic;
 mod kept;
 mod mixed_times;
+mod one_step;
 mod pages;
 mod prompts;
 
@@ -40,9 +41,8 @@ use std::time::Instant;
 
 use self::mixed_times::MixedTimes;
 use crate::error::RunError;
-use crate::session::batch::{BatchRow, BatchTokens, decode_masked};
+use crate::session::batch::{BatchRow, BatchTokens};
 use crate::session::kv_store::KvStore;
-use crate::session::mixed::{PromptPart, decode_beside_prompt};
 use crate::session::model_state::Shared;
 use crate::session::sequence::EndedSequence;
 use crate::session::session::Session;
@@ -50,7 +50,7 @@ use crate::session::speculation::draft_length::StepTimes;
 use crate::session::speculation::speculator::{Speculation, Speculator};
 use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::masks::{FillMask, Masks};
-use crate::step::sampling::{Sampled, Sampling};
+use crate::step::sampling::Sampling;
 
 /// Runs requests on the sessions of one model: see [`crate::Model::scheduler`]. It belongs to one thread, which calls
 /// [`Scheduler::tick`] again and again.
@@ -80,6 +80,8 @@ pub struct Scheduler<R> {
     speculation: Option<Speculation>,
     times: StepTimes,
     mixed_times: MixedTimes,
+    /// Most prompts of which such a step feeds parts.
+    prompts_beside: usize,
     /// Each text is that of its request alone.
     deterministic: bool,
     /// `None`: what sequences have computed is not written.
@@ -231,6 +233,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             return Err(RunError::NoProgram { wanted: "a token of each sequence of the batch" });
         }
         let idle = (0..shared.slots()).map(|_| Session::new(shared.clone())).collect::<Result<_, _>>()?;
+        let (mixed_rows, prompts_beside) = shared.mixed_rows();
         let (waiting, prefill, decoding, ended) = (VecDeque::new(), VecDeque::new(), Vec::new(), VecDeque::new());
         Ok(Scheduler {
             shared: shared.clone(),
@@ -247,7 +250,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
-            mixed_times: MixedTimes::new(shared.mixed_rows()),
+            mixed_times: MixedTimes::new(mixed_rows),
+            prompts_beside,
             deterministic: false,
             kv_store: None,
             kv_store_error: None,
@@ -406,13 +410,14 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Feeds a part of the first prompt, and runs a step of all decoding sequences: the same one, if that is possible.
+    /// Feeds a part of the first prompt, and runs a step of all decoding sequences: the same one, if that is possible, which may feed a part of the
+    /// next prompt, too.
     fn feed_and_decode(&mut self, after_step: &mut AfterStep<'_>) {
-        self.begin_prompt();
+        self.begin_prompt(0);
         let n_sequences = self.decoding.len();
-        match self.prompt_rows_beside() {
+        match self.parts_beside() {
             Some(_) if self.verify_drafts(after_step) == n_sequences => self.feed_prompt(after_step),
-            Some(n_tokens) => self.decode_and_choose(Some(n_tokens), after_step),
+            Some(parts) => self.decode_and_choose(&parts, after_step),
             None => {
                 self.feed_prompt(after_step);
                 self.decode(1, after_step);
@@ -426,7 +431,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let takes_masks = self.shared.takes_masks;
         if self.decoding.iter().any(|active| samples_on_host(&active.receiver, takes_masks)) {
-            return self.decode_and_choose(None, after_step);
+            return self.decode_and_choose(&[], after_step);
         }
         let n_sequences = self.decoding.len();
         let drafts_are_near = |active: &Active<R>| active.speculator.as_ref().is_some_and(|one| !one.runs_ahead());
@@ -556,85 +561,6 @@ impl<R: TokenReceiver> Scheduler<R> {
             }
         }
         n_verified
-    }
-
-    /// One step of all decoding sequences, some of whose tokens their receivers may sample or mask, which feeds `n_prompt_tokens` of the first
-    /// prompt, if any.
-    fn decode_and_choose(&mut self, n_prompt_tokens: Option<usize>, after_step: &mut AfterStep<'_>) {
-        let begun = Instant::now();
-        let greedy = Sampling::default();
-        let n_decoding = self.decoding.len();
-        let takes_masks = self.shared.takes_masks;
-        let mut prompt = self.prefill.front_mut().zip(n_prompt_tokens);
-        let ends = prompt.as_ref().is_some_and(|(active, n_tokens)| *n_tokens == active.rest.len());
-        let ended = prompt.iter().map(|(active, _)| &**active).filter(|_| ends);
-        let choosing: Vec<usize> = (0..)
-            .zip(self.decoding.iter().chain(ended))
-            .filter(|(_, active)| samples_on_host(&active.receiver, takes_masks))
-            .map(|(row, _)| row)
-            .collect();
-        // Greedy sampling leaves the logits as they are.
-        let sampling_of = |active: &Active<R>| match samples_on_host(&active.receiver, takes_masks) {
-            true => greedy.clone(),
-            false => active.sampling.clone(),
-        };
-        let samplings: Vec<Sampling> = self.decoding.iter().map(sampling_of).collect();
-        let of_prompt = prompt.as_ref().map(|(active, _)| sampling_of(active));
-        let (mut rows, mut receivers) = (Vec::new(), Vec::new());
-        for (active, sampling) in self.decoding.iter_mut().zip(&samplings) {
-            rows.push(BatchRow { session: &mut active.session, token: active.rest[0], sampling });
-            receivers.push(&mut active.receiver);
-        }
-        let part = prompt.as_mut().zip(of_prompt.as_ref()).map(|((active, n_tokens), sampling)| {
-            let Active { session, rest, receiver, .. } = &mut **active;
-            receivers.extend(ends.then_some(receiver));
-            PromptPart { session, rest, n_tokens: *n_tokens, sampling }
-        });
-        let masked = receivers.into_iter().enumerate().filter(|(_, receiver)| is_masked(&**receiver, takes_masks));
-        let mut masks = Masks::of(masked.map(|(row, receiver)| (row, receiver.mask())).collect());
-        let logits = (&choosing[..], &mut self.logits);
-        let decoded = match part {
-            None => decode_masked(&self.shared, rows, logits, &mut masks),
-            Some(part) => decode_beside_prompt(&self.shared, rows, part, logits, &mut masks),
-        };
-        drop(masks);
-        let row_len = (self.logits.len() / choosing.len().max(1)).max(1);
-        let mut chosen = self.logits.chunks_exact_mut(row_len);
-        let mut choose =
-            |active: &mut Active<R>, sampled: &Sampled| match samples_on_host(&active.receiver, takes_masks) {
-                true => {
-                    active.receiver.sample(active.session.tokens(), chosen.next().expect("logits of each such row"))
-                }
-                false => sampled.token,
-            };
-        let mut go_on = vec![true; n_decoding];
-        let mut first_token = None;
-        if let Ok(sampled) = &decoded {
-            for ((active, sampled), goes_on) in self.decoding.iter_mut().zip(sampled).zip(&mut go_on) {
-                active.rest[0] = choose(active, sampled);
-                *goes_on = active.receiver.token(active.rest[0]).is_continue();
-            }
-            first_token = prompt
-                .iter_mut()
-                .zip(sampled.get(n_decoding))
-                .map(|((active, _), sampled)| choose(active, sampled))
-                .next();
-            // The tick ends anyway.
-            let _ = after_step(n_decoding);
-        }
-        let failed = decoded.err();
-        self.after_decode(&go_on, failed.as_ref());
-        if let Some(n_tokens) = n_prompt_tokens {
-            match failed {
-                None => {
-                    self.mixed_times.add(n_decoding + n_tokens, begun.elapsed());
-                    self.after_feed(Ok(first_token), n_tokens, after_step);
-                }
-                // Pages were made free.
-                Some(RunError::NoPages) => {}
-                Some(error) => self.after_feed(Err(error), n_tokens, after_step),
-            }
-        }
     }
 
     /// Advances the requests that decoded; `go_on`: whether each is to have more tokens.

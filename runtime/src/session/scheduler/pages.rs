@@ -17,15 +17,18 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Tokens of the first prompt that its next step feeds, after what it takes from an ended sequence.
+    /// Tokens of the first prompts that the next step feeds, after what these take from ended sequences.
     fn next_fed_tokens(&self) -> u32 {
-        let Some(first) = self.prefill.front() else { return 0 };
-        let donors = self.ended.iter().filter(|_| !first.has_begun);
-        let common = donors.map(|ended| self.shared.usable_start(ended, &first.rest)).max().unwrap_or(0);
-        (first.rest.len() as u32 - common).min(MAX_PREFILL_TOKENS as u32)
+        let left = |active: &Active<R>| {
+            let donors = self.ended.iter().filter(|_| !active.has_begun);
+            let common = donors.map(|ended| self.shared.usable_start(ended, &active.rest)).max().unwrap_or(0);
+            active.rest.len() as u32 - common
+        };
+        let next = self.prefill.iter().take(self.prompts_beside.max(1));
+        next.map(left).sum::<u32>().min(MAX_PREFILL_TOKENS as u32)
     }
 
-    /// Whether each running sequence finds a page, and the first prompt those for `n_fed` tokens.
+    /// Whether each running sequence finds a page, and the first prompts those for `n_fed` tokens.
     fn has_free_pages(&self, n_fed: u32) -> bool {
         let n_running = (self.prefill.len() + self.decoding.len()) as u32;
         let mut slot = self.shared.lock_engine();

@@ -22,15 +22,21 @@ const PREFILL_PAUSE: Duration = Duration::from_millis(100);
 const MAX_DECODED_TOKENS: u32 = 8192;
 
 impl<R: TokenReceiver> Scheduler<R> {
-    /// Finds as much of the first prompt as any session has in its cache, just before the rest of it is fed: prompts that were fed
-    /// since it came count.
-    pub(super) fn begin_prompt(&mut self) {
-        let (first, others) = self.prefill.make_contiguous().split_first_mut().expect("a tick looks for a prompt");
-        if first.has_begun {
+    /// Finds as much of a prompt, by its place among those that are fed, as any session has in its cache, just before the rest of it is fed: prompts
+    /// that were fed since it came count.
+    pub(super) fn begin_prompt(&mut self, place: usize) {
+        if self.prefill[place].has_begun {
             return;
         }
-        let Active { session, has_begun, resumes, rest, receiver, .. } = first;
-        *has_begun = true;
+        let mut active = self.prefill.remove(place).expect("it has just been there");
+        active.has_begun = true;
+        self.begin_apart(&mut active);
+        self.prefill.insert(place, active);
+    }
+
+    /// The same of a prompt that is not among those that are fed.
+    fn begin_apart(&mut self, active: &mut Active<R>) {
+        let Active { session, resumes, rest, receiver, .. } = &mut *active;
         if receiver.reads_hidden_rows() || (receiver.reads_prompt_logits() && resumes.is_none()) {
             session.clear();
             return receiver.begin(0);
@@ -46,7 +52,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.deterministic {
             session.keep_reproducible_start(self.max_prefill_tokens as u32);
         }
-        let donors = self.decoding.iter().chain(&*others).map(|active| &active.session).chain(&self.idle);
+        let donors = self.decoding.iter().chain(&self.prefill).map(|active| &active.session).chain(&self.idle);
         let donors = donors.map(Session::sequence).chain(self.ended.iter().map(|ended| &**ended));
         let common = match self.shared.loses_beginnings() {
             true => donors.clone().map(|donor| self.shared.common_start(donor, rest)).max(),
@@ -71,7 +77,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         let n_tokens = rest.len() as u32;
         rest.drain(..session.len_tokens() as usize);
-        self.plan_beginnings(n_tokens, common);
+        self.plan_beginnings(active, n_tokens, common);
     }
 
     /// The idle session that holds most of the prompt, if that is half of all that it holds, or of the prompt: for less, no other
@@ -86,24 +92,52 @@ impl<R: TokenReceiver> Scheduler<R> {
         best.or((!self.idle.is_empty()).then_some(0))
     }
 
-    /// Tokens of the first prompt, which has begun, that the next step of the sequences that decode can feed; `None`: they take turns.
-    pub(super) fn prompt_rows_beside(&self) -> Option<usize> {
-        let first = self.prefill.front()?;
-        let reads_rows =
-            first.receiver.reads_hidden_rows() || first.receiver.reads_prompt_logits() && first.resumes.is_none();
+    /// Tokens of the first prompt, which has begun, and of the next one if the step ends the first, that the next step of the sequences that decode
+    /// can feed; `None`: they take turns.
+    pub(super) fn parts_beside(&mut self) -> Option<Vec<usize>> {
         let is_long = |session: &Session| session.len_tokens() > MAX_DECODED_TOKENS;
         let longest = self.decoding.iter().any(|active| is_long(&active.session));
-        if self.deterministic || self.decoding.is_empty() || reads_rows || longest {
+        if self.deterministic || self.decoding.is_empty() || longest || reads_rows(self.prefill.front()?) {
             return None;
         }
-        let left = |rest: &[u32]| rest.len() as u32;
-        let prompts = Prompts {
-            first: left(&first.rest).min(self.max_prefill_tokens as u32),
-            all: self.prefill.iter().map(|active| left(&active.rest)).sum(),
-        };
+        let n_prompts = if self.may_feed_next() { 2 } else { 1 };
+        (1..n_prompts).for_each(|place| self.begin_prompt(place));
+        let rests: Vec<&[u32]> = self.prefill.iter().map(|active| &*active.rest).collect();
+        let n_tokens = |rests: &[&[u32]]| rests.iter().map(|rest| rest.len() as u32).sum::<u32>();
+        let next = n_tokens(&rests[..n_prompts]).min(self.max_prefill_tokens as u32);
+        let prompts = Prompts { next, all: n_tokens(&rests) };
         let n_decoding = self.decoding.len() as u32;
-        let n_tokens = self.mixed_times.prompt_rows(n_decoding, &prompts, self.times.plain())? as usize;
-        first.rest[..n_tokens].iter().all(|&token| image_of(token).is_none()).then_some(n_tokens)
+        let mut left = self.mixed_times.prompt_rows(n_decoding, &prompts, self.times.plain())? as usize;
+        let mut parts = Vec::new();
+        for rest in &rests[..n_prompts] {
+            let part = &rest[..rest.len().min(left)];
+            if part.iter().any(|&token| image_of(token).is_some()) {
+                break;
+            }
+            left -= part.len();
+            parts.extend((!part.is_empty()).then_some(part.len()));
+        }
+        (!parts.is_empty()).then_some(parts)
+    }
+
+    /// Whether a step can end the first prompt and feed a part of the next one. Not if that begins with what is yet to be fed of the first: then it
+    /// waits, and has these tokens for nothing.
+    fn may_feed_next(&self) -> bool {
+        let (Some(first), Some(next), 2..) = (self.prefill.front(), self.prefill.get(1), self.prompts_beside) else {
+            return false;
+        };
+        let most_tokens = (self.mixed_times.most_rows() as usize).saturating_sub(self.decoding.len());
+        if reads_rows(next) || first.rest.len() >= most_tokens.min(self.max_prefill_tokens) {
+            return false;
+        }
+        if next.has_begun {
+            return true;
+        }
+        let is_fed = first.session.len_tokens() as usize;
+        let page_tokens = first.session.sequence().page_tokens() as usize;
+        let is_same_start = next.rest.len() > is_fed && next.rest[..is_fed] == *first.session.tokens();
+        let both = first.rest.iter().zip(next.rest.get(is_fed..).unwrap_or_default());
+        !is_same_start || both.take_while(|(one, other)| one == other).count() < page_tokens
     }
 
     /// Feeds a step's worth of the first prompt, which has begun, and moves its request on when that was the rest of it.
@@ -143,13 +177,13 @@ impl<R: TokenReceiver> Scheduler<R> {
             // Earlier steps of the same feed may have ended.
             drop(rest.drain(..(session.len_tokens() - n_cached) as usize));
         }
-        self.after_feed(fed, n_tokens, after_step);
+        self.after_feed(fed.as_ref().copied(), n_tokens, after_step);
     }
 
     /// Moves the first prompt's request on, behind a step that fed `n_tokens` of it and, if these were the last, gave its first token.
     pub(super) fn after_feed(
         &mut self,
-        fed: Result<Option<u32>, RunError>,
+        fed: Result<Option<u32>, &RunError>,
         n_tokens: usize,
         after_step: &mut AfterStep<'_>,
     ) {
@@ -181,7 +215,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                     return;
                 }
                 let mut active = self.prefill.pop_front().expect("it was at the front");
-                active.receiver.end(End::Failed(&error));
+                active.receiver.end(End::Failed(error));
                 active.session.clear();
                 self.idle.push_back(active.session);
             }
@@ -208,6 +242,11 @@ impl<R: TokenReceiver> Scheduler<R> {
         };
         self.tokens_to_checkpoint().map_or(most, |to_checkpoint| most.min(to_checkpoint))
     }
+}
+
+/// Whether a request reads rows of its prompt, which steps beside sequences that decode do not give.
+fn reads_rows<R: TokenReceiver>(active: &Active<R>) -> bool {
+    active.receiver.reads_hidden_rows() || active.receiver.reads_prompt_logits() && active.resumes.is_none()
 }
 
 /// Moves the sequence of which a session has taken the start behind those that were used before.

@@ -261,6 +261,7 @@ impl ProgramRow {
                 LogitsRows::Hidden => "hidden rows",
                 LogitsRows::Image => "rows of an image",
                 LogitsRows::Samplers => "one a sequence",
+                LogitsRows::SamplersBesideTwo => "one a sequence, two prompts",
             },
             samples: program.samples,
             from_tokens: program.from_tokens,

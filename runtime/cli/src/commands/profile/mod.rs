@@ -186,7 +186,7 @@ fn decode_beside(model: &Model, sessions: &mut [Session], tokens: &[u32], rest: 
         other.clear();
         let rows = sessions.iter_mut().map(|session| BatchRow { session, token, sampling: &sampling });
         let part = PromptPart { session: &mut other, rest, n_tokens: rest.len() - 1, sampling: &sampling };
-        model.decode_beside_prompt(rows, part).map(|_| ())
+        model.decode_beside_prompts(rows, [part]).map(|_| ())
     })
 }
 

@@ -18,7 +18,7 @@ use unicorn_runtime::{
 /// Tokens decoded one by one in a check of decode.
 const DECODED: usize = 6;
 /// Sequences that decode in a step that feeds a prompt.
-const DECODED_BESIDE_PROMPT: usize = 3;
+const DECODED_BESIDE_PROMPTS: usize = 3;
 /// Tokens between the beginnings of two texts.
 const DISTANCE: usize = 37;
 /// Tokens beside an image: before it, behind it, and a text.
@@ -141,7 +141,7 @@ impl<'m> Sides<'m> {
     pub fn why_not(&self, shape: StepShape, cached: u32) -> Option<String> {
         let sequences = match shape.batch {
             true => shape.rows,
-            false if self.is_mixed_alone(shape) => 1 + DECODED_BESIDE_PROMPT as u32,
+            false if self.is_mixed_alone(shape) => 1 + DECODED_BESIDE_PROMPTS as u32,
             false => 1,
         };
         if sequences > self.model.slots() {
@@ -300,16 +300,17 @@ impl<'m> Sides<'m> {
         Ok(())
     }
 
-    /// Whether both targets have a program of this shape for several sequences and a part of a prompt, and there are so many sequences.
+    /// Whether both targets have a program of this shape for several sequences and parts of prompts, and there are so many sequences.
     fn can_mix(&self, shape: StepShape) -> bool {
-        let has_programs = [self.own, self.base].iter().all(|target| gives(target, shape, LogitsRows::Samplers));
-        has_programs && self.model.slots() as usize > DECODED_BESIDE_PROMPT
+        let is_one = |program: &Program| StepShape::of(program) == shape && program.logits.prompts_beside() > 0;
+        let has_programs = [self.own, self.base].iter().all(|target| target.programs.iter().any(is_one));
+        has_programs && self.model.slots() as usize >= DECODED_BESIDE_PROMPTS + self.model.prompts_beside()
     }
 
-    /// Whether the own programs of this shape are for several sequences and a part of a prompt.
+    /// Whether the own programs of this shape are for several sequences and parts of prompts.
     fn is_mixed_alone(&self, shape: StepShape) -> bool {
         let mut of_shape = self.own.programs.iter().filter(|program| StepShape::of(program) == shape);
-        of_shape.all(|program| program.logits == LogitsRows::Samplers)
+        of_shape.all(|program| program.logits.prompts_beside() > 0)
     }
 
     fn observe_mixed(
@@ -320,17 +321,21 @@ impl<'m> Sides<'m> {
         seen: &mut Observation,
     ) -> Result<(), CliError> {
         let sampling = &Sampling::default();
-        let sessions = (0..=DECODED_BESIDE_PROMPT).map(|_| self.model.session());
+        let n_prompts = self.model.prompts_beside();
+        let sessions = (0..DECODED_BESIDE_PROMPTS + n_prompts).map(|_| self.model.session());
         let mut sessions = sessions.collect::<Result<Vec<_>, RunError>>()?;
         for (number, session) in sessions.iter_mut().enumerate() {
             session.feed(&self.window(5 * number, cached as usize - number))?;
         }
-        let (rest, newest) =
-            (self.window(2, shape.rows as usize - DECODED_BESIDE_PROMPT), self.window(1, sessions.len()));
+        let (rests, newest) =
+            (self.window(2, shape.rows as usize - DECODED_BESIDE_PROMPTS), self.window(1, DECODED_BESIDE_PROMPTS));
+        let rests = rests.chunks(rests.len().div_ceil(n_prompts));
         let sampled = self.within(shape, who, |model| {
-            let (session, decoding) = sessions.split_last_mut().expect("at least the prompt's");
+            let (decoding, prompts) = sessions.split_at_mut(DECODED_BESIDE_PROMPTS);
             let rows = decoding.iter_mut().zip(&newest).map(|(session, &token)| BatchRow { session, token, sampling });
-            model.decode_beside_prompt(rows, PromptPart { session, n_tokens: rest.len(), rest: &rest, sampling })
+            let parts = prompts.iter_mut().zip(rests.clone());
+            let parts = parts.map(|(session, rest)| PromptPart { session, n_tokens: rest.len(), rest, sampling });
+            model.decode_beside_prompts(rows, parts)
         })?;
         seen.sampled.extend(sampled.iter().map(|sampled| sampled.logit));
         for session in &mut sessions {
