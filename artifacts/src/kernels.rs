@@ -34,6 +34,7 @@ impl Kernels {
             apart.hidden.push(take(&mut target.programs, |program| program.logits == LogitsRows::Hidden));
             apart.image.push(take(&mut target.programs, Program::is_of_images));
             apart.mixed.push(take(&mut target.programs, |program| program.logits == LogitsRows::Samplers));
+            apart.predicted.push(take(&mut target.programs, |program| program.logits == LogitsRows::Predicted));
         }
         (rest, apart)
     }
@@ -59,6 +60,9 @@ impl Kernels {
         for (target, programs) in self.targets.iter_mut().zip(apart.mixed) {
             target.programs.extend(programs);
         }
+        for (target, programs) in self.targets.iter_mut().zip(apart.predicted) {
+            target.programs.extend(programs);
+        }
     }
 }
 
@@ -71,6 +75,8 @@ pub(crate) struct ApartPrograms {
     pub(crate) image: Vec<Vec<Program>>,
     /// Those whose rows are newest tokens of several sequences and a part of a prompt.
     pub(crate) mixed: Vec<Vec<Program>>,
+    /// Those that predict the token behind the next one.
+    pub(crate) predicted: Vec<Vec<Program>>,
 }
 
 #[cfg(feature = "write")]
@@ -81,6 +87,7 @@ impl ApartPrograms {
             (SectionKind::HiddenPrograms, &self.hidden),
             (SectionKind::ImagePrograms, &self.image),
             (SectionKind::MixedPrograms, &self.mixed),
+            (SectionKind::PredictedPrograms, &self.predicted),
         ];
         let present = lists.into_iter().filter(|(_, lists)| lists.iter().any(|programs| !programs.is_empty()));
         present.map(|(kind, lists)| (kind, codec::encode(lists)))
@@ -264,6 +271,9 @@ pub enum LogitsRows {
     /// The first rows, at most [`crate::step::MAX_SAMPLERS`]: a token is sampled for each sampler of the step. Rows from
     /// `StepHeader::apart_rows` on are of a prompt. Such programs have a section of their own.
     Samplers,
+    /// The only row, whose token was sampled and is not in the cache yet; its logits are those of the token that follows it, as the model's
+    /// head for drafts predicts it. Such programs have a section of their own.
+    Predicted,
 }
 
 /// One launch of a kernel.

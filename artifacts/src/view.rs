@@ -387,7 +387,8 @@ fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernel
     let hidden = apart(SectionKind::HiddenPrograms, targets)?;
     let image = apart(SectionKind::ImagePrograms, targets)?;
     let mixed = apart(SectionKind::MixedPrograms, targets)?;
-    kernels.join(ApartPrograms { hidden, image, mixed });
+    let predicted = apart(SectionKind::PredictedPrograms, targets)?;
+    kernels.join(ApartPrograms { hidden, image, mixed, predicted });
     Ok(kernels)
 }
 
