@@ -36,6 +36,7 @@ impl Kernels {
             apart.mixed.push(take(&mut target.programs, |program| program.logits == LogitsRows::Samplers));
             let is_beside_two = |program: &Program| program.logits == LogitsRows::SamplersBesideTwo;
             apart.beside_two.push(take(&mut target.programs, is_beside_two));
+            apart.predicted.push(take(&mut target.programs, |program| program.logits == LogitsRows::Predicted));
         }
         (rest, apart)
     }
@@ -64,6 +65,9 @@ impl Kernels {
         for (target, programs) in self.targets.iter_mut().zip(apart.beside_two) {
             target.programs.extend(programs);
         }
+        for (target, programs) in self.targets.iter_mut().zip(apart.predicted) {
+            target.programs.extend(programs);
+        }
     }
 }
 
@@ -78,6 +82,8 @@ pub(crate) struct ApartPrograms {
     pub(crate) mixed: Vec<Vec<Program>>,
     /// The same with parts of two prompts.
     pub(crate) beside_two: Vec<Vec<Program>>,
+    /// Those that predict the token behind the next one.
+    pub(crate) predicted: Vec<Vec<Program>>,
 }
 
 #[cfg(feature = "write")]
@@ -89,6 +95,7 @@ impl ApartPrograms {
             (SectionKind::ImagePrograms, &self.image),
             (SectionKind::MixedPrograms, &self.mixed),
             (SectionKind::BesideTwoPrograms, &self.beside_two),
+            (SectionKind::PredictedPrograms, &self.predicted),
         ];
         let present = lists.into_iter().filter(|(_, lists)| lists.iter().any(|programs| !programs.is_empty()));
         present.map(|(kind, lists)| (kind, codec::encode(lists)))
@@ -272,7 +279,10 @@ pub enum LogitsRows {
     /// The first rows, at most [`crate::step::MAX_SAMPLERS`]: a token is sampled for each sampler of the step. Rows from
     /// `StepHeader::apart_rows` on are of a prompt. Such programs have a section of their own.
     Samplers,
-    /// The same, but that rows behind `StepHeader::apart_rows` are of one prompt or of two: see [`crate::step::rows_apart`]. Such programs have a
+    /// The only row, whose token was sampled and is not in the cache yet; its logits are those of the token that follows it, as the model's
+    /// head for drafts predicts it. Such programs have a section of their own.
+    Predicted,
+    /// As `Samplers`, but that rows behind `StepHeader::apart_rows` are of one prompt or of two: see [`crate::step::rows_apart`]. Such programs have a
     /// section of their own.
     SamplersBesideTwo,
 }
@@ -283,7 +293,12 @@ impl LogitsRows {
         match self {
             LogitsRows::Samplers => 1,
             LogitsRows::SamplersBesideTwo => 2,
-            LogitsRows::None | LogitsRows::One | LogitsRows::All | LogitsRows::Hidden | LogitsRows::Image => 0,
+            LogitsRows::None
+            | LogitsRows::One
+            | LogitsRows::All
+            | LogitsRows::Hidden
+            | LogitsRows::Image
+            | LogitsRows::Predicted => 0,
         }
     }
 }

@@ -80,6 +80,8 @@ pub(crate) fn validate(
     programs.filter(|program| program.is_of_images()).try_for_each(|program| validate_of_images(image, program))?;
     let mut programs = kernels.targets.iter().flat_map(|target| &target.programs);
     programs.try_for_each(validate_mixed)?;
+    let mut programs = kernels.targets.iter().flat_map(|target| &target.programs);
+    programs.try_for_each(validate_predicted)?;
     let steps = npu.iter().flat_map(|section| &section.steps);
     steps.map(|steps| &steps.kernels).try_for_each(|target| validate_target(plan, target, 0))
 }
@@ -254,6 +256,16 @@ fn validate_mixed(program: &Program) -> Result<(), ParseError> {
     }
     equal("sampling of a program with logits for its samplers", true, program.samples)?;
     equal("batch of a program with logits for its samplers", false, program.batch)
+}
+
+/// Checks that a program that predicts has one row, which is no batch, and samples.
+fn validate_predicted(program: &Program) -> Result<(), ParseError> {
+    if program.logits != LogitsRows::Predicted {
+        return Ok(());
+    }
+    equal("rows of a program that predicts", 1, program.rows)?;
+    equal("sampling of a program that predicts", true, program.samples)?;
+    equal("batch of a program that predicts", false, program.batch)
 }
 
 /// Checks that an artifact with programs of images says what images are, and that one that makes rows makes those of one image.

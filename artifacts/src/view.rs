@@ -388,7 +388,8 @@ fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernel
     let image = apart(SectionKind::ImagePrograms, targets)?;
     let mixed = apart(SectionKind::MixedPrograms, targets)?;
     let beside_two = apart(SectionKind::BesideTwoPrograms, targets)?;
-    kernels.join(ApartPrograms { hidden, image, mixed, beside_two });
+    let predicted = apart(SectionKind::PredictedPrograms, targets)?;
+    kernels.join(ApartPrograms { hidden, image, mixed, beside_two, predicted });
     Ok(kernels)
 }
 

@@ -285,9 +285,9 @@ impl ArtifactWriter {
     }
 }
 
-/// Metadata, plan, kernels, tokenizer, hidden programs, images, their grid and their programs, mixed programs beside one prompt and two, NPU
-/// programs and their steps, the license, and a draft, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 14;
+/// Metadata, plan, kernels, tokenizer, hidden programs, images, their grid and their programs, mixed programs beside one prompt and two, predicted
+/// programs, NPU programs and their steps, the license, and a draft, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 15;
 
 /// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

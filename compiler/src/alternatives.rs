@@ -57,12 +57,14 @@ pub fn alternatives(spec: &KernelSpec, target: &Target) -> Vec<KernelSpec> {
 pub(crate) fn programs(target: &Target, config: &ModelConfig, alternatives: bool) -> Vec<(ProgramKind, Target)> {
     let mut programs = Vec::new();
     let of_images = config.vision.as_ref().map(|vision| ProgramKind::makes_image_rows(vision.image_rows));
-    let kinds = PROGRAMS.into_iter().filter(|kind| !kind.images || of_images.is_some()).chain(of_images);
+    let is_of_model =
+        |kind: &ProgramKind| (!kind.images || of_images.is_some()) && (!kind.predicts() || config.predictor);
+    let kinds = PROGRAMS.into_iter().filter(is_of_model).chain(of_images);
     let mut kinds: Vec<ProgramKind> = kinds.collect();
     // In the order in which an artifact's reader puts them together again.
-    kinds.sort_by_key(|kind| kind.is_mixed());
+    kinds.sort_by_key(|kind| (kind.predicts(), kind.is_mixed()));
     for kind in kinds {
-        let decodes = kind.rows == 1 && kind.samples();
+        let decodes = kind.rows == 1 && kind.samples() && !kind.predicts();
         let long_context =
             target.long_context().filter(|(from_tokens, _)| decodes && *from_tokens < config.max_positions);
         let long_context = long_context.map(|(from_tokens, target)| (ProgramKind { from_tokens, ..kind }, target));

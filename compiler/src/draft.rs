@@ -35,6 +35,7 @@ impl PlannedDraft {
         let mut checkpoint = import::open(Source::Model(path))?;
         // It continues text; where there are images, the model is alone.
         checkpoint.leave_out_vision();
+        checkpoint.leave_out_predictor();
         stages.end(1)?;
         check_vocabulary(path, &checkpoint, model)?;
         let context_tokens = planned_context(options.context_tokens, model.config.max_positions)?;

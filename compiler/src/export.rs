@@ -43,6 +43,7 @@ pub fn export(
     let mut checkpoint = import::open_model(model)?;
     // The folder is of the text model.
     checkpoint.leave_out_vision();
+    checkpoint.leave_out_predictor();
     import::merge(&mut checkpoint, &options.adapters)?;
     let exported = write_folder(&checkpoint, artifact, options, folder, progress);
     progress.partial(None);

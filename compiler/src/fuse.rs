@@ -6,6 +6,7 @@
 //!
 //! [`plain`] makes the same type without merging anything: the oracle behind `--no-fuse`.
 
+mod attention;
 mod image;
 mod latent;
 mod op;
@@ -20,7 +21,9 @@ use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
 
 pub(crate) use op::{Columns, DeltaStep, FusedOp, HeadsStep, NormStep};
 
-use crate::graph::{CachePart, MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
+use attention::destination;
+
+use crate::graph::{MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
 
 /// Index into [`FusedGraph::matrices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +80,8 @@ pub struct FusedGraph {
     pub(crate) vectors: Vec<Vector>,
     pub(crate) nodes: Vec<FusedNode>,
     pub(crate) logits: ValueId,
+    /// Logits of the token behind the next one, if the model has a head for it.
+    pub(crate) predicted: Option<ValueId>,
     /// The rows that an image becomes, if the model has a vision tower.
     pub(crate) image_rows: Option<ValueId>,
 }
@@ -151,6 +156,7 @@ impl<'a> Fuser<'a> {
             vectors: Vec::new(),
             nodes: Vec::new(),
             logits: graph.logits,
+            predicted: graph.predicted,
             image_rows: graph.image_rows,
         };
         let done = vec![false; graph.nodes.len()];
@@ -237,54 +243,6 @@ impl<'a> Fuser<'a> {
         let bias = self.stacked_bias(biases, matrix, layer);
         self.emit(layer, FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out });
         self.mark(&nodes);
-        true
-    }
-
-    /// q, k and v of one input and all work on their heads: one matmul and one heads step.
-    fn qkv(&mut self, index: usize, input: ValueId) -> bool {
-        // Attention's gate may also read the input.
-        let with_chains = |&node: &usize| {
-            let tail = self.linear_tail(node)?;
-            let chains = self.head_chains(&tail)?;
-            Some((tail, chains))
-        };
-        let found = self.consumers[input.0].iter().filter_map(with_chains);
-        let (tails, chains): (Vec<LinearTail>, Vec<Vec<HeadChain>>) = found.unzip();
-        if tails.first().is_none_or(|query| query.nodes[0] != index) {
-            return false;
-        }
-        // Values that are keys have no projection of their own.
-        let values_are_keys = tails.len() == 2;
-        let chains: Vec<HeadChain> = chains.into_iter().flatten().collect();
-        // A layer that reads the keys and values of another has queries only.
-        let ([query, _, _] | [query]) = &chains[..] else { return false };
-        let layer = self.graph.nodes[index].layer;
-        let matrices: Vec<MatrixRef> = tails.iter().map(|tail| tail.matrix.clone()).collect();
-        let width = matrices.iter().map(|matrix| matrix.rows).sum();
-        let matrix = self.matrix(matrices, false, layer);
-        let biases: Option<Vec<VectorRef>> = tails.iter().map(|tail| tail.bias.clone()).collect();
-        let bias = biases.map(|parts| self.vector(parts, layer));
-        let qkv = self.value(format!("qkv.{}", layer.unwrap_or_default()), width);
-        self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap: None, out: qkv });
-        let query_norm = query.norm.clone().map(|weight| self.vector(vec![weight], layer));
-        let key_norm = chains.get(1).and_then(|key| key.norm.clone());
-        let key_norm = key_norm.map(|weight| self.vector(vec![weight], layer));
-        self.emit(
-            layer,
-            FusedOp::Heads(HeadsStep {
-                input: qkv,
-                parts: chains.iter().map(|chain| chain.part).collect(),
-                values_are_keys,
-                query_norm,
-                key_norm,
-                rope: query.rope,
-                out: query.out,
-            }),
-        );
-        self.scaled.extend(query.out);
-        for nodes in tails.iter().map(|tail| &tail.nodes).chain(chains.iter().map(|chain| &chain.nodes)) {
-            self.mark(nodes);
-        }
         true
     }
 
@@ -383,61 +341,6 @@ impl<'a> Fuser<'a> {
             tail.nodes.push(node);
         }
         Some(tail)
-    }
-
-    /// The results of one projection; where keys are also the values, keys and then values.
-    fn head_chains(&self, tail: &LinearTail) -> Option<Vec<HeadChain>> {
-        self.consumers[tail.value.0].iter().map(|&first| self.head_chain(tail.value, first)).collect()
-    }
-
-    /// Norm, RoPE and the destination (cache or attention) of the heads of `value`, beginning at its consumer `first`.
-    fn head_chain(&self, value: ValueId, first: usize) -> Option<HeadChain> {
-        let layer = self.graph.nodes[first].layer?;
-        let mut chain = HeadChain {
-            part: HeadsPart {
-                n_heads: self.graph.values[value.0].width / self.graph.head_dims[layer],
-                norm: None,
-                rope: false,
-                scale: Number::new(1.0),
-                growth: None,
-                to: Destination::Values,
-            },
-            norm: None,
-            rope: None,
-            out: None,
-            nodes: Vec::new(),
-        };
-        let (mut value, mut next) = (value, Some((first, &self.graph.nodes[first].op)));
-        loop {
-            let (node, op) = next?;
-            match op {
-                Op::HeadNorm { of, weight, out, .. } => {
-                    chain.part.norm = Some(*of);
-                    chain.norm = weight.clone();
-                    value = *out;
-                }
-                Op::Rope { rope, out, .. } => {
-                    chain.part.rope = true;
-                    chain.rope = Some(*rope);
-                    value = *out;
-                }
-                Op::CacheWrite { part, .. } => {
-                    chain.part.to = destination(*part);
-                    chain.nodes.push(node);
-                    return Some(chain);
-                }
-                Op::Attention { scale, growth, .. } => {
-                    chain.part.scale = Number::new(*scale);
-                    chain.part.growth = *growth;
-                    chain.part.to = Destination::Output;
-                    chain.out = Some(value);
-                    return Some(chain);
-                }
-                _ => return None,
-            }
-            chain.nodes.push(node);
-            next = self.sole_consumer(value);
-        }
     }
 
     /// The node, not merged.
@@ -552,6 +455,8 @@ impl<'a> Fuser<'a> {
                 let input = self.columns_of(input).of;
                 FusedOp::ShortConv { input, taps: self.vector(vec![taps], layer), form, out }
             }
+            Op::PreviousRow { input, out } => FusedOp::PreviousRow { input, out },
+            Op::KeepRow { input } => FusedOp::KeepRow { input },
             Op::DeltaRule { input, decay, strength, decay_rate, decay_bias, out } => {
                 let [decay, strength] = [decay, strength].map(|gate| self.columns_of(gate));
                 for gate in [decay, strength] {
@@ -679,20 +584,4 @@ struct LinearTail {
     bias: Option<VectorRef>,
     value: ValueId,
     nodes: Vec<usize>,
-}
-
-struct HeadChain {
-    part: HeadsPart,
-    norm: Option<VectorRef>,
-    rope: Option<usize>,
-    out: Option<ValueId>,
-    nodes: Vec<usize>,
-}
-
-fn destination(part: CachePart) -> Destination {
-    match part {
-        CachePart::Keys => Destination::Keys,
-        CachePart::Values => Destination::Values,
-        CachePart::Latent => Destination::Latent,
-    }
 }

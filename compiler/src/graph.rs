@@ -7,6 +7,7 @@ mod image;
 mod image_grid;
 mod latent;
 mod op;
+mod predictor;
 mod recurrent;
 mod text;
 
@@ -99,6 +100,8 @@ pub struct ModelGraph {
     pub(crate) values: Vec<Value>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) logits: ValueId,
+    /// Logits of the token behind the next one, if the model has a head for it; what makes them is behind what makes the logits.
+    pub(crate) predicted: Option<ValueId>,
     /// The rows that an image becomes, if the model has a vision tower; what makes them is behind what makes the logits.
     pub(crate) image_rows: Option<ValueId>,
     /// The output head's matrix.
@@ -115,9 +118,10 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     let scale = config.embedding_scale;
     let mut stream =
         builder.push("embedding", config.hidden_size, |out| Op::Embed { table: table.clone(), scale, out });
+    let embedding = stream;
     let every_head = config.latent.map(|_| builder.every_head());
     let layer_inputs = config.per_layer_inputs.map(|inputs| builder.per_layer_inputs(stream, inputs));
-    for layer in 0..config.layers.len() {
+    for layer in 0..config.n_decoder_layers() {
         builder.layer = Some(layer);
         stream = match config.layers[layer].is_recurrent {
             true if config.short_conv_taps.is_some() => builder.conv_block(stream),
@@ -146,12 +150,13 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
         let input = logits;
         logits = builder.push("capped", config.vocab_size, |out| Op::SoftCap { input, cap, out });
     }
+    let predicted = config.predictor_layer().map(|layer| builder.predicted(embedding, normed, layer, &head));
     let head_dims = (0..config.layers.len()).map(|layer| config.heads_of(layer).head_dim).collect();
     let image_rows = config.vision.as_ref().map(|vision| match &vision.grid {
         Some(grid) => builder.grid_rows(vision, grid),
         None => builder.image_rows(vision),
     });
-    ModelGraph { values: builder.values, nodes: builder.nodes, logits, image_rows, head, head_dims }
+    ModelGraph { values: builder.values, nodes: builder.nodes, logits, predicted, image_rows, head, head_dims }
 }
 
 struct Builder<'a> {

@@ -190,6 +190,8 @@ impl Walk<'_> {
             Op::ExpertMatMul { input, matrix, bias, .. } => self.expert_matmul(*input, matrix, bias.as_ref()),
             Op::ExpertSum { input, out, .. } => self.expert_sum(*input, *out),
             Op::ShortConv { input, taps, form, .. } => self.short_conv(*input, taps, *form),
+            Op::PreviousRow { input, .. } => self.moments[input].clone(),
+            Op::KeepRow { .. } => return,
             Op::DeltaRule { input, out, .. } => self.delta_rule(*input, *out),
             Op::GatedNorm { input, gate, weight, form, .. } => self.gated_norm(*input, *gate, weight, *form),
             // A gate is somewhere between 0 and 1, and for a row's channels the same, or independent of them.

@@ -106,7 +106,7 @@ pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_t
 pub use prediction::Prediction;
 pub use progress::{Progress, Silent, Stage};
 pub use replan::{ReplanOptions, replan};
-pub use report::{DraftFigures, MachineFit, PlanReport, Report, TensorFigures};
+pub use report::{DraftFigures, MachineFit, PlanReport, PredictorFigures, Report, TensorFigures};
 pub use reproduce::{Reproduced, reproduce};
 pub use retarget::{Additions, Retargeted, retarget};
 
@@ -215,6 +215,9 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     import::merge(&mut checkpoint, &options.adapters)?;
     if !options.vision {
         checkpoint.leave_out_vision();
+    }
+    if !options.predictor || options.draft.is_some() || options.npu.is_some() {
+        checkpoint.leave_out_predictor();
     }
     stages.end(1)?;
 
@@ -589,7 +592,7 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
             architecture: config.architecture.clone(),
             vocab_size: config.vocab_size as u32,
             hidden_size: config.hidden_size as u32,
-            n_layers: config.layers.len() as u32,
+            n_layers: config.n_decoder_layers() as u32,
             max_positions: config.max_positions as u32,
             long_rope_above_tokens: long.map(|long| long.above_tokens as u32),
             parameters: config.parameters(),

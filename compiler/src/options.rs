@@ -35,6 +35,9 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// Whether a vision tower that the model has is compiled, too, so that it takes images: yes.
     pub vision: bool,
+    /// Whether a head that predicts the token behind the next one is compiled, too, so that sequences speculate with it: yes. It is left out
+    /// beside a draft, whose tokens are verified then, and beside an NPU.
+    pub predictor: bool,
     /// A GGUF file with the vision tower and projector of the model, instead of those that it may have: none.
     pub projector: Option<PathBuf>,
     /// Number format of the KV cache: f16.
@@ -64,6 +67,7 @@ impl Default for CompileOptions {
             targets: target::defaults(),
             fuse: true,
             vision: true,
+            predictor: true,
             projector: None,
             kv: KvFormat::F16,
             alternatives: false,

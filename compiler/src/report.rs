@@ -63,6 +63,10 @@ pub struct Report {
     pub npu_weight_bytes: u64,
     /// The model that makes drafts; `None`: there is none.
     pub draft: Option<DraftFigures>,
+    /// The model's own head for drafts; `None`: there is none.
+    pub predictor: Option<PredictorFigures>,
+    /// Why the model's own head for drafts is not compiled, although it has one.
+    pub predictor_left_out: Option<String>,
     /// How long each stage took, in order.
     pub seconds: Vec<(Stage, f64)>,
     /// One report for each source tensor, in the order of names.
@@ -91,6 +95,16 @@ pub struct DraftFigures {
     pub weight_bytes: u64,
     /// Where its bytes are placed, in addition to the model's.
     pub account: Account,
+}
+
+/// The model's own head that predicts the token behind the next one (multi-token prediction).
+#[derive(Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct PredictorFigures {
+    /// Bytes of its packed weights, without the embedding and the output head, which are the model's.
+    pub weight_bytes: u64,
+    /// Bytes of them that each decode step reads, also one without a draft.
+    pub weight_bytes_per_token: u64,
 }
 
 /// The format and error of one packed source tensor.
@@ -146,6 +160,8 @@ impl Report {
             npu_programs: npu.map_or(Vec::new(), |npu| npu.explanations.clone()),
             npu_weight_bytes: npu.map_or(0, |npu| npu.section.slices.iter().sum()),
             draft: planned.draft.as_ref().map(|draft| DraftFigures::of(&draft.planned)),
+            predictor: PredictorFigures::of(planned),
+            predictor_left_out: checkpoint.predictor_left_out.clone(),
             seconds,
             tensors: meta.tensors.iter().map(TensorFigures::of).collect(),
         }
@@ -172,6 +188,25 @@ impl Display for DraftFigures {
     }
 }
 
+impl PredictorFigures {
+    fn of(planned: &Planned) -> Option<PredictorFigures> {
+        let layer = planned.checkpoint.config.predictor_layer()? as u32;
+        let weights = || planned.plan().weights.iter().filter(|weight| weight.layer == Some(layer));
+        Some(PredictorFigures {
+            weight_bytes: weights().map(|weight| weight.len_bytes).sum(),
+            weight_bytes_per_token: weights().map(|weight| weight.bytes_read_per_token).sum(),
+        })
+    }
+}
+
+/// `2.00 MiB of weights, of which a token without a draft reads 1.00 MiB`
+impl Display for PredictorFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (weights, read) = (size(self.weight_bytes), size(self.weight_bytes_per_token));
+        write!(f, "{weights} of weights, of which a token without a draft reads {read}")
+    }
+}
+
 /// Sums of a plan, and the plan itself. `Display` gives the sums for people, serde all of it.
 #[derive(Debug, serde::Serialize)]
 #[non_exhaustive]
@@ -192,6 +227,10 @@ pub struct PlanReport<'a> {
     pub npu_programs: &'a [String],
     /// The model that makes drafts; `None`: there is none.
     pub draft: Option<DraftFigures>,
+    /// The model's own head for drafts; `None`: there is none.
+    pub predictor: Option<PredictorFigures>,
+    /// Why the model's own head for drafts is not compiled, although it has one.
+    pub predictor_left_out: Option<&'a str>,
     /// Where every byte would be placed.
     pub plan: &'a Plan,
 }
@@ -210,6 +249,8 @@ impl PlanReport<'_> {
             npu: planned.npu.as_ref().map_or(&[], |npu| &npu.section.decisions),
             npu_programs: planned.npu.as_ref().map_or(&[], |npu| &npu.explanations),
             draft: planned.draft.as_ref().map(|draft| DraftFigures::of(&draft.planned)),
+            predictor: PredictorFigures::of(planned),
+            predictor_left_out: planned.checkpoint.predictor_left_out.as_deref(),
             plan,
         }
     }
@@ -226,6 +267,8 @@ impl Display for PlanReport<'_> {
         writeln!(f, "{architecture}: {parameters} parameters, {} tokens, on {machine}", self.account.context_tokens)?;
         write!(f, "{}", self.account)?;
         self.draft.iter().try_for_each(|draft| write!(f, "\ndraft: {draft}"))?;
+        self.predictor.iter().try_for_each(|head| write!(f, "\nMTP head: {head}"))?;
+        self.predictor_left_out.iter().try_for_each(|why| write!(f, "\nMTP head: left out: {}", printable(why)))?;
         self.npu.iter().try_for_each(|decision| write!(f, "\n{}", decided(decision)))
     }
 }
@@ -241,7 +284,7 @@ impl TensorFigures {
     }
 }
 
-/// Nine lines: what the artifact is, its size, what a token reads, where it fits; with an NPU, what was decided about it.
+/// Nine lines: what the artifact is, its size, what a token reads, where it fits; with a draft, a head for drafts or an NPU, what of it.
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millions = self.parameters as f64 / 1e6;
@@ -270,6 +313,12 @@ impl Display for Report {
         writeln!(f, "  memory    {} with a context of {context} tokens", size(self.account.bytes()))?;
         if let Some(draft) = &self.draft {
             writeln!(f, "  draft     {draft}")?;
+        }
+        if let Some(head) = &self.predictor {
+            writeln!(f, "  MTP head  {head}")?;
+        }
+        if let Some(why) = &self.predictor_left_out {
+            writeln!(f, "  MTP head  left out: {}", printable(why))?;
         }
         writeln!(f, "  fits      {}", self.fits())?;
         writeln!(f, "  runs on   {}", self.targets.join(", "))?;

@@ -98,6 +98,9 @@ impl Artifact<'_> {
                 if config.vision.is_none() {
                     checkpoint.leave_out_vision();
                 }
+                if !config.predictor {
+                    checkpoint.leave_out_predictor();
+                }
                 checkpoint
             }
             None => Checkpoint::without_weights(config.clone(), view.tokenizer.clone()),

@@ -63,7 +63,12 @@ impl ProgramKind {
     }
 
     pub(crate) fn samples(self) -> bool {
-        self.batch || self.logits == LogitsRows::One || self.is_mixed()
+        self.batch || self.logits == LogitsRows::One || self.is_mixed() || self.predicts()
+    }
+
+    /// Whether its row is a token for which the head for drafts predicts the one that follows.
+    pub(crate) fn predicts(self) -> bool {
+        self.logits == LogitsRows::Predicted
     }
 
     /// Whether its rows are the newest tokens of several sequences and, behind them, parts of prompts.
@@ -74,7 +79,7 @@ impl ProgramKind {
 
 /// Every program of a target, but for those for long sequences (`Target::long_context`) and the one that makes rows of images. For rows of one sequence they grow by eights, and
 /// logits of all rows are requested by tools, in chunks of 64 at most; for sequences by twos.
-pub(crate) const PROGRAMS: [ProgramKind; 27] = {
+pub(crate) const PROGRAMS: [ProgramKind; 28] = {
     const fn kind(rows: usize, logits: LogitsRows) -> ProgramKind {
         ProgramKind { rows, logits, batch: false, images: false, from_tokens: 0 }
     }
@@ -112,6 +117,8 @@ pub(crate) const PROGRAMS: [ProgramKind; 27] = {
         kind(128, LogitsRows::SamplersBesideTwo),
         kind(256, LogitsRows::SamplersBesideTwo),
         kind(512, LogitsRows::SamplersBesideTwo),
+        // Of models with a head for drafts, in another.
+        kind(1, LogitsRows::Predicted),
     ]
 };
 
@@ -231,7 +238,7 @@ impl Operand {
 }
 
 /// Layers that share a block table: those with the same window, or those with recurrent state. Layers that read the cache of another
-/// are in none.
+/// are in none; that of a head for drafts is in two, since it also keeps a row (`previous_row`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
     pub(crate) window: Option<usize>,
@@ -253,7 +260,20 @@ pub(crate) fn kv_groups(config: &ModelConfig) -> Vec<KvGroup> {
             }
         }
     }
+    if let Some(layer) = config.predictor_layer() {
+        let with_state = groups.iter_mut().find(|group| group.is_recurrent);
+        with_state.expect("a head for drafts is behind layers with recurrent state").layers.push(layer);
+    }
     groups
+}
+
+/// (KV group, layer within it) of the rows that the head for drafts keeps, `layer` of the model.
+fn kept_rows_of(groups: &[KvGroup], layer: usize) -> (usize, usize) {
+    let place = |(index, group): (usize, &KvGroup)| {
+        let at = group.layers.iter().position(|&other| other == layer).filter(|_| group.is_recurrent);
+        at.map(|at| (index, at))
+    };
+    groups.iter().enumerate().find_map(place).expect("the head's layer is in the group with recurrent state")
 }
 
 impl KvGroup {
@@ -277,7 +297,9 @@ impl KvGroup {
 fn caches(groups: &[KvGroup], config: &ModelConfig) -> Vec<(usize, usize)> {
     let place = |layer: usize| {
         let owner = config.cache_owner(layer);
-        let at = |group: &KvGroup| group.layers.iter().position(|&layer| layer == owner);
+        let is_recurrent = config.layers[owner].is_recurrent;
+        let is_alike = |group: &&KvGroup| group.is_recurrent == is_recurrent;
+        let at = |group: &KvGroup| group.layers.iter().position(|&layer| layer == owner).filter(|_| is_alike(&group));
         let found = groups.iter().enumerate().find_map(|(group, of_group)| Some((group, at(of_group)?)));
         found.expect("a layer with a cache of its own is in a group")
     };
@@ -342,7 +364,7 @@ fn select(
         kind,
         groups: &groups,
         caches: &caches(&groups, config),
-        live: &live_nodes(graph.graph(), kind),
+        live: &live_nodes(graph.graph(), config, kind),
         options,
         npu,
         dispatches: Vec::new(),
@@ -363,8 +385,11 @@ fn select(
     selector.dispatches
 }
 
-/// Nodes on which the cache or, in programs with logits, the logits depend.
-fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
+/// Nodes on which the cache or, in programs with logits, the logits depend. Of a head for drafts these make its keys and values.
+fn live_nodes(graph: &FusedGraph, config: &ModelConfig, kind: ProgramKind) -> Vec<bool> {
+    if kind.predicts() {
+        return live_in_drafts(graph, config);
+    }
     let mut wanted = vec![false; graph.values.len()];
     match kind.logits {
         LogitsRows::None => {}
@@ -373,6 +398,7 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
         }
         LogitsRows::Hidden => wanted[head_input(graph).0] = true,
         LogitsRows::Image => wanted[graph.image_rows.expect("the model has a vision tower").0] = true,
+        LogitsRows::Predicted => unreachable!("handled above"),
     }
     let appends = kind.logits != LogitsRows::Image;
     let mut live = vec![false; graph.nodes.len()];
@@ -381,6 +407,24 @@ fn live_nodes(graph: &FusedGraph, kind: ProgramKind) -> Vec<bool> {
             live[index] = true;
             for input in node.op.inputs() {
                 wanted[input.0] = true;
+            }
+        }
+    }
+    live
+}
+
+/// Nodes of a step that drafts: those of the head alone, which takes its row from a step before.
+fn live_in_drafts(graph: &FusedGraph, config: &ModelConfig) -> Vec<bool> {
+    let mut wanted = vec![false; graph.values.len()];
+    wanted[graph.predicted.expect("the model has a head for drafts").0] = true;
+    let mut live = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let keeps = node.op.writes_cache() || matches!(node.op, FusedOp::KeepRow { .. });
+        let is_of_head = node.layer.is_some() && node.layer == config.predictor_layer();
+        if keeps && is_of_head || node.op.outputs().iter().any(|out| wanted[out.0]) {
+            live[index] = true;
+            if !matches!(node.op, FusedOp::PreviousRow { .. }) {
+                node.op.inputs().iter().for_each(|input| wanted[input.0] = true);
             }
         }
     }
@@ -460,6 +504,8 @@ impl Selector<'_> {
             }
             FusedOp::Attention { query, out, .. } => self.attention(node, *query, *out),
             FusedOp::ShortConv { input, taps, form, out } => self.short_conv(node, *input, *taps, *form, *out),
+            FusedOp::PreviousRow { input, out } => self.previous_row(node, *input, *out),
+            FusedOp::KeepRow { input } => self.keep_row(node, *input),
             FusedOp::DeltaRule(step) => self.delta_rule(node, step),
             FusedOp::GatedNorm { input, gate, weight, form, out } => {
                 self.gated_norm(node, *input, *gate, *weight, *form, *out)
@@ -526,7 +572,7 @@ impl Selector<'_> {
 
     fn logits_rows(&self) -> usize {
         match self.kind.logits {
-            LogitsRows::One => 1,
+            LogitsRows::One | LogitsRows::Predicted => 1,
             LogitsRows::Samplers | LogitsRows::SamplersBesideTwo => self.kind.rows.min(MAX_SAMPLERS),
             _ => self.kind.rows,
         }
@@ -539,7 +585,7 @@ impl Selector<'_> {
 
     fn value(&self, id: ValueId) -> Operand {
         match id {
-            id if id == self.graph.logits => Operand::Logits,
+            id if id == self.graph.logits || Some(id) == self.graph.predicted => Operand::Logits,
             id if self.is_result(id) => Operand::Hidden { len: self.rows_of(id) * self.stride_of(id) },
             id => Operand::Value(id),
         }
@@ -621,6 +667,8 @@ impl Selector<'_> {
             FusedOp::Heads(_) => "heads".into(),
             FusedOp::Attention { .. } => "attention".into(),
             FusedOp::ShortConv { .. } => "short conv".into(),
+            FusedOp::PreviousRow { .. } => "previous row".into(),
+            FusedOp::KeepRow { .. } => "keep row".into(),
             FusedOp::DeltaRule(_) => "delta rule".into(),
             FusedOp::GatedNorm { .. } => "gated norm".into(),
             FusedOp::Patches { .. } => "patches".into(),

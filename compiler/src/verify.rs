@@ -84,6 +84,7 @@ impl FusedGraph {
             }
         }
         assert!(made[self.logits.0], "no operation makes the logits");
+        assert_eq!(self.predicted.map(|logits| made[logits.0]), config.predictor.then_some(true), "logits of a head");
         assert!(self.image_rows.is_none_or(|rows| made[rows.0]), "no operation makes the rows of an image");
         self.check_rotations(config);
         let of_text = self
@@ -197,6 +198,11 @@ impl FusedGraph {
                 }
                 self.check_width("channels", channels, *out)
             }
+            FusedOp::PreviousRow { input, out } => {
+                self.check_width("row", config.hidden_size, *input)?;
+                self.check_width("row", config.hidden_size, *out)
+            }
+            FusedOp::KeepRow { input } => self.check_width("row", config.hidden_size, *input),
             FusedOp::DeltaRule(step) => {
                 let delta = config.delta.ok_or("the model has no recurrent layers")?;
                 self.check_width("channels", delta.channels(), step.input)?;

@@ -203,7 +203,7 @@ impl PackedWeights {
                     len_bytes: layout.bytes() as u64,
                     bytes_read_per_token: bytes_read(matrix, &layout, cut, config),
                     precedence: precedence(matrix),
-                    reason: reason(matrix).into(),
+                    reason: reason(matrix, config).into(),
                 })
             });
             let ids = ids.collect();
@@ -382,12 +382,12 @@ fn cut_rows(matrix: &Matrix, format: WeightFormat) -> Vec<(usize, usize)> {
 }
 
 fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &ModelConfig) -> u64 {
+    if matrix.is_of_images() || matrix.parts.iter().all(|part| config.is_of_drafts_alone(&part.tensor)) {
+        return 0;
+    }
     if let (true, Some(experts)) = (matrix.is_of_experts(), &config.experts) {
         // Each part has its share of the experts that a token is given to.
         return layout.bytes() as u64 * experts.chosen as u64 / experts.count as u64;
-    }
-    if matrix.is_of_images() {
-        return 0;
     }
     match (matrix.is_head || !matrix.is_table, cut) {
         (true, _) => layout.bytes() as u64,
@@ -408,11 +408,14 @@ fn precedence(matrix: &Matrix) -> Precedence {
     }
 }
 
+/// Why what only drafts read is placed where it is.
+const DRAFTS: &str = "read for a draft, not for a token";
 /// Why what makes rows of images is placed where it is.
 const IMAGES: &str = "read for an image, not for a token";
 
-fn reason(matrix: &Matrix) -> &'static str {
+fn reason(matrix: &Matrix, config: &ModelConfig) -> &'static str {
     match (matrix.is_table, matrix.is_head) {
+        _ if matrix.parts.iter().all(|part| config.is_of_drafts_alone(&part.tensor)) => DRAFTS,
         (true, false) => "one row read per token: slow memory costs little",
         _ if matrix.is_of_images() => IMAGES,
         _ if matrix.is_of_experts() => "the experts that a token is given to are read",

@@ -59,6 +59,7 @@ pub mod norm;
 pub mod npu;
 pub mod npu_input;
 pub mod npu_output;
+pub mod previous_row;
 pub mod quantize;
 pub mod register_gemm;
 pub mod route;

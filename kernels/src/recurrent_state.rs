@@ -6,6 +6,8 @@
 //! heads  the lower half of them is in the first half of a page, the others in the second; so are channels
 //! ```
 //!
+//! A head that predicts the token behind the next one keeps rows in such a page of its own (`previous_row`), and nothing else.
+//!
 //! A channel keeps its last `taps - 1` inputs, the oldest first. At position 0, kernels begin with zeros instead of reading the
 //! state, so that a page need not be cleared before another sequence gets it.
 

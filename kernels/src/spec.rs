@@ -94,6 +94,8 @@ kernels! {
     Fragments(crate::fragments::FragmentsSpec) "fragments"
     /// Short causal convolution of each channel, with state.
     ShortConv(crate::short_conv::ShortConvSpec) "short conv"
+    /// The row before each row of a sequence, with state.
+    PreviousRow(crate::previous_row::PreviousRowSpec) "previous row"
     /// Layer norm with weight and bias.
     LayerNorm(crate::layer_norm::LayerNormSpec) "layer norm"
     /// Attention of the patches of an image.

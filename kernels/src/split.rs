@@ -26,6 +26,8 @@ pub struct Split {
     pub tile: usize,
     /// A row attends to this many tokens, its own included; `None`: all up to its own.
     pub window: Option<usize>,
+    /// No row attends to the tokens before this one, which a cache has nothing of; not beside a window.
+    pub first_token: usize,
     /// Workgroups that share the tokens.
     pub splits: usize,
     /// Maximum number of splits of a head of a row whose partial results fit `combine`'s input, at least `splits`; 1: there is one split,
@@ -63,7 +65,8 @@ impl Split {
     /// Cached tokens that some rows attend to, the first of which has position `first`, and of which none sees a token behind `last`.
     pub fn span(&self, first: u32, last: u32) -> Range<usize> {
         let (first, last) = (first as usize, last as usize);
-        self.window.map_or(0, |window| (first + 1).saturating_sub(window))..last + usize::from(!self.newest_apart)
+        let end = last + usize::from(!self.newest_apart);
+        self.window.map_or(self.first_token.min(end), |window| (first + 1).saturating_sub(window))..end
     }
 
     /// Tokens of each split in use: the first always is, though it may have none.
@@ -83,8 +86,10 @@ impl Split {
 
     /// Values for pieces that include `split`.
     pub(crate) fn values(&self, values: Values) -> Values {
+        assert!(self.window.is_none() || self.first_token == 0, "a window has its own first token");
         row_values(self.rows_per_group, self.rows, values)
             .size("WINDOW", self.window.unwrap_or(0))
+            .count("FIRST_TOKEN", self.first_token)
             .size("SPLITS", self.splits)
             .size("MAX_SPLITS", self.max_splits)
             .size("TILE", self.tile)
@@ -155,9 +160,13 @@ mod tests {
         #[test]
         fn parts_are_the_span_in_order(
             first in 0u32..2000, rows in 1u32..9, window in prop::option::of(1usize..700), splits in 1usize..40,
-            tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(),
+            tile in prop::sample::select(vec![64usize, 128]), newest_apart in any::<bool>(), first_token in 0..2usize,
         ) {
-            let split = Split { rows_per_group: 8, rows: StepRows::All, tile, window, splits, max_splits: splits, newest_apart };
+            let first_token = if window.is_some() { 0 } else { first_token };
+            let rows_of_step = StepRows::All;
+            let split = Split {
+                rows_per_group: 8, rows: rows_of_step, tile, window, first_token, splits, max_splits: splits, newest_apart,
+            };
             let last = first + rows - 1;
             let (span, parts) = (split.span(first, last), split.parts(first, last));
             prop_assert!(parts.len() <= splits);

@@ -237,6 +237,12 @@ impl Model {
         Ok(Speculation::by(move || Box::new(ModelDrafter::new(shared.clone()))))
     }
 
+    /// Speculation with drafts of the model's own head that predicts the token behind the next one; `None`: it has none.
+    pub fn own_speculation(&self) -> Option<Speculation> {
+        let programs = &self.shared.artifact.target(self.shared.decided.target).programs;
+        programs.iter().any(|program| program.logits == LogitsRows::Predicted).then(Speculation::by_predictor)
+    }
+
     /// Longest sequence, in tokens, that the draft that is packed into the artifact was made for, see [`DraftUse::Alone`]; `None`: there is
     /// none.
     pub fn packed_draft_tokens(&self) -> Option<u32> {

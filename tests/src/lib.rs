@@ -5,6 +5,7 @@ pub mod abuse;
 pub mod radv;
 pub mod reference;
 
+pub mod changed_weights;
 pub mod devices;
 pub mod iq4_model;
 pub mod models;

@@ -15,6 +15,8 @@ pub struct Answer {
     pub tokens: Vec<u32>,
     /// Bits of all logits that these are the largest of: the same tokens by other numbers show.
     pub logits: Vec<u32>,
+    /// Tokens of drafts that were verified, and of those the accepted ones.
+    pub drafted: (u32, u32),
 }
 
 /// Samples the likeliest token on the host, `most` times.
@@ -54,6 +56,13 @@ impl TokenReceiver for Recorder {
     fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
         self.record(|answer| answer.logits.extend(logits.iter().map(|logit| logit.to_bits())));
         (0..logits.len()).max_by(|&one, &other| logits[one].total_cmp(&logits[other])).expect("a vocabulary") as u32
+    }
+
+    fn drafted(&mut self, proposed: u32, accepted: u32) {
+        self.record(|answer| {
+            answer.drafted.0 += proposed;
+            answer.drafted.1 += accepted;
+        });
     }
 
     fn is_closed(&self) -> bool {

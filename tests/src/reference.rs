@@ -28,9 +28,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use compare::{mean_kl_divergence, relative_error};
-pub use golden::{Golden, read_golden, read_logits};
+pub use golden::{Golden, PredictorGolden, read_golden, read_logits, read_predictor_golden};
 
-pub use weights::Weights;
+pub use weights::{Weights, values_as_f32};
 
 use config::{Activation, Config, Experts};
 use tensor::Tensor;

@@ -237,6 +237,33 @@ fn check_images(name: &str, has_grid: bool) {
     }
 }
 
+/// Version 8.8 added programs that predict the token behind the next one.
+#[test]
+fn version_8_8_keeps_its_predicted_programs() {
+    let bytes = std::fs::read(golden("v8.8-mtp.unicorn")).unwrap();
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.8 is neither read nor refused by name: {error}"),
+    };
+    let predicts = |program: &&Program| program.logits == LogitsRows::Predicted;
+    assert_eq!(view.kernels.targets[0].programs.iter().filter(predicts).count(), 1);
+    let folder = tempfile::tempdir().unwrap();
+    for (command, more) in
+        [("upgrade", &[][..]), ("replan", &["--machine", "phoenix-16gb"]), ("retarget", &["--target", "rdna2"])]
+    {
+        let output = folder.path().join(command);
+        std::fs::write(&output, &bytes).unwrap();
+        let done = program("unicorn-compile").arg(command).arg(&output).args(more).output().unwrap();
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+        let new = std::fs::read(&output).unwrap();
+        assert!(new != bytes, "{command} changed something");
+        let new = ArtifactView::parse(&new).unwrap();
+        let targets = &new.kernels.targets;
+        assert!(targets.iter().all(|target| target.programs.iter().filter(predicts).count() == 1), "{command}");
+    }
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -247,10 +274,10 @@ fn every_version_has_its_artifact() {
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
     expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
     expected.extend(["v8.4-license.unicorn".into(), "v8.5-draft.unicorn".into(), "v8.6-image.unicorn".into()]);
-    expected.push("v8.7-grid.unicorn".into());
+    expected.extend(["v8.7-grid.unicorn".into(), "v8.8-mtp.unicorn".into()]);
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 7), "a new version needs an artifact in artifacts/golden");
+    assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 8), "a new version needs an artifact in artifacts/golden");
 }
 
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
@@ -259,17 +286,16 @@ fn every_version_has_its_artifact() {
 fn write_the_artifact_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
     let generic = target::by_name("generic").unwrap();
-    let model = models().join("tiny/qwen3-vl");
+    let model = models().join("tiny/qwen35-mtp");
     let artifact = Compiled::of_folder(&model, &options(vec![generic], Vec::new())).artifact();
     let view = ArtifactView::parse(&artifact).unwrap();
-    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-grid.unicorn"));
+    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-mtp.unicorn"));
     let slices = view.weights();
     let mut writer = ArtifactWriter::create(&path, slices.len()).unwrap();
     for slice in slices {
         writer.begin_slice().unwrap();
         writer.weight_bytes(slice.bytes).unwrap();
     }
-    writer.image(view.image.as_ref().expect("it has a vision tower"));
     writer.finish(&view.meta, &view.plan, &few_programs(&view.kernels), &view.tokenizer).unwrap();
 }
 
@@ -278,11 +304,11 @@ fn golden_license() -> LicenseSection {
     LicenseSection { name, link, text }
 }
 
-/// The program that decodes one token and the one of images: most of a small artifact is kernels.
+/// The program that decodes one token and the one that predicts: most of a small artifact is kernels.
 fn few_programs(kernels: &Kernels) -> Kernels {
     let is_kept = |program: &Program| {
         let decodes = program.rows == 1 && program.logits == LogitsRows::One;
-        decodes || program.logits == LogitsRows::Image
+        decodes || program.logits == LogitsRows::Predicted
     };
     Kernels { targets: kernels.targets.iter().map(|target| with_programs(target, is_kept)).collect() }
 }

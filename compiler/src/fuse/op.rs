@@ -87,6 +87,15 @@ pub(crate) enum FusedOp {
         form: ConvForm,
         out: ValueId,
     },
+    /// See [`Op::PreviousRow`](crate::graph::Op::PreviousRow).
+    PreviousRow {
+        input: ValueId,
+        out: ValueId,
+    },
+    /// See [`Op::KeepRow`](crate::graph::Op::KeepRow).
+    KeepRow {
+        input: ValueId,
+    },
     DeltaRule(DeltaStep),
     /// See [`Op::Patches`](crate::graph::Op::Patches).
     Patches {
@@ -200,6 +209,7 @@ impl FusedOp {
             | FusedOp::ExpertSum { out, .. }
             | FusedOp::Attention { out, .. }
             | FusedOp::ShortConv { out, .. }
+            | FusedOp::PreviousRow { out, .. }
             | FusedOp::DeltaRule(DeltaStep { out, .. })
             | FusedOp::GatedNorm { out, .. }
             | FusedOp::Patches { out }
@@ -212,6 +222,7 @@ impl FusedOp {
             | FusedOp::Elementwise { out, .. } => vec![*out],
             FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
             FusedOp::Heads(step) => step.out.into_iter().collect(),
+            FusedOp::KeepRow { .. } => vec![],
         }
     }
 
@@ -230,7 +241,9 @@ impl FusedOp {
             FusedOp::ImageFeatures { input, .. } => vec![*input],
             FusedOp::ImageAttention { sources, .. } => sources.map(|(value, _)| value).to_vec(),
             FusedOp::Attention { query, .. } => vec![*query],
-            FusedOp::ShortConv { input, .. } => vec![*input],
+            FusedOp::ShortConv { input, .. } | FusedOp::PreviousRow { input, .. } | FusedOp::KeepRow { input } => {
+                vec![*input]
+            }
             FusedOp::DeltaRule(step) => vec![step.input, step.decay.of, step.strength.of],
             FusedOp::GatedNorm { input, gate, .. } => vec![*input, gate.of],
             FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
@@ -241,7 +254,7 @@ impl FusedOp {
     pub(crate) fn writes_cache(&self) -> bool {
         match self {
             FusedOp::Heads(step) => step.parts.iter().any(|part| part.to != Destination::Output),
-            FusedOp::ShortConv { .. } | FusedOp::DeltaRule(_) => true,
+            FusedOp::ShortConv { .. } | FusedOp::PreviousRow { .. } | FusedOp::DeltaRule(_) => true,
             _ => false,
         }
     }

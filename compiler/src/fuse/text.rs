@@ -23,6 +23,7 @@ impl Display for FusedGraph {
             writeln!(f)?;
         }
         writeln!(f, "logits %{}", self.logits.0)?;
+        self.predicted.map_or(Ok(()), |logits| writeln!(f, "predicted %{}", logits.0))?;
         self.image_rows.map_or(Ok(()), |rows| writeln!(f, "image rows %{}", rows.0))
     }
 }
@@ -70,6 +71,8 @@ impl FusedGraph {
             FusedOp::ExpertSum { .. } => "expert_sum".into(),
             FusedOp::Attention { .. } => "attention".into(),
             FusedOp::ShortConv { taps, form, .. } => format!("short_conv {form:?} {}", vector(taps)),
+            FusedOp::PreviousRow { .. } => "previous_row".into(),
+            FusedOp::KeepRow { .. } => "keep_row".into(),
             FusedOp::DeltaRule(step) => {
                 let (rate, bias) = (vector(&step.decay_rate), vector(&step.decay_bias));
                 format!("delta_rule {rate} {bias} columns={},{}", step.decay.first, step.strength.first)

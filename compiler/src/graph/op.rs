@@ -8,7 +8,7 @@ use unicorn_kernels::short_conv::ConvForm;
 
 use super::{CachePart, ColumnsBlock, MatrixRef, ValueId, VectorRef, column_sources};
 
-/// A plain operation. Values are named by index; each but a cache write makes one, `out`.
+/// A plain operation. Values are named by index; each makes one, `out`, but those that write a cache or keep a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Op {
     /// Row of `table` for each token, times `scale`.
@@ -138,6 +138,16 @@ pub(crate) enum Op {
         form: ConvForm,
         out: ValueId,
     },
+    /// The row before each row of the sequence. Steps that draft have no `input`: they read the row that the step before them has kept, or that of
+    /// the draft before.
+    PreviousRow {
+        input: ValueId,
+        out: ValueId,
+    },
+    /// Keeps the row of a draft for the next draft.
+    KeepRow {
+        input: ValueId,
+    },
     /// The gated delta rule of each head: reads q, k and v of a row and changes the layer's state.
     DeltaRule {
         input: ValueId,
@@ -236,6 +246,7 @@ impl Op {
             | Op::ExpertSum { out, .. }
             | Op::Gate { out, .. }
             | Op::ShortConv { out, .. }
+            | Op::PreviousRow { out, .. }
             | Op::DeltaRule { out, .. }
             | Op::GatedNorm { out, .. }
             | Op::Patches { out }
@@ -249,7 +260,7 @@ impl Op {
             | Op::ImagePool { out, .. }
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. } => Some(out),
-            Op::CacheWrite { .. } => None,
+            Op::CacheWrite { .. } | Op::KeepRow { .. } => None,
         }
     }
 
@@ -266,6 +277,8 @@ impl Op {
             | Op::CacheWrite { input, .. }
             | Op::Route { input, .. }
             | Op::ShortConv { input, .. }
+            | Op::PreviousRow { input, .. }
+            | Op::KeepRow { input }
             | Op::LayerNorm { input, .. }
             | Op::RowBias { input, .. }
             | Op::Activate { input, .. }

@@ -22,6 +22,7 @@ impl Display for ModelGraph {
             writeln!(f, "{}", node.op.details())?;
         }
         writeln!(f, "logits %{}", self.logits.0)?;
+        self.predicted.map_or(Ok(()), |logits| writeln!(f, "predicted %{}", logits.0))?;
         self.image_rows.map_or(Ok(()), |rows| writeln!(f, "image rows %{}", rows.0))
     }
 }
@@ -50,6 +51,8 @@ impl Op {
             Op::ExpertSum { .. } => "expert_sum",
             Op::Gate { .. } => "gate",
             Op::ShortConv { .. } => "short_conv",
+            Op::PreviousRow { .. } => "previous_row",
+            Op::KeepRow { .. } => "keep_row",
             Op::DeltaRule { .. } => "delta_rule",
             Op::GatedNorm { .. } => "gated_norm",
             Op::Patches { .. } => "patches",
@@ -108,6 +111,7 @@ impl Op {
             Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } | Op::Patches { .. } => {
                 String::new()
             }
+            Op::PreviousRow { .. } | Op::KeepRow { .. } => String::new(),
         }
     }
 }

@@ -37,6 +37,8 @@ pub struct Checkpoint {
     /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
     pub(crate) config_json: serde_json::Value,
     pub(super) source: SourceBytes,
+    /// Why a head that predicts the token behind the next one is not compiled, although there is one.
+    pub(crate) predictor_left_out: Option<String>,
     /// Files of a vision tower from elsewhere and of the adapters that were merged, in order.
     pub(super) added_files: Vec<(String, SourcePart)>,
     /// Bytes of tensor data that the model uses.
@@ -52,6 +54,7 @@ impl Checkpoint {
             tokenizer,
             license: None,
             skipped: Skipped::default(),
+            predictor_left_out: None,
             config_json: serde_json::Value::Null,
             source: SourceBytes::Whole(SourcePart::Read(Vec::new())),
             added_files: Vec::new(),
@@ -61,16 +64,26 @@ impl Checkpoint {
 
     /// Leaves out what makes rows of images: what is left takes text alone.
     pub(crate) fn leave_out_vision(&mut self) {
-        if self.config.vision.take().is_none() {
-            return;
+        if self.config.vision.take().is_some() {
+            self.leave_out(VisionConfig::has);
         }
-        let (of_images, others) = std::mem::take(&mut self.tensors)
-            .into_iter()
-            .partition(|(name, _): &(String, Tensor)| VisionConfig::has(name));
+    }
+
+    /// Leaves out the head that predicts the token behind the next one.
+    pub(crate) fn leave_out_predictor(&mut self) {
+        let config = self.config.clone();
+        if self.config.remove_predictor() {
+            self.leave_out(|name| config.is_of_predictor(name));
+        }
+    }
+
+    /// Leaves out the tensors of these canonical names.
+    fn leave_out(&mut self, is_unused: impl Fn(&str) -> bool) {
+        let (unused, others): (BTreeMap<String, Tensor>, BTreeMap<String, Tensor>) =
+            std::mem::take(&mut self.tensors).into_iter().partition(|(name, _)| is_unused(name));
         self.tensors = others;
-        let of_images: BTreeMap<String, Tensor> = of_images;
-        let bytes = of_images.values().map(Tensor::source_bytes).sum::<u64>();
-        self.skipped.tensors += of_images.len();
+        let bytes = unused.values().map(Tensor::source_bytes).sum::<u64>();
+        self.skipped.tensors += unused.len();
         self.skipped.bytes += bytes;
         self.source_bytes -= bytes;
     }

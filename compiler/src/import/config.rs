@@ -141,7 +141,7 @@ pub struct ModelConfig {
     pub(crate) vocab_size: usize,
     /// Longest context, in tokens.
     pub max_positions: usize,
-    /// One entry for each decoder layer, in the order of execution.
+    /// One entry for each decoder layer, in the order of execution; behind them that of the head of [`ModelConfig::predictor`].
     pub layers: Vec<LayerConfig>,
     pub(crate) ropes: Vec<RopeConfig>,
     /// Added to the mean square in every RMS norm.
@@ -211,6 +211,8 @@ pub struct ModelConfig {
     pub(crate) vision: Option<VisionConfig>,
     /// Experts are chosen among those of the best groups (DeepSeek-V2 and V3).
     pub(crate) expert_groups: Option<ExpertGroups>,
+    /// The last layer is that of a head that predicts the token behind the next one, see `predictor`.
+    pub(crate) predictor: bool,
 }
 
 /// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 4 E2B and E4B): the sum of a row of a second
@@ -531,6 +533,7 @@ impl ModelConfig {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![*size]);
             }
         }
+        self.add_predictor_shapes(&mut shapes);
         shapes
     }
 }

@@ -21,6 +21,7 @@ use super::full_heads;
 use super::json::Fields;
 use super::limits;
 use super::packed_int4::Scheme;
+use super::predictor::Head;
 use super::rope_json::{
     CONVOLUTION, FULL_ATTENTION, LINEAR_ATTENTION, LayerRope, SLIDING_ATTENTION, layer_rope, query_growth,
 };
@@ -179,6 +180,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         latent,
         vision: vision::vision(&root, &text, family)?,
         expert_groups: experts::groups(&text, defaults)?,
+        predictor: false,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)
@@ -214,6 +216,16 @@ pub(super) fn packing(path: &Path, config: &Value) -> Result<Option<Scheme>> {
         (None, Some(text)) => Scheme::read(&text),
         (scheme, _) => Ok(scheme),
     }
+}
+
+/// The head that predicts the token behind the next one, where config.json states its layers.
+pub(super) fn predictor(path: &Path, config: &Value) -> Result<Option<Head>> {
+    let root = Fields::root(path, config)?;
+    let of_text = root.object("text_config")?.filter(|_| !family_of(&root).is_ok_and(|one| one.text_models.is_empty()));
+    let text = of_text.unwrap_or(root);
+    let n_layers = text.number("mtp_num_hidden_layers")?.map_or(0, |n_layers| n_layers as usize);
+    let has_own_embedding = text.flag("mtp_use_dedicated_embeddings")?.unwrap_or(false);
+    Ok((n_layers > 0).then_some(Head { n_layers, has_own_embedding }))
 }
 
 /// `eos_token_id` of config.json or, failing that, of its `text_config`.

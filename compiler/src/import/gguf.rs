@@ -63,6 +63,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
         tried(&parsed.tokenizer.tokenizer_json).map_err(|what| CompileError::malformed(path, what))?;
     }
     Ok(Checkpoint {
+        predictor_left_out: None,
         source_bytes: parsed.source_bytes(),
         config: parsed.config,
         tensors: parsed.tensors.into_iter().map(|(name, place)| (name, place.tensor(&maps))).collect(),

@@ -33,6 +33,7 @@ mod license;
 mod lora;
 mod packed_fp4;
 mod packed_int4;
+mod predictor;
 mod safetensors;
 mod source_files;
 mod source_names;

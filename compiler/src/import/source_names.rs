@@ -3,6 +3,7 @@
 use super::config::ModelConfig;
 use super::experts_config::ExpertNames;
 use super::interleaved;
+use super::predictor;
 use super::strided;
 use super::vision;
 
@@ -13,7 +14,9 @@ pub(super) enum Role {
     Text(String),
     /// The canonical name of a tensor of a vision tower or its projector, which is read if the config has one.
     Image(String),
-    /// A tower for images or sound, or its projector; a head that predicts further tokens.
+    /// What the name of a tensor of a head that predicts the token behind the next has behind its prefix.
+    Predictor(String),
+    /// A tower for images or sound, or its projector.
     Unused,
     /// A buffer that old checkpoints store and the config determines.
     Buffer,
@@ -21,13 +24,16 @@ pub(super) enum Role {
 
 /// The role of a tensor of this name.
 pub(super) fn role_of(source_name: &str) -> Role {
-    const UNUSED: [&str; 7] =
-        ["vision_tower.", "multi_modal_projector.", "visual.", "mtp.", "audio_tower.", "embed_vision.", "embed_audio."];
+    const UNUSED: [&str; 6] =
+        ["vision_tower.", "multi_modal_projector.", "visual.", "audio_tower.", "embed_vision.", "embed_audio."];
     // Multimodal prefixes as transformers 5 and 4 write them, then the text-only one.
     const TEXT: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
     let without_model = source_name.strip_prefix("model.").unwrap_or(source_name);
     if let Some(canonical) = vision::canonical(source_name) {
         return Role::Image(canonical);
+    }
+    if let Some(name) = without_model.strip_prefix(predictor::PREFIX) {
+        return Role::Predictor(name.to_owned());
     }
     if UNUSED.iter().any(|prefix| without_model.starts_with(prefix)) {
         return Role::Unused;
@@ -67,7 +73,7 @@ pub(super) fn source_parts(config: &ModelConfig, source_name: &str) -> Vec<Strin
     match role_of(source_name) {
         Role::Text(canonical) => parts_of(config, &config.folder.canonical(&canonical)),
         Role::Image(canonical) => parts_of(config, &canonical),
-        Role::Unused | Role::Buffer => vec![source_name.to_owned()],
+        Role::Predictor(_) | Role::Unused | Role::Buffer => vec![source_name.to_owned()],
     }
 }
 

@@ -141,6 +141,8 @@ fn run(checkpoint: &Checkpoint, tokens: [usize; 4], squares: &mut BTreeMap<Strin
             }
             Op::ShortConv { .. }
             | Op::DeltaRule { .. }
+            | Op::PreviousRow { .. }
+            | Op::KeepRow { .. }
             | Op::GatedNorm { .. }
             | Op::EveryMatrix { .. }
             | Op::HeadColumns { .. } => {

@@ -177,6 +177,7 @@ impl Selector<'_> {
                 rows: self.rows_if_mixed(StepRows::Apart),
                 tile: tuning.lanes,
                 window,
+                first_token: self.first_token(node),
                 splits,
                 max_splits,
                 newest_apart: true,
@@ -331,6 +332,7 @@ impl Selector<'_> {
                     rows: if rows_per_group > 1 { self.rows_if_mixed(StepRows::EachApart) } else { StepRows::All },
                     tile: TILE,
                     window,
+                    first_token: self.first_token(node),
                     splits,
                     max_splits,
                     newest_apart: heads.is_some(),
@@ -350,6 +352,11 @@ impl Selector<'_> {
         // Fewer where the vectors of as many are longer than a workgroup's memory.
         let fits = |queries: &usize| with(*queries).shared_bytes() <= self.target.shared_memory_bytes;
         with((1..=ATTENTION_QUERIES).rev().find(fits).unwrap_or(1))
+    }
+
+    /// The first token that attention of a node's layer attends to: the predictor has nothing of a sequence's first.
+    fn first_token(&self, node: &FusedNode) -> usize {
+        usize::from(self.config.predictor_layer() == node.layer && node.layer.is_some())
     }
 
     /// Rows of an image that attend to each other, if rows of the step may be of such images; else 0.

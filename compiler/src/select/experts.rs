@@ -356,7 +356,7 @@ impl Selector<'_> {
         }
     }
 
-    /// The integers that experts read, of a value that is stored in f32.
+    /// The integers that experts read, or the output head, of a value that is stored in f32: a router or what keeps rows reads it, too.
     pub(super) fn encoded_beside(&self, value: ValueId) -> Option<ActivationFormat> {
         if self.stored_format(value) != ActivationFormat::F32 {
             return None;
@@ -365,8 +365,13 @@ impl Selector<'_> {
             FusedOp::ExpertMatMul { input, routes, .. } if input == value => Some(routes),
             _ => None,
         });
+        let keeps_rows = |node: &FusedNode| matches!(node.op, FusedOp::PreviousRow { .. } | FusedOp::KeepRow { .. });
+        let of_kept_rows = || {
+            self.readers(value).any(keeps_rows).then(|| self.readers(value).find_map(|node| self.matmul_input(node)))
+        };
         read_by_experts
             .map(|routes| self.best_experts_input(value, routes))
+            .or_else(|| of_kept_rows().flatten())
             .filter(|format| *format != ActivationFormat::F32)
     }
 

@@ -3,11 +3,12 @@
 use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::delta_rule::DeltaRuleSpec;
 use unicorn_kernels::gated_norm::{GatedForm, GatedNormSpec};
+use unicorn_kernels::previous_row::{PreviousRowSpec, RowUse};
 use unicorn_kernels::short_conv::{ConvForm, ShortConvSpec};
 use unicorn_kernels::{KernelSpec, Number, Role};
 
 use super::attention::SPLIT_ROWS;
-use super::{Operand, Selector, state_layout};
+use super::{Operand, Selector, kept_rows_of, state_layout};
 use crate::fuse::{Columns, DeltaStep, FusedNode, VectorId};
 use crate::graph::ValueId;
 
@@ -112,6 +113,47 @@ impl Selector<'_> {
             _ => Operand::Value(out),
         });
         self.quantize(node, out);
+    }
+
+    /// The row before each row. Steps that draft read what those before them have kept.
+    pub(super) fn previous_row(&mut self, node: &FusedNode, input: ValueId, out: ValueId) {
+        let row_use = if self.kind.predicts() { RowUse::Recall } else { RowUse::Follow };
+        let spec = self.previous_row_spec(node, row_use, input);
+        let ((low, high), input) = (self.kept_rows(node), self.value(input));
+        self.push(node, KernelSpec::PreviousRow(spec), self.kind.rows, 0, |role| match role {
+            Role::Input => input,
+            Role::StateLow => low,
+            Role::StateHigh => high,
+            _ => Operand::Value(out),
+        });
+    }
+
+    /// Keeps the row of a draft.
+    pub(super) fn keep_row(&mut self, node: &FusedNode, input: ValueId) {
+        let spec = self.previous_row_spec(node, RowUse::KeepDraft, input);
+        let (_, high) = self.kept_rows(node);
+        self.push(node, KernelSpec::PreviousRow(spec), self.kind.rows, 0, |role| match role {
+            Role::StateHigh => high,
+            _ => Operand::Value(input),
+        });
+    }
+
+    fn previous_row_spec(&self, node: &FusedNode, row_use: RowUse, input: ValueId) -> PreviousRowSpec {
+        PreviousRowSpec {
+            state: state_layout(self.config),
+            kv_group: kept_rows_of(self.groups, node.layer.expect("a head for drafts is a layer")).0,
+            row_use,
+            width: self.config.hidden_size,
+            input_stride: self.stride_of(input),
+            output_stride: self.stride_of(input),
+            rows_are_alone: self.rows_are_alone(),
+        }
+    }
+
+    /// The halves of the pages in which the head for drafts keeps rows.
+    fn kept_rows(&self, node: &FusedNode) -> (Operand, Operand) {
+        let (group, layer) = kept_rows_of(self.groups, node.layer.expect("a head for drafts is a layer"));
+        (Operand::Keys { group, layer }, Operand::Values { group, layer })
     }
 
     /// The halves of the layer's pages of state.

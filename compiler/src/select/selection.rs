@@ -99,7 +99,8 @@ impl Selection {
             .into_iter()
             // A batch of one is one sequence's decode.
             .filter(|kind| {
-                (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden && !kind.images && !kind.is_mixed()
+                let is_of_text = !kind.images && !kind.is_mixed() && !kind.predicts();
+                (!kind.batch || kind.rows == 1) && kind.logits != LogitsRows::Hidden && is_of_text
             })
             .filter(|kind| npu.serves(kind.rows))
             .collect();

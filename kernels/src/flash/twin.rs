@@ -16,6 +16,7 @@ pub fn twin(spec: &FlashSpec, inputs: &AttentionInputs, output: &mut [u32]) {
             rows: spec.rows,
             tile: spec.cache.page_tokens,
             window: spec.window,
+            first_token: 0,
             splits: 1,
             max_splits: 1,
             newest_apart: false,

@@ -19,6 +19,8 @@ fn span_of(first_row: u32) -> Span {
 //#endif
 //#if WINDOWED
     let begin = max(step.rows[first_row].position + 1u, WINDOW) - WINDOW;
+//#else if FIRST_TOKEN > 0
+    let begin = min(${FIRST_TOKEN}u, end);
 //#else
     let begin = 0u;
 //#endif

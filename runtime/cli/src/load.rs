@@ -126,6 +126,22 @@ pub fn load_packed_draft(artifact: &Path, load: &LoadArgs, model: &Model) -> Res
     draft.map(Some)
 }
 
+/// How sequences of `model` speculate with what comes with it: `packed`, the smaller model of its artifact, or its own head for drafts. `None`:
+/// there is neither.
+pub fn own_speculation(
+    args: &SpeculationArgs,
+    model: &Model,
+    packed: Option<Model>,
+) -> Result<Option<Speculation>, CliError> {
+    let by_packed = packed.map(|draft| draft.speculation_for(model)).transpose()?;
+    let by_model = by_packed.or_else(|| model.own_speculation());
+    if by_model.is_none() && args.draft_model() == DraftModel::OwnHead {
+        let name = printable(&model.meta().model.name);
+        return Err(CliError::new(format!("{name} has no MTP head, expected one for --spec-type mtp: leave that out")));
+    }
+    Ok(args.resolve(by_model)?)
+}
+
 /// How sequences of `model`, which was loaded from `artifact`, speculate according to `args`. Loads the smaller model that makes drafts, for
 /// as many and as long sequences as possible.
 pub fn load_speculation(
@@ -136,7 +152,8 @@ pub fn load_speculation(
 ) -> Result<Option<Speculation>, CliError> {
     let draft = match args.draft_model() {
         DraftModel::None => None,
-        DraftModel::Packed => load_packed_draft(artifact, load, model)?,
+        DraftModel::Packed => return own_speculation(args, model, load_packed_draft(artifact, load, model)?),
+        DraftModel::OwnHead => return own_speculation(args, model, None),
         DraftModel::Other(path) => {
             let artifact = models::artifact(path, &LoadArgs { mmproj: None, ..load.clone() }, Input::Tokens)?;
             let context_tokens = model.context_tokens().min(max_positions(&artifact)?);

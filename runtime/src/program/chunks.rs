@@ -63,7 +63,12 @@ impl ProgramShape {
 
     /// Whether all its rows may belong to one sequence.
     fn takes_one_sequence(&self) -> bool {
-        (!self.batch || self.rows == 1) && !self.is_mixed()
+        (!self.batch || self.rows == 1) && !self.is_mixed() && !self.predicts()
+    }
+
+    /// Whether it predicts the token behind the next one, and appends nothing.
+    pub fn predicts(&self) -> bool {
+        self.logits == LogitsRows::Predicted
     }
 
     /// Whether it is for newest tokens of several sequences and parts of prompts.

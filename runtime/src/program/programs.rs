@@ -451,7 +451,7 @@ fn order(dispatch: &Dispatch, barriers: bool) -> Order {
 fn logits_rows(plan: &Plan, program: &Program) -> Result<u32, LoadError> {
     let rows = match program.logits {
         LogitsRows::None => 0,
-        LogitsRows::One => 1,
+        LogitsRows::One | LogitsRows::Predicted => 1,
         LogitsRows::All => program.rows,
         LogitsRows::Samplers | LogitsRows::SamplersBesideTwo => program.rows.min(MAX_SAMPLERS as u32),
         // The artifact's check found that the buffer has room for them.

@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use unicorn_artifact::KvSegment;
 use unicorn_artifact::kv_segment::KvStep;
-use unicorn_artifact::step::image_of;
 
 use crate::error::RunError;
 use crate::memory::kv_pages::BlockTable;
-use crate::program::chunks::{Chunk, ProgramShape, StepOutput, next_chunk};
+use crate::program::chunks::{Chunk, StepOutput};
 use crate::session::kv_store::KvStore;
 use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
 use crate::session::sequence::{EndedSequence, Sequence, SequencePart};
 use crate::session::speculation::draft_length::StepTimes;
+use crate::session::speculation::predictor::predict;
 use crate::session::speculation::speculator::{DraftCounts, Speculation};
 use crate::session::speculation::verify::{ChooseToken, Verified, verify};
 use crate::session::stream::StreamRow;
 use crate::session::tokens::{MaskedTokens, SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
-use crate::step::images::without_cut;
+use crate::step::images::chunk_of;
 use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, Sampling};
 use crate::step::stop::Stop;
@@ -559,6 +559,28 @@ impl Session {
         &mut self.sequence
     }
 
+    /// At most `max_tokens` tokens that may follow `newest`, which is not appended yet, as the model's own head for drafts predicts them one behind
+    /// the other: see [`crate::Model::own_speculation`]. None behind an empty sequence. Blocks for as many short steps; nothing is appended.
+    ///
+    /// # Errors
+    /// As [`Session::feed`], and [`RunError::NoProgram`] for a model without such a head.
+    pub fn predict(&mut self, newest: u32, max_tokens: u32) -> Result<Vec<u32>, RunError> {
+        predict(&self.shared, &mut self.sequence, newest, max_tokens, &mut |_, _| Ok(()))
+    }
+
+    /// The logits of which [`Session::predict`] takes its first token, `vocab_size` of them; none behind an empty sequence.
+    ///
+    /// # Errors
+    /// As [`Session::predict`].
+    pub fn predicted_logits(&mut self, newest: u32) -> Result<Vec<f32>, RunError> {
+        let (vocab_size, mut logits) = (self.shared.model().vocab_size, Vec::new());
+        predict(&self.shared, &mut self.sequence, newest, 1, &mut |engine, program| {
+            logits.clear();
+            engine.read_logits(program, [0], vocab_size, &mut logits)
+        })?;
+        Ok(logits)
+    }
+
     /// Appends `rows` in one step and chooses what follows each, as long as that is the next row: see [`verify`].
     pub(crate) fn verify(
         &mut self,
@@ -660,24 +682,6 @@ fn beginning(shared: &Shared, sequence: &Sequence, len_tokens: u32) -> Option<En
         _ => Vec::new(),
     };
     sequence.beginning(len_tokens, shared.empty_tables(), state, generation)
-}
-
-/// The next step for `rest` after `position` tokens: one with whole images, where an image is near, or one of text before it.
-fn chunk_of(shapes: &[ProgramShape], output: StepOutput, position: u32, rest: &[u32], limit: u32) -> Option<Chunk> {
-    let first_image = rest.iter().position(|&token| image_of(token).is_some());
-    let most_rows = shapes.iter().filter(|shape| shape.images).map(|shape| shape.rows).max().unwrap_or(0);
-    let (n_tokens, limit) = match first_image {
-        None => (rest.len(), limit),
-        Some(first) if first >= limit.min(most_rows) as usize => (first, limit),
-        Some(_) => {
-            let n_tokens = without_cut(rest, limit.min(most_rows) as usize);
-            (n_tokens, n_tokens as u32)
-        }
-    };
-    // Only the last step of a feed samples.
-    let output = if output == StepOutput::Token && n_tokens < rest.len() { StepOutput::Nothing } else { output };
-    let images = rest[..n_tokens].iter().any(|&token| image_of(token).is_some());
-    next_chunk(shapes, output, images, position, n_tokens as u32, limit)
 }
 
 impl Drop for Session {

@@ -19,6 +19,7 @@ use crate::program::multistep::steps_of_submission;
 use crate::session::model_state::Shared;
 use crate::session::recovery::persist;
 use crate::session::sequence::Sequence;
+use crate::session::speculation::predictor::predict;
 use crate::session::speculation::verify::{Verified, verify};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::{Engine, Rows, Step};
@@ -141,6 +142,15 @@ impl<'s> Stream<'s> {
     /// The tokens of a row's sequence, and its newest, which is not appended yet.
     pub fn tokens(&self, row: usize) -> (&[u32], u32) {
         (self.sequences[row].tokens(), self.newest[row])
+    }
+
+    /// A draft of `n_tokens` tokens behind the newest token of the only row, by the model's own head; none if a step failed. No steps are ahead.
+    pub fn predict(&mut self, n_tokens: u32) -> Vec<u32> {
+        if self.refused.is_some() {
+            return Vec::new();
+        }
+        let predicted = predict(&self.shared, self.sequences[0], self.newest[0], n_tokens, &mut |_, _| Ok(()));
+        predicted.unwrap_or_default()
     }
 
     /// Verifies `draft` behind the newest token of the only row: appends the newest token and the accepted ones, and returns the samples

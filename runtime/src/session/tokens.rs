@@ -79,9 +79,13 @@ impl Iterator for Tokens<'_> {
         // A verification of n tokens gives up to n + 1.
         let (n_ahead, most) = (stream.steps_ahead(), stream.steps_left().saturating_sub(1));
         let (tokens, newest) = stream.tokens(0);
-        let draft = speculator.draft(tokens, newest, most as usize, 1, times).to_vec();
+        let has_draft = speculator.has_draft(tokens, newest, most as usize, 1, times);
         // Steps in flight are awaited first: their tokens count as well.
-        if n_ahead == 0 && !draft.is_empty() {
+        let draft = match n_ahead == 0 && has_draft {
+            true => speculator.take_draft(|n_tokens| stream.predict(n_tokens)),
+            false => Vec::new(),
+        };
+        if !draft.is_empty() {
             return Some(stream.verify(&draft, &mut speculator.logits).map(|(verified, samples)| {
                 speculator.add(&verified, times);
                 ready.extend(samples);

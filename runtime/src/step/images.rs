@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use unicorn_artifact::step::{MAX_IMAGES, image_of, image_row};
 
+use crate::program::chunks::{Chunk, ProgramShape, StepOutput, next_chunk};
+
 /// The rows that an image became. A sequence has them as tokens, see [`Image::tokens`], and a caller keeps it until what it feeds them to
 /// has them all.
 #[derive(Clone, Debug)]
@@ -166,6 +168,24 @@ pub fn without_cut(tokens: &[u32], n_tokens: usize) -> usize {
         0 => tokens.iter().take_while(|&&token| image_of(token).is_some_and(|(number, _)| number == image)).count(),
         begin => begin,
     }
+}
+
+/// The next step for `rest` after `position` tokens: one with whole images, where an image is near, or one of text before it.
+pub fn chunk_of(shapes: &[ProgramShape], output: StepOutput, position: u32, rest: &[u32], limit: u32) -> Option<Chunk> {
+    let first_image = rest.iter().position(|&token| image_of(token).is_some());
+    let most_rows = shapes.iter().filter(|shape| shape.images).map(|shape| shape.rows).max().unwrap_or(0);
+    let (n_tokens, limit) = match first_image {
+        None => (rest.len(), limit),
+        Some(first) if first >= limit.min(most_rows) as usize => (first, limit),
+        Some(_) => {
+            let n_tokens = without_cut(rest, limit.min(most_rows) as usize);
+            (n_tokens, n_tokens as u32)
+        }
+    };
+    // Only the last step of a feed samples.
+    let output = if output == StepOutput::Token && n_tokens < rest.len() { StepOutput::Nothing } else { output };
+    let images = rest[..n_tokens].iter().any(|&token| image_of(token).is_some());
+    next_chunk(shapes, output, images, position, n_tokens as u32, limit)
 }
 
 #[cfg(test)]

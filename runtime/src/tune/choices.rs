@@ -75,10 +75,12 @@ pub fn apply(target: &TargetKernels, key: [u8; 32], tuning: Option<&Tuning>) -> 
     }
 }
 
-/// The shapes of the target's steps, small ones first. What makes rows of images is no step of tokens; steps beside a prompt are not
+/// The shapes of the target's steps, small ones first. What makes rows of images is no step of tokens; steps that predict have no alternatives; steps beside a prompt are not
 /// timed by themselves: they take the choices of a prompt's step of as many rows, if there is one.
 pub fn shapes(target: &TargetKernels) -> Vec<StepShape> {
-    let is_timed = |program: &&Program| program.logits != LogitsRows::Image && program.logits.prompts_beside() == 0;
+    let is_timed = |program: &&Program| {
+        !matches!(program.logits, LogitsRows::Image | LogitsRows::Predicted) && program.logits.prompts_beside() == 0
+    };
     let steps = target.programs.iter().filter(is_timed);
     let mut shapes: Vec<StepShape> = steps.map(StepShape::of).collect();
     shapes.sort();

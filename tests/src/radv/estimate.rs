@@ -146,6 +146,7 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         }
         KernelSpec::Embed(_)
         | KernelSpec::ShortConv(_)
+        | KernelSpec::PreviousRow(_)
         | KernelSpec::GatedNorm(_)
         | KernelSpec::LayerNorm(_)
         | KernelSpec::ImagePool(_)

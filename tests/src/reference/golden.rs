@@ -28,6 +28,26 @@ pub fn read_golden(folder: impl AsRef<Path>) -> Golden {
     })
 }
 
+/// What a head that predicts the token behind the next one makes of a golden's tokens, by `tests/golden/predictor.py`.
+pub struct PredictorGolden {
+    /// (tokens - 1, vocab): of each token but the first, logits of the one that follows it.
+    pub predicted: Vec<f32>,
+    /// Drafts behind all tokens and the first that follows them greedily.
+    pub drafts: Vec<i32>,
+}
+
+/// Reads `predictor.safetensors` of a model's folder.
+///
+/// # Panics
+/// If the file is missing or lacks one of the two tensors.
+pub fn read_predictor_golden(folder: impl AsRef<Path>) -> PredictorGolden {
+    let file = folder.as_ref().join("predictor.safetensors");
+    with_tensors(&file, |tensors| PredictorGolden {
+        predicted: values_as_f32(&tensors.tensor("predicted").expect("the file has a tensor `predicted`")),
+        drafts: token_ids(tensors, "drafts"),
+    })
+}
+
 /// The tensor `logits` (tokens, vocab) of any safetensors file.
 ///
 /// # Panics

@@ -151,6 +151,7 @@ fn attention_of(flash: &FlashSpec) -> AttentionSpec {
             rows: StepRows::All,
             tile: TILE,
             window: flash.window,
+            first_token: 0,
             splits: 1,
             max_splits: 1,
             newest_apart: false,

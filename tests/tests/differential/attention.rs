@@ -57,6 +57,8 @@ struct Choices {
     /// Queries grow with their position.
     growth: bool,
     window: Option<usize>,
+    /// Tokens before this one are seen by none.
+    first_token: usize,
     softcap: bool,
     sinks: bool,
     /// Where the search for a format of integers that fits the heads begins; `None`: f32.
@@ -68,14 +70,15 @@ struct Choices {
 
 fn choices() -> impl Strategy<Value = Choices> {
     let heads = (select(vec![1, 2, 3, 5, 8, 16usize]), any::<[bool; 4]>(), any::<(bool, bool)>());
+    let windows = prop_oneof![Just(Some(1)), (2..60usize).prop_map(Some), (60..500usize).prop_map(Some)];
     let seen = (
-        prop_oneof![Just(None), Just(Some(1)), (2..60usize).prop_map(Some), (60..500usize).prop_map(Some)],
+        prop_oneof![1 => (0..2usize).prop_map(|first_token| (None, first_token)), 3 => windows.prop_map(|window| (window, 0))],
         any::<bool>(),
         any::<bool>(),
     );
     let ways = (prop::option::of(0..3usize), 1..4usize, 0..3usize, select(vec![1, 4, 7usize]));
     (heads, seen, ways).prop_map(
-        |(heads, (window, softcap, sinks), (output, rows_per_group, unused_room, words_ahead))| {
+        |(heads, ((window, first_token), softcap, sinks), (output, rows_per_group, unused_room, words_ahead))| {
             let (heads_per_kv_head, [with_norm, with_rope, half_rotary, growth], values) = heads;
             Choices {
                 heads_per_kv_head,
@@ -85,6 +88,7 @@ fn choices() -> impl Strategy<Value = Choices> {
                 half_rotary,
                 growth,
                 window,
+                first_token,
                 softcap,
                 sinks,
                 output,
@@ -245,7 +249,13 @@ fn check_flash(target: &Target) {
         let cases = (choices(), 1..4usize, prop_oneof![Just(0), 1..600usize], rows, any::<bool>());
         let cases = cases.prop_map(|(choices, n_kv_heads, n_before, (n_rows, unused_rows), many_subgroups)| {
             let cache = CacheLayout { format: KvFormat::F16, n_kv_heads, head_dim, page_tokens, latent_value: None };
-            let case = Case::of(target, cache, 1, false, &Choices { output: None, unused_room: 0, ..choices.clone() });
+            let case = Case::of(
+                target,
+                cache,
+                1,
+                false,
+                &Choices { output: None, unused_room: 0, first_token: 0, ..choices.clone() },
+            );
             let subgroups = if many_subgroups { 8 } else { 4 };
             let flash = FlashTile { subgroups, ..target.matrix.expect("set above").flash };
             let n_heads = cache.n_kv_heads * case.attention.gqa;
@@ -319,6 +329,7 @@ impl Case {
                 rows_per_group: if folded { 1 } else { choices.rows_per_group },
                 rows: StepRows::All,
                 window: choices.window,
+                first_token: choices.first_token,
                 splits,
                 max_splits: splits + choices.unused_room,
                 newest_apart: folded,

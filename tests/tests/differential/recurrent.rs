@@ -8,6 +8,7 @@ use unicorn_artifact::{KvGroupPlan, Tier};
 use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::delta_rule::{self, DeltaRuleInputs, DeltaRuleSpec};
 use unicorn_kernels::gated_norm::{self, GatedForm, GatedNormSpec};
+use unicorn_kernels::previous_row::{self, KeptRows, PreviousRowSpec, RowUse};
 use unicorn_kernels::short_conv::{self, ConvForm, ShortConvSpec};
 use unicorn_kernels::{Number, StateLayout};
 
@@ -42,9 +43,14 @@ impl Steps {
 
     /// Another sequence has the first page of the pool, and has left its state there.
     fn run(&self, target: &Target, spec: KernelSpec, state: &StateLayout, operands: Vec<Operand>) -> Vec<f32> {
+        self.run_all(target, vec![(spec, operands)], state)
+    }
+
+    /// The same for steps of several kernels, of which one writes the result.
+    fn run_all(&self, target: &Target, steps: Vec<(KernelSpec, Vec<Operand>)>, state: &StateLayout) -> Vec<f32> {
         let launch = Launch {
             target: target.clone(),
-            steps: vec![(spec, operands)],
+            steps,
             kv: Some(KvGroupPlan {
                 window_tokens: None,
                 n_layers: 1,
@@ -101,6 +107,63 @@ fn short_convolutions_go_on_from_step_to_step() {
         }
         assert_same(&format!("{spec:?} {steps:?}"), &found, &expected, TOLERANCE);
     });
+}
+
+/// Widths of rows, and layouts of state that have room for them.
+fn rows_of_state() -> impl Strategy<Value = (StateLayout, usize)> {
+    let layout = StateLayout { heads: 3, key_dim: 8, value_dim: 20, channels: 40, taps: 4 };
+    let most = layout.half_words() - 1;
+    (Just(layout), prop_oneof![1..most, Just(most)])
+}
+
+#[test]
+fn rows_before_others_go_on_from_step_to_step() {
+    check_cases("previous row", 16, &(rows_of_state(), steps()), |&((state, width), steps), rng| {
+        let spec = previous_row(state, width, RowUse::Follow, steps.alone);
+        let (input, words) = (normals(rng, steps.most() * spec.input_stride), steps.most() * spec.output_stride);
+        let operands = vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words }, Operand::Keys];
+        let found = steps.run(&targets()[0], KernelSpec::PreviousRow(spec.clone()), &state, operands);
+        let mut kept = KeptRows { row: vec![POISON; width], position: None, draft: Vec::new() };
+        let (mut expected, mut position) = (Vec::new(), 0);
+        for rows in steps.rows() {
+            expected = vec![POISON; words];
+            previous_row::twin(&spec, position, &input[..rows * spec.input_stride], &mut kept, &mut expected);
+            position += rows as u32;
+        }
+        assert_same(&format!("{spec:?} {steps:?}"), &found, &expected, 0.0);
+    });
+}
+
+/// A draft reads the row before it, if that was kept last, and otherwise the row of the draft before.
+#[test]
+fn drafts_recall_the_row_before_them() {
+    let cases = (rows_of_state(), 2..6usize, any::<bool>());
+    check_cases("previous row of drafts", 12, &cases, |&((state, width), n_before, is_first), rng| {
+        let spec = |row_use| previous_row(state, width, row_use, true);
+        let [follow, recall, keep] = [RowUse::Follow, RowUse::Recall, RowUse::KeepDraft].map(spec);
+        let words = recall.output_stride;
+        let (row, draft) = (normals(rng, follow.input_stride), normals(rng, keep.input_stride));
+        let out = |id| Operand::Out { id, words };
+        let kernel = |spec: &PreviousRowSpec, operands| (KernelSpec::PreviousRow(spec.clone()), operands);
+        let follows = kernel(&follow, vec![Operand::Step, Operand::floats(&row), out(1), Operand::Keys]);
+        let keeps = kernel(&keep, vec![Operand::Step, Operand::floats(&draft), Operand::Values]);
+        let recalls = kernel(&recall, vec![Operand::Step, out(0), Operand::Keys, Operand::Values]);
+        // The model's row of this position has been kept already, as behind the first draft, or not.
+        let order = if is_first { vec![recalls, keeps, follows] } else { vec![follows, keeps, recalls] };
+        let steps = Steps { n_before, n_rows: 1, alone: true };
+        let found = steps.run_all(&targets()[0], order, &state);
+        let position = n_before as u32;
+        let kept_at = if is_first { position - 1 } else { position };
+        let mut kept = KeptRows { row: row[..width].to_vec(), position: Some(kept_at), draft: draft[..width].to_vec() };
+        let mut expected = vec![POISON; words];
+        previous_row::twin(&recall, position, &[], &mut kept, &mut expected);
+        assert_same(&format!("{recall:?}, first: {is_first}"), &found, &expected, 0.0);
+    });
+}
+
+fn previous_row(state: StateLayout, width: usize, row_use: RowUse, rows_are_alone: bool) -> PreviousRowSpec {
+    let stride = width.next_multiple_of(32);
+    PreviousRowSpec { state, kv_group: 0, row_use, width, input_stride: stride, output_stride: stride, rows_are_alone }
 }
 
 #[test]

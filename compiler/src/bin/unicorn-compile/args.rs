@@ -90,6 +90,9 @@ pub struct Args {
     /// continuations, several tokens in one step
     #[arg(long, value_name = "MODEL", conflicts_with = "synthetic", help_heading = MODEL, hide_short_help = true)]
     pub draft: Option<PathBuf>,
+    /// Leave out the head that predicts the token behind the next one (multi-token prediction): its drafts are then not verified
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
+    pub no_mtp: bool,
     /// Leave out a vision tower: the model then takes text alone, and is smaller
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub no_vision: bool,

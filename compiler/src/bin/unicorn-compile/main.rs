@@ -78,7 +78,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     if !args.targets.is_empty() {
         options.targets = targets_named(&args.targets)?;
     }
-    (options.fuse, options.vision) = (!args.no_fuse, !args.no_vision);
+    (options.fuse, options.vision, options.predictor) = (!args.no_fuse, !args.no_vision, !args.no_mtp);
     options.alternatives = args.alternatives || args.targets == [NATIVE];
     options.kv = if args.kv == "int8" { KvFormat::Int8 } else { KvFormat::F16 };
     let form_named = |name: &String| Form::ALL.into_iter().find(|form| form.name() == name);

@@ -13,11 +13,12 @@ use super::SPECULATION;
 #[command(next_help_heading = SPECULATION)]
 pub struct SpeculationArgs {
     /// Propose tokens that the model then verifies, several in one step: ngram-simple proposes what followed the last tokens where they
-    /// stood before; none: also not by a draft in the artifact
+    /// stood before; mtp: those of the model's own head for them (multi-token prediction); none: no tokens, also not by a draft or a
+    /// head in the artifact
     #[arg(long, value_name = "TYPE", value_enum, hide_short_help = true)]
     pub spec_type: Option<SpeculationType>,
     /// Artifact, GGUF file or folder of a smaller model with the same tokenizer, whose continuations the model verifies; none: no such
-    /// model [default: the draft that is packed into the artifact, if there is one]
+    /// model [default: the draft that is packed into the artifact, or the model's own head for drafts, if there is one]
     #[arg(
         long,
         aliases = ["draft", "spec-draft-model"],
@@ -58,13 +59,17 @@ pub enum SpeculationType {
     None,
     /// The text itself.
     NgramSimple,
+    /// The model's own head.
+    Mtp,
 }
 
-/// The smaller model whose continuations are verified.
+/// The smaller model whose continuations are verified, or what makes drafts in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftModel<'a> {
-    /// The one that is packed into the artifact, if there is one.
+    /// The one that is packed into the artifact, or the model's own head, if there is one.
     Packed,
+    /// The model's own head.
+    OwnHead,
     /// This one.
     Other(&'a Path),
     None,
@@ -76,7 +81,8 @@ const NO_MODEL: &str = "none";
 impl SpeculationArgs {
     /// Whether tokens are to be proposed, whatever the artifact has.
     pub fn is_requested(&self) -> bool {
-        self.spec_type == Some(SpeculationType::NgramSimple) || matches!(self.draft_model(), DraftModel::Other(_))
+        let is_of_type = matches!(self.spec_type, Some(SpeculationType::NgramSimple | SpeculationType::Mtp));
+        is_of_type || matches!(self.draft_model(), DraftModel::Other(_))
     }
 
     /// The smaller model to use.
@@ -84,19 +90,20 @@ impl SpeculationArgs {
         match &self.model_draft {
             Some(none) if none.as_os_str() == NO_MODEL => DraftModel::None,
             Some(model) => DraftModel::Other(model),
+            None if self.spec_type == Some(SpeculationType::Mtp) => DraftModel::OwnHead,
             None if self.spec_type.is_some() => DraftModel::None,
             None => DraftModel::Packed,
         }
     }
 
-    /// `None`: no speculation. `by_model`: that of the smaller model.
+    /// `None`: no speculation. `by_model`: that of the smaller model, or of the model's own head.
     ///
     /// # Errors
     /// If a draft's fewest tokens are more than its most.
     pub fn resolve(&self, by_model: Option<Speculation>) -> Result<Option<Speculation>, RunError> {
         let speculation = match (by_model, self.spec_type) {
             (Some(speculation), _) => speculation,
-            (None, None | Some(SpeculationType::None)) => return Ok(None),
+            (None, None | Some(SpeculationType::None | SpeculationType::Mtp)) => return Ok(None),
             (None, Some(SpeculationType::NgramSimple)) => Speculation::ngram(self.spec_ngram_size_n),
         };
         let speculation =
@@ -128,6 +135,7 @@ mod tests {
         assert_eq!(draft(&["--draft", "none"]), ("None".into(), false));
         assert_eq!(draft(&["--spec-type", "none"]), ("None".into(), false));
         assert_eq!(draft(&["--spec-type", "ngram-simple"]), ("None".into(), true));
+        assert_eq!(draft(&["--spec-type", "mtp"]), ("OwnHead".into(), true));
         assert_eq!(draft(&["--draft", "./none"]), ("Other(\"./none\")".into(), true));
     }
 

@@ -490,7 +490,7 @@ impl<R: TokenReceiver> Scheduler<R> {
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
                     let most = most_draft_tokens(&self.shared, tokens);
-                    if !speculator.draft(tokens, newest, most, n_sequences, &self.times).is_empty() {
+                    if speculator.has_draft(tokens, newest, most, n_sequences, &self.times) {
                         steps.end_soon();
                     }
                 }
@@ -523,12 +523,15 @@ impl<R: TokenReceiver> Scheduler<R> {
                 continue;
             };
             let most = most_draft_tokens(&self.shared, session.tokens());
-            let draft = speculator.draft(session.tokens(), rest[0], most, n_sequences, &self.times);
+            let draft = match speculator.has_draft(session.tokens(), rest[0], most, n_sequences, &self.times) {
+                true => speculator.take_draft(|n_tokens| session.predict(rest[0], n_tokens).unwrap_or_default()),
+                false => Vec::new(),
+            };
             if draft.is_empty() {
                 self.decoding.push(active);
                 continue;
             }
-            rest.extend(draft);
+            rest.extend(&draft);
             receiver.drafted(draft.len() as u32, 0);
             let sampler = HostSampler::new(sampling.clone(), HostSampling::default());
             let mut goes_on = true;

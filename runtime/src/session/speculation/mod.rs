@@ -19,5 +19,6 @@
 pub mod draft_length;
 pub mod drafter;
 pub mod ngram;
+pub mod predictor;
 pub mod speculator;
 pub mod verify;

@@ -22,7 +22,16 @@ pub struct Speculation {
     pub min_tokens: u32,
     /// Verify only drafts that are expected to save time, by measured acceptance and times. Default: yes. Otherwise all are verified.
     pub adaptive: bool,
-    new_drafter: Arc<dyn Fn() -> Box<dyn Drafter> + Send + Sync>,
+    source: Source,
+}
+
+/// Who makes the drafts of sequences.
+#[derive(Clone)]
+enum Source {
+    /// A drafter for each sequence.
+    Drafters(Arc<dyn Fn() -> Box<dyn Drafter> + Send + Sync>),
+    /// The model's own head for them.
+    Predictor,
 }
 
 /// Drafts that were verified, and their tokens.
@@ -39,11 +48,14 @@ pub struct DraftCounts {
 /// The speculation of one sequence.
 pub struct Speculator {
     options: Speculation,
-    drafter: Box<dyn Drafter>,
+    /// `None`: the model's own head makes the drafts.
+    drafter: Option<Box<dyn Drafter>>,
     acceptance: Acceptance,
     /// The last proposal, and the length of the sequence that it was for.
     draft: Draft,
     draft_at: Option<usize>,
+    /// Number of tokens of a draft that the model's own head is yet to make.
+    n_to_predict: usize,
     /// How long the drafter took for it.
     draft_time: Duration,
     /// Tokens since there was a draft to verify; many where the drafter is not asked for one.
@@ -56,6 +68,8 @@ pub struct Speculator {
 
 /// After this number of tokens without a draft, steps run ahead of the host, which delays the next draft by some tokens.
 const TOKENS_WITHOUT_DRAFT: u32 = 8;
+/// Class of the drafts of a model's own head.
+const PREDICTED: usize = 0;
 
 impl Speculation {
     /// Most tokens of a draft: with the token before it, a step of 64 rows.
@@ -69,7 +83,17 @@ impl Speculation {
 
     /// Drafts are those of a drafter that `new_drafter` makes for each sequence.
     pub fn by(new_drafter: impl Fn() -> Box<dyn Drafter> + Send + Sync + 'static) -> Speculation {
-        Speculation { max_tokens: 7, min_tokens: 1, adaptive: true, new_drafter: Arc::new(new_drafter) }
+        Speculation { max_tokens: 7, min_tokens: 1, adaptive: true, source: Source::Drafters(Arc::new(new_drafter)) }
+    }
+
+    /// Drafts are those of the model's own head, which it must have.
+    pub(crate) fn by_predictor() -> Speculation {
+        Speculation { max_tokens: 7, min_tokens: 1, adaptive: true, source: Source::Predictor }
+    }
+
+    /// Whether drafts are those of the model's own head, see [`crate::Model::own_speculation`].
+    pub fn is_of_predictor(&self) -> bool {
+        matches!(self.source, Source::Predictor)
     }
 
     /// The options after `change`.
@@ -97,10 +121,14 @@ impl Speculation {
     pub(crate) fn speculator(&self) -> Speculator {
         Speculator {
             options: self.clone(),
-            drafter: (self.new_drafter)(),
+            drafter: match &self.source {
+                Source::Drafters(new_drafter) => Some(new_drafter()),
+                Source::Predictor => None,
+            },
             acceptance: Acceptance::default(),
             draft: Draft::default(),
             draft_at: None,
+            n_to_predict: 0,
             draft_time: Duration::ZERO,
             since_draft: TOKENS_WITHOUT_DRAFT,
             counts: DraftCounts::default(),
@@ -126,9 +154,16 @@ impl DraftCounts {
 }
 
 impl Speculator {
-    /// The draft to verify behind `tokens` and `newest`, at most `most` tokens, while `n_sequences` decode; none: decode without.
-    /// Repeated calls for the same sequence return the same draft.
-    pub fn draft(&mut self, tokens: &[u32], newest: u32, most: usize, n_sequences: usize, times: &StepTimes) -> &[u32] {
+    /// Whether there is a draft to verify behind `tokens` and `newest`, of at most `most` tokens, while `n_sequences` decode; otherwise: decode
+    /// without. Repeated calls for the same sequence give the same. [`Speculator::take_draft`] returns the draft.
+    pub fn has_draft(
+        &mut self,
+        tokens: &[u32],
+        newest: u32,
+        most: usize,
+        n_sequences: usize,
+        times: &StepTimes,
+    ) -> bool {
         if self.draft_at != Some(tokens.len()) {
             self.draft_at = Some(tokens.len());
             let Speculation { max_tokens, min_tokens, adaptive, .. } = self.options;
@@ -138,11 +173,15 @@ impl Speculator {
                 true => self.acceptance.depth(class, least, most, n_sequences, times),
                 false => most,
             };
-            let only_class = self.drafter.only_class();
+            let only_class = self.drafter.as_ref().map_or(Some(PREDICTED), |drafter| drafter.only_class());
             let most = only_class.map_or(most, |class| depth(class, most));
             let begun = Instant::now();
             let is_asked = most >= least;
-            self.draft = if is_asked { self.drafter.draft(tokens, newest, most) } else { Draft::default() };
+            self.n_to_predict = if self.drafter.is_none() && is_asked { most } else { 0 };
+            self.draft = match &mut self.drafter {
+                Some(drafter) if is_asked => drafter.draft(tokens, newest, most),
+                _ => Draft::default(),
+            };
             self.draft_time = begun.elapsed();
             let Draft { tokens: proposed, class } = &mut self.draft;
             // Text that is found again may go on with an image, which no step samples.
@@ -154,13 +193,25 @@ impl Speculator {
                 Some(_) => most,
             };
             proposed.truncate(depth);
-            self.since_draft = match proposed.len() {
+            self.since_draft = match proposed.len().max(self.n_to_predict) {
                 0 if !is_asked => TOKENS_WITHOUT_DRAFT,
                 0 => self.since_draft.saturating_add(1),
                 _ => 0,
             };
         }
-        &self.draft.tokens
+        !self.draft.tokens.is_empty() || self.n_to_predict > 0
+    }
+
+    /// The draft that [`Speculator::has_draft`] has found. Where the model's own head makes it, `predict` is called for as many tokens, while no
+    /// step of the sequence is in flight; it may give fewer, or none.
+    pub fn take_draft(&mut self, predict: impl FnOnce(u32) -> Vec<u32>) -> Vec<u32> {
+        let n_to_predict = std::mem::take(&mut self.n_to_predict);
+        if n_to_predict > 0 {
+            let begun = Instant::now();
+            self.draft = Draft { tokens: predict(n_to_predict as u32), class: PREDICTED };
+            self.draft_time = begun.elapsed();
+        }
+        self.draft.tokens.clone()
     }
 
     /// Whether the next draft is so unlikely that steps should run ahead.

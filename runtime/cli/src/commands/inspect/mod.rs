@@ -36,7 +36,8 @@ use diff::Diff;
 use machines::{MachineRow, PartRow};
 use npu::NpuRows;
 use rows::{
-    ActivationRow, BufferRow, DraftRow, KvRow, LayerRow, Provenance, Quantisation, SectionRow, TargetRow, WeightRow,
+    ActivationRow, BufferRow, DraftRow, KvRow, LayerRow, PredictorRow, Provenance, Quantisation, SectionRow, TargetRow,
+    WeightRow,
 };
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
@@ -120,6 +121,8 @@ struct Inspection<'a> {
     tensors: &'a [TensorReport],
     /// `None`: no draft is packed into the artifact.
     draft: Option<DraftRow<'a>>,
+    /// `None`: the model has no head for drafts of its own.
+    predictor: Option<PredictorRow>,
     /// `None`: the artifact has no NPU programs.
     npu: Option<NpuRows<'a>>,
     /// Mean over all tensors, weighted by the number of their weights.
@@ -157,6 +160,7 @@ impl<'a> Inspection<'a> {
             targets: view.kernels.targets.iter().map(|target| TargetRow::of(target, plan)).collect(),
             tensors: &view.meta.tensors,
             draft: view.draft.as_deref().map(DraftRow::of),
+            predictor: PredictorRow::of(view),
             npu: view.npu.as_ref().map(NpuRows::of),
             mean_bits_per_weight: rows::mean_bits_per_weight(&view.meta.tensors),
             quantisation: rows::quantisation(&view.meta.tensors),

@@ -262,6 +262,7 @@ impl ProgramRow {
                 LogitsRows::Image => "rows of an image",
                 LogitsRows::Samplers => "one a sequence",
                 LogitsRows::SamplersBesideTwo => "one a sequence, two prompts",
+                LogitsRows::Predicted => "one of a draft",
             },
             samples: program.samples,
             from_tokens: program.from_tokens,
@@ -287,6 +288,29 @@ impl<'a> DispatchRow<'a> {
                 Order::CounterSync => "counter",
             },
         }
+    }
+}
+
+/// The model's own head that predicts the token behind the next one.
+#[derive(Serialize)]
+pub struct PredictorRow {
+    /// Bytes of its weights, without the embedding and the output head, which are the model's.
+    pub weight_bytes: u64,
+    /// Bytes of them that each token reads, also without a draft.
+    pub bytes_read_per_token: u64,
+}
+
+impl PredictorRow {
+    /// Of an artifact with programs that predict: the layer behind the model's last.
+    pub fn of(view: &ArtifactView<'_>) -> Option<PredictorRow> {
+        let mut programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
+        programs.find(|program| program.logits == LogitsRows::Predicted)?;
+        let n_layers = view.meta.model.n_layers;
+        let weights = || view.plan.weights.iter().filter(|weight| weight.layer == Some(n_layers));
+        Some(PredictorRow {
+            weight_bytes: weights().map(|weight| weight.len_bytes).sum(),
+            bytes_read_per_token: weights().map(|weight| weight.bytes_read_per_token).sum(),
+        })
     }
 }
 

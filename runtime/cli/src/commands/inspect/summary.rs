@@ -47,6 +47,10 @@ impl Inspection<'_> {
             let name = &draft.model.name;
             line("draft", format!("{name}, {parameters} parameters: {weights} of weights, {memory} of memory besides"));
         }
+        if let Some(head) = &self.predictor {
+            let (weights, read) = (size(head.weight_bytes), size(head.bytes_read_per_token));
+            line("MTP head", format!("{weights} of weights, of which a token without a draft reads {read}"));
+        }
         if let Some(npu) = self.npu.as_ref().filter(|npu| !npu.memory.is_empty()) {
             line("npu", npu.memory_text());
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use unicorn_runtime::{DraftUse, LoadError, Model, RunError, Speculation};
+use unicorn_runtime::{DraftUse, LoadError, Model, Speculation};
 use unicorn_serve::{HttpListener, ModelServer, ModelSource, PoolOptions, ServeOptions, Server, Unloadable};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 use crate::args::{DraftModel, ServeArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{Serving, load_packed_draft, load_to_serve, needs_memory, read};
+use crate::load::{Serving, load_packed_draft, load_to_serve, needs_memory, own_speculation, read};
 use crate::models::{self, Input};
 use crate::monitor::status::{self, StatusWriter};
 use crate::report::text::printable;
@@ -144,17 +144,18 @@ impl ModelSource for Files {
     }
 
     fn speculation(&self, name: &str, model: &Model) -> Result<Option<Speculation>, Unloadable> {
+        let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
         if self.serving.draft == DraftUse::Unused {
-            return Ok(None);
+            return match self.speculation.draft_model() {
+                DraftModel::OwnHead => own_speculation(&self.speculation, model, None).map_err(unusable),
+                _ => Ok(None),
+            };
         }
-        let wrong = |error: RunError| Unloadable { message: error.to_string(), needs_memory: false };
         // It was compiled when the model was loaded.
         let load = &self.serving.load;
-        let artifact = models::artifact(self.file(name), load, Input::Text)
-            .map_err(|error| Unloadable { message: error.to_string(), needs_memory: false })?;
-        let draft = load_packed_draft(&artifact, load, model).map_err(|error| unloadable(&error))?;
-        let by_draft = draft.map(|draft| draft.speculation_for(model)).transpose().map_err(wrong)?;
-        by_draft.map_or(Ok(None), |by_draft| self.speculation.resolve(Some(by_draft)).map_err(wrong))
+        let artifact = models::artifact(self.file(name), load, Input::Text).map_err(unusable)?;
+        let packed = load_packed_draft(&artifact, load, model).map_err(|error| unloadable(&error))?;
+        own_speculation(&self.speculation, model, packed).map_err(unusable)
     }
 
     fn run(&self, name: &str, model: &Model, server: Server) {

@@ -30,7 +30,7 @@ impl Key {
         let files = [artifact.to_owned(), tuning_file::path_for(artifact), corrections_file::path_for(artifact)];
         let draft = match args.speculation.draft_model() {
             DraftModel::Other(path) => Some(path.to_owned()),
-            DraftModel::Packed | DraftModel::None => None,
+            DraftModel::Packed | DraftModel::OwnHead | DraftModel::None => None,
         };
         for file in files.into_iter().chain(draft).chain(env::current_exe().ok()) {
             let file = fs::canonicalize(&file).unwrap_or(file);
