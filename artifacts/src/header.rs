@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 8] = *b"UNICORN\0";
 /// Readers refuse another major version by name.
 pub const VERSION_MAJOR: u16 = 8;
 /// Readers ignore what a newer minor version adds: unknown section kinds.
-pub const VERSION_MINOR: u16 = 7;
+pub const VERSION_MINOR: u16 = 8;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Length of an entry of the section table.
@@ -63,6 +63,9 @@ pub enum SectionKind {
     /// Programs whose rows are newest tokens of several sequences and a part of a prompt, a list of them for each target. Since 8.7, and only if
     /// there are any.
     MixedPrograms = 15,
+    /// The order of work in steps in which an NPU takes part: [`crate::npu::NpuSchedule`], one a program, a list of them for each target. Since 8.8, and
+    /// only beside npu steps.
+    NpuSchedules = 16,
 }
 
 impl SectionKind {
@@ -70,7 +73,8 @@ impl SectionKind {
     pub fn from_u32(value: u32) -> Option<SectionKind> {
         use SectionKind::*;
         let numbered = [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms];
-        let all = numbered.into_iter().chain([License, Draft, Image, ImagePrograms, ImageGrid, MixedPrograms]);
+        let all =
+            numbered.into_iter().chain([License, Draft, Image, ImagePrograms, ImageGrid, MixedPrograms, NpuSchedules]);
         all.into_iter().find(|&kind| kind as u32 == value)
     }
 
@@ -92,6 +96,7 @@ impl SectionKind {
             SectionKind::ImagePrograms => "image programs",
             SectionKind::ImageGrid => "image grid",
             SectionKind::MixedPrograms => "mixed programs",
+            SectionKind::NpuSchedules => "npu schedules",
         }
     }
 }

@@ -88,7 +88,7 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
     let begun = |partial: &Path| progress.partial(Some(partial));
     let change = match &without_npu {
         Some(WithoutNpu { meta, kernels, .. }) => {
-            let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps];
+            let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps, SectionKind::NpuSchedules];
             Change::from(NewKernels { meta, plan: &plan, kernels, npu: None }).without(&removed)
         }
         None => NewPlan { plan: &plan, npu: with_control.as_ref() }.into(),

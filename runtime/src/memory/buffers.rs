@@ -34,10 +34,11 @@ pub struct Buffers {
     output: Arc<Buffer>,
     /// Present for models that take images.
     input: Option<Arc<Buffer>>,
-    npu: Option<NpuBuffers>,
+    /// One a run of a step in which an NPU takes part.
+    npu: Vec<NpuBuffers>,
 }
 
-/// Buffers through which an NPU's activations and outputs pass.
+/// Buffers through which an NPU's activations and outputs pass in one run.
 struct NpuBuffers {
     activations: Arc<Buffer>,
     outputs: Arc<Buffer>,
@@ -49,13 +50,15 @@ pub struct ByModel {
     pub mask_words: usize,
     /// Bytes that the host writes of images.
     pub input_bytes: Option<u64>,
-    /// Bytes that pass between the device and an NPU.
+    /// Bytes that pass between the device and an NPU in each run of a step.
     pub npu: Option<NpuBytes>,
 }
 
 /// Bytes that pass between the device and an NPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NpuBytes {
+    /// Runs of a step.
+    pub runs: usize,
     /// Bytes of the largest product's activations.
     pub activations: u64,
     /// Bytes of the largest product's outputs.
@@ -72,8 +75,16 @@ pub struct HostViews {
     pub readback: Mapping,
     /// Patches of an image, or rows of images: f32.
     pub input: Option<Mapping>,
-    /// Activations for an NPU, and its outputs.
-    pub npu: Option<(Mapping, Mapping)>,
+    /// Activations for an NPU, and its outputs, of each run.
+    pub npu: Vec<NpuViews>,
+}
+
+/// Mappings of what passes between the device and an NPU in one run.
+pub struct NpuViews {
+    /// Written by the device.
+    pub activations: Mapping,
+    /// Read by the device.
+    pub outputs: Mapping,
 }
 
 /// Buffers of one KV group.
@@ -125,13 +136,15 @@ impl Buffers {
         let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;
         let input = input_bytes.map(|bytes| allocator.mapped("image buffer", bytes, BufferUse::Upload));
         let (input, input_view) = input.transpose()?.unzip();
-        let npu = npu.map(|NpuBytes { activations, outputs }| {
+        let (mut of_npu, mut npu_views) = (Vec::new(), Vec::new());
+        let NpuBytes { runs, activations, outputs } = npu.unwrap_or_default();
+        for _ in 0..runs {
             let (activations, activations_view) =
                 allocator.mapped("activations for the NPU", activations, BufferUse::Readback)?;
             let (outputs, outputs_view) = allocator.mapped("outputs of the NPU", outputs, BufferUse::Upload)?;
-            Ok::<_, LoadError>((NpuBuffers { activations, outputs }, (activations_view, outputs_view)))
-        });
-        let (npu, npu_views) = npu.transpose()?.unzip();
+            of_npu.push(NpuBuffers { activations, outputs });
+            npu_views.push(NpuViews { activations: activations_view, outputs: outputs_view });
+        }
         let buffers = Buffers {
             weights,
             logits: allocator.resident("logits", logits_bytes(plan), plan.arena_tier)?.buffer,
@@ -141,7 +154,7 @@ impl Buffers {
             step,
             output,
             input,
-            npu,
+            npu: of_npu,
         };
         let (step, output, readback) = (step_view, output_view, readback_view);
         let views = HostViews { step, output, readback, input: input_view, npu: npu_views };
@@ -168,22 +181,22 @@ impl Buffers {
         &self.kv
     }
 
-    /// Copies `bytes` of activations from the arena to the buffer from which the host passes them to an NPU.
+    /// Copies a run's activations, at an offset of the arena and of a length, to the buffer from which they pass to an NPU.
     ///
     /// # Panics
-    /// If the buffers were allocated without an NPU.
-    pub fn copy_to_npu(&self, arena_offset_bytes: u64, bytes: u64) -> Command {
-        let NpuBuffers { activations, .. } = self.npu.as_ref().expect("allocated with an NPU");
-        Command::Copy { from: self.arena.range(arena_offset_bytes, bytes), to: activations.range(0, bytes) }
+    /// If the buffers were allocated for fewer runs.
+    pub fn copy_to_npu(&self, run: usize, (arena_offset_bytes, bytes): (u64, u64)) -> Command {
+        let to = self.npu[run].activations.range(0, bytes);
+        Command::Copy { from: self.arena.range(arena_offset_bytes, bytes), to }
     }
 
-    /// Copies `bytes` of an NPU's outputs to the arena.
+    /// Copies a run's outputs to an offset of the arena.
     ///
     /// # Panics
     /// As [`Buffers::copy_to_npu`].
-    pub fn copy_from_npu(&self, arena_offset_bytes: u64, bytes: u64) -> Command {
-        let NpuBuffers { outputs, .. } = self.npu.as_ref().expect("allocated with an NPU");
-        Command::Copy { from: outputs.range(0, bytes), to: self.arena.range(arena_offset_bytes, bytes) }
+    pub fn copy_from_npu(&self, run: usize, (arena_offset_bytes, bytes): (u64, u64)) -> Command {
+        let from = self.npu[run].outputs.range(0, bytes);
+        Command::Copy { from, to: self.arena.range(arena_offset_bytes, bytes) }
     }
 
     /// The buffer range of a binding.

@@ -50,6 +50,8 @@ pub use unicorn_artifact::npu::HEAP_BYTES;
 
 /// Tensors of one command: the driver copies 19 words, of which five are the stream's.
 pub const MAX_TENSORS: usize = 7;
+/// Commands of a context that were submitted and not waited for: the driver's queue of a context.
+pub const MAX_RUNNING: usize = 4;
 /// Compute units of a context: bits of a command's first mask.
 pub const MAX_UNITS: usize = 32;
 
