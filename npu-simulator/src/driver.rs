@@ -8,7 +8,7 @@ use unicorn_artifact::npu::OUTPUTS;
 use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::npu::command::{Packet, Start};
 use unicorn_runtime::npu::driver::{
-    BufferKind, DeviceBuffer, Direction, Driver, MAX_RUNNING, MAX_TENSORS, MAX_UNITS, NpuFacts, Unit,
+    BufferKind, DeviceBuffer, Direction, Driver, MAX_RUNNING, MAX_TENSORS, MAX_UNITS, NpuFacts, SharedMemory, Unit,
 };
 
 use crate::array::Array;
@@ -176,6 +176,15 @@ impl Driver for Simulated {
 
     fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError> {
         self.memory.create(kind, bytes).map_err(refused)
+    }
+
+    fn share(&mut self, memory: &SharedMemory) -> Result<Option<DeviceBuffer>, NpuError> {
+        match memory {
+            SharedMemory::Pages(pages) if !self.simulator.state().refuses_sharing => {
+                self.memory.share(pages).map(Some).map_err(refused)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError> {

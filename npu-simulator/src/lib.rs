@@ -43,6 +43,8 @@ struct State {
     taken: usize,
     /// Commands run when they are waited for.
     runs_late: bool,
+    /// As an older driver, which makes no buffers of others' memory.
+    refuses_sharing: bool,
     events: Vec<Event>,
 }
 
@@ -74,6 +76,11 @@ impl Simulator {
     /// Runs commands as late as an NPU may, when they are waited for, and not as early, when they are submitted.
     pub fn run_late(&self) {
         self.state().runs_late = true;
+    }
+
+    /// Makes no buffers of memory that a GPU has, too, as drivers before Linux 6.18.
+    pub fn refuse_sharing(&self) {
+        self.state().refuses_sharing = true;
     }
 
     /// What happened to commands so far, oldest first.

@@ -18,8 +18,9 @@ use crate::load::path_choice::UploadPaths;
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
-use crate::memory::buffers::{Allocator, Buffers, ByModel, NpuBytes};
+use crate::memory::buffers::{Allocator, Buffers, ByModel};
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
+use crate::memory::npu_memory::NpuBytes;
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
 use crate::memory::state_copies::StateCopies;
 use crate::memory::usage::MemoryUsage;
@@ -98,7 +99,7 @@ pub fn make_resident(
     let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
     let (target, tuning, corrections) = apply_corrected(targets, decided.target, facts, key, tuning, corrections);
     // First, so that an error of the NPU is found before weights are read.
-    let (npu, npu_report) = open_npu(artifact, &untuned.name, decided)?;
+    let (mut npu, mut npu_report) = open_npu(artifact, &untuned.name, decided)?;
     let steps = npu.as_ref().and_then(|_| artifact.npu_steps(&untuned.name));
     let (target, npu_work) = match steps {
         // Profiled dispatches are in the order of the program.
@@ -123,8 +124,9 @@ pub fn make_resident(
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
     let mask_words = if artifact.takes_masks() { step::mask_words(artifact.meta().model.vocab_size) } else { 0 };
     let input_bytes = artifact.image().map(ImageSection::input_bytes);
-    let by_model = ByModel { mask_words, input_bytes, npu: npu_bytes(&npu_work) };
+    let by_model = ByModel { mask_words, input_bytes, npu: npu.as_mut().zip(npu_bytes(&npu_work)) };
     let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request, by_model)?;
+    npu_report.memory = buffers.npu_memory();
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {
@@ -247,7 +249,7 @@ fn open_npu(
     match opened.and_then(|driver| NpuDevice::load(driver, section, &slices, COMMAND_LIMIT)) {
         Ok(device) => {
             let driver = Some(device.facts().driver.clone());
-            Ok((Some(device), NpuReport { driver, products: section.products.len() as u32, note: None }))
+            Ok((Some(device), NpuReport { driver, products: section.products.len() as u32, ..NpuReport::default() }))
         }
         Err(error) if options.npu == NpuUse::Optional => {
             Ok((None, NpuReport { note: Some(error.to_string()), ..NpuReport::default() }))

@@ -10,7 +10,7 @@ use unicorn_artifact::{ArtifactView, LogitsRows, NpuSection};
 use unicorn_compiler::{NpuOptions, NpuWork};
 use unicorn_npu_simulator::{Event, Simulator};
 use unicorn_runtime::npu::{NpuOpener, NpuUse};
-use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model, NpuMemory};
 use unicorn_spirv::target;
 
 fn folder(name: &str) -> PathBuf {
@@ -38,6 +38,16 @@ fn with_schedules(compiled: &Compiled, output: &Path, change: impl FnOnce(&mut N
 
 /// Logits of all rows of a prompt in steps of 64 rows, or of the token behind it, which reads the keys and values that longer steps wrote.
 fn logits(artifact: &Path, tokens: &[u32], simulator: &Simulator) -> Vec<f32> {
+    let mut session = load(artifact, simulator).session().unwrap();
+    let mut all = Vec::new();
+    let (before, read) = tokens.split_at(if tokens.len() > 64 { tokens.len() - 1 } else { 0 });
+    session.feed(before).unwrap();
+    session.feed_with_logits(read, &mut |_, row| all.extend_from_slice(row)).unwrap();
+    assert_eq!(simulator.errors(), Vec::<String>::new());
+    all
+}
+
+fn load(artifact: &Path, simulator: &Simulator) -> Model {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let opened = simulator.clone();
     let options = LoadOptions::default().with(|options| {
@@ -45,13 +55,7 @@ fn logits(artifact: &Path, tokens: &[u32], simulator: &Simulator) -> Vec<f32> {
         options.npu = NpuUse::Required;
         options.npu_opener = NpuOpener::new(move || opened.open());
     });
-    let mut session = Model::load(artifact, &options).unwrap().session().unwrap();
-    let mut all = Vec::new();
-    let (before, read) = tokens.split_at(if tokens.len() > 64 { tokens.len() - 1 } else { 0 });
-    session.feed(before).unwrap();
-    session.feed_with_logits(read, &mut |_, row| all.extend_from_slice(row)).unwrap();
-    assert_eq!(simulator.errors(), Vec::<String>::new());
-    all
+    Model::load(artifact, &options).unwrap()
 }
 
 fn late() -> Simulator {
@@ -103,6 +107,19 @@ fn both_devices_work_at_once_and_logits_stay_the_same() {
         assert!(has_overlap(&found.events(), parts), "{name}: {:?}", found.events());
         assert!(!has_overlap(&alone.events(), parts), "{name}: {:?}", alone.events());
     }
+}
+
+/// Activations and outputs lie in pages that the GPU's and the NPU's driver have imported, or pass through the host where the NPU's driver imports none.
+#[test]
+fn memory_of_both_devices_is_shared_or_copied_between() {
+    let name = "qwen3-qknorm";
+    let compiled = compiled(name, "generic", 8);
+    let tokens = prompt(name, 64);
+    let (shares, copies) = (late(), late());
+    copies.refuse_sharing();
+    let memory = |simulator: &Simulator| load(&compiled.artifact_path(), simulator).report().npu.memory;
+    assert_eq!([memory(&shares), memory(&copies)], [NpuMemory::Pages, NpuMemory::Copied].map(Some));
+    assert!(logits(&compiled.artifact_path(), &tokens, &shares) == logits(&compiled.artifact_path(), &tokens, &copies));
 }
 
 /// A wait that is left out, or for an earlier entry than the one that writes what is read: other logits, or an error of the reader.

@@ -8,11 +8,13 @@ use unicorn_artifact::{Binding, BufferRef, Plan, Tier};
 use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
 use crate::memory::kv_pools::KvPools;
+use crate::memory::npu_memory::{self, NpuBuffers, NpuBytes, NpuMemory, NpuViews};
 use crate::memory::requirements::{
     ContextRequest, group_pages, logits_bytes, planned_bytes, resident_use, table_stride,
 };
 use crate::memory::tier_bytes::TierBytes;
 use crate::memory::usage::HeapAllocation;
+use crate::npu::NpuDevice;
 use crate::vk::Failure;
 use crate::vk::buffer::{Allocation, Buffer, BufferRange, Mapping};
 use crate::vk::command_list::{Command, CommandList};
@@ -34,35 +36,19 @@ pub struct Buffers {
     output: Arc<Buffer>,
     /// Present for models that take images.
     input: Option<Arc<Buffer>>,
-    /// One a run of a step in which an NPU takes part.
-    npu: Vec<NpuBuffers>,
-}
-
-/// Buffers through which an NPU's activations and outputs pass in one run.
-struct NpuBuffers {
-    activations: Arc<Buffer>,
-    outputs: Arc<Buffer>,
+    /// Activations and outputs of each run of a step in which an NPU takes part.
+    npu: Vec<[Arc<Buffer>; 2]>,
+    npu_memory: Option<NpuMemory>,
 }
 
 /// Sizes of what not every model has.
-pub struct ByModel {
+pub struct ByModel<'a> {
     /// Words of a sampler's mask; 0: samplers take none.
     pub mask_words: usize,
     /// Bytes that the host writes of images.
     pub input_bytes: Option<u64>,
-    /// Bytes that pass between the device and an NPU in each run of a step.
-    pub npu: Option<NpuBytes>,
-}
-
-/// Bytes that pass between the device and an NPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NpuBytes {
-    /// Runs of a step.
-    pub runs: usize,
-    /// Bytes of the largest product's activations.
-    pub activations: u64,
-    /// Bytes of the largest product's outputs.
-    pub outputs: u64,
+    /// The NPU, and the bytes that pass between the device and it in each run of a step.
+    pub npu: Option<(&'a mut NpuDevice, NpuBytes)>,
 }
 
 /// Mappings of the buffers that the host writes or reads at each step.
@@ -77,14 +63,6 @@ pub struct HostViews {
     pub input: Option<Mapping>,
     /// Activations for an NPU, and its outputs, of each run.
     pub npu: Vec<NpuViews>,
-}
-
-/// Mappings of what passes between the device and an NPU in one run.
-pub struct NpuViews {
-    /// Written by the device.
-    pub activations: Mapping,
-    /// Read by the device.
-    pub outputs: Mapping,
 }
 
 /// Buffers of one KV group.
@@ -112,7 +90,7 @@ impl Buffers {
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
-        ByModel { mask_words, input_bytes, npu }: ByModel,
+        ByModel { mask_words, input_bytes, npu }: ByModel<'_>,
     ) -> Result<(Buffers, HostViews), LoadError> {
         let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
         let mut kv = Vec::new();
@@ -136,15 +114,12 @@ impl Buffers {
         let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;
         let input = input_bytes.map(|bytes| allocator.mapped("image buffer", bytes, BufferUse::Upload));
         let (input, input_view) = input.transpose()?.unzip();
-        let (mut of_npu, mut npu_views) = (Vec::new(), Vec::new());
-        let NpuBytes { runs, activations, outputs } = npu.unwrap_or_default();
-        for _ in 0..runs {
-            let (activations, activations_view) =
-                allocator.mapped("activations for the NPU", activations, BufferUse::Readback)?;
-            let (outputs, outputs_view) = allocator.mapped("outputs of the NPU", outputs, BufferUse::Upload)?;
-            of_npu.push(NpuBuffers { activations, outputs });
-            npu_views.push(NpuViews { activations: activations_view, outputs: outputs_view });
-        }
+        let of_npu = npu.map(|(npu, bytes)| {
+            let copied = |what: &str, bytes: u64, usage| allocator.mapped(what, bytes, usage);
+            npu_memory::allocate(allocator.device, npu, bytes, &copied)
+        });
+        let NpuBuffers { buffers: of_npu, views: npu_views, memory: npu_memory } =
+            of_npu.transpose()?.unwrap_or_default();
         let buffers = Buffers {
             weights,
             logits: allocator.resident("logits", logits_bytes(plan), plan.arena_tier)?.buffer,
@@ -155,6 +130,7 @@ impl Buffers {
             output,
             input,
             npu: of_npu,
+            npu_memory,
         };
         let (step, output, readback) = (step_view, output_view, readback_view);
         let views = HostViews { step, output, readback, input: input_view, npu: npu_views };
@@ -186,7 +162,8 @@ impl Buffers {
     /// # Panics
     /// If the buffers were allocated for fewer runs.
     pub fn copy_to_npu(&self, run: usize, (arena_offset_bytes, bytes): (u64, u64)) -> Command {
-        let to = self.npu[run].activations.range(0, bytes);
+        let [activations, _] = &self.npu[run];
+        let to = activations.range(0, bytes);
         Command::Copy { from: self.arena.range(arena_offset_bytes, bytes), to }
     }
 
@@ -195,8 +172,14 @@ impl Buffers {
     /// # Panics
     /// As [`Buffers::copy_to_npu`].
     pub fn copy_from_npu(&self, run: usize, (arena_offset_bytes, bytes): (u64, u64)) -> Command {
-        let from = self.npu[run].outputs.range(0, bytes);
+        let [_, outputs] = &self.npu[run];
+        let from = outputs.range(0, bytes);
         Command::Copy { from, to: self.arena.range(arena_offset_bytes, bytes) }
+    }
+
+    /// How activations and outputs pass between the device and an NPU; `None`: there is none.
+    pub fn npu_memory(&self) -> Option<NpuMemory> {
+        self.npu_memory
     }
 
     /// The buffer range of a binding.
@@ -242,7 +225,7 @@ impl Buffers {
     fn all(&self) -> impl Iterator<Item = &Arc<Buffer>> {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         let rest = [&self.arena, &self.logits, &self.readback, &self.step, &self.output];
-        let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
+        let npu = self.npu.iter().flatten();
         self.weights.iter().chain(kv).chain(rest).chain(&self.input).chain(npu)
     }
 
@@ -255,7 +238,7 @@ impl Buffers {
         self.weights.iter().for_each(|buffer| add(buffer, |sum| &mut sum.weights));
         self.kv.iter().flat_map(|group| &group.buffers).for_each(|buffer| add(buffer, |sum| &mut sum.kv));
         add(&self.arena, |sum| &mut sum.activations);
-        let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
+        let npu = self.npu.iter().flatten();
         let rest = [&self.logits, &self.readback, &self.step, &self.output].into_iter();
         for buffer in rest.chain(&self.input).chain(npu) {
             add(buffer, |sum| &mut sum.other);

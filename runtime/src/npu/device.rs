@@ -8,7 +8,9 @@ use unicorn_artifact::{NpuProduct, NpuProgram, NpuSection};
 
 use super::command::{self, COMMAND_BYTES, MAX_CHAIN, Packet, Start, State};
 use super::diagnosis::check_firmware;
-use super::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_RUNNING, MAX_UNITS, NpuFacts, Unit};
+use super::driver::{
+    BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_RUNNING, MAX_UNITS, NpuFacts, SharedMemory, Unit,
+};
 use super::error::NpuError;
 
 /// The array of XDNA1, as an artifact calls it.
@@ -127,6 +129,23 @@ impl NpuDevice {
         &self.section
     }
 
+    /// Gives a run's activations or outputs, by index of the argument, memory that a GPU has, too; `false`: the driver shares none of this kind.
+    ///
+    /// # Errors
+    /// Errors of the driver.
+    ///
+    /// # Panics
+    /// If there is no such run, or something runs.
+    pub fn share(&mut self, run: usize, argument: usize, memory: &SharedMemory) -> Result<bool, NpuError> {
+        assert!(self.running.is_empty(), "buffers are exchanged while nothing runs");
+        let Some(shared) = self.driver.share(memory)? else { return Ok(false) };
+        let buffers = &mut self.runs[run];
+        let own = if argument == ACTIVATIONS { &mut buffers.activations } else { &mut buffers.outputs };
+        let before = std::mem::replace(own, shared);
+        self.driver.free_buffer(before)?;
+        Ok(true)
+    }
+
     /// Runs the program of a product on what `write` puts into its activations; returns its outputs, bf16.
     ///
     /// # Errors
@@ -137,39 +156,62 @@ impl NpuDevice {
     /// If there is no such product, or other runs were begun and not ended.
     pub fn run(&mut self, product: usize, write: impl FnOnce(&mut [u8])) -> Result<&[u8], NpuError> {
         assert!(self.running.is_empty(), "runs that were begun are ended first");
-        self.begin(product, 0, write)?;
-        Ok(self.end_first()?.1)
+        write(self.activations(product, 0)?);
+        self.begin(product, 0)?;
+        let (product, run) = self.end_first()?;
+        self.outputs(product, run)
     }
 
-    /// Submits the program of a product on what `write` puts into the activations of run number `run` of a step, behind those that were begun before.
+    /// The activations of run number `run` of a step, of a product, for the host to write.
+    ///
+    /// # Errors
+    /// When the run was begun and not ended, or its memory is shared.
+    ///
+    /// # Panics
+    /// If there is no such product or run.
+    pub fn activations(&mut self, product: usize, run: usize) -> Result<&mut [u8], NpuError> {
+        let bytes = self.argument_bytes(product, ACTIVATIONS);
+        Ok(&mut self.driver.bytes(self.runs[run].activations)?[..bytes])
+    }
+
+    /// The outputs of a run that has ended, bf16, for the host to read.
+    ///
+    /// # Errors
+    /// As [`NpuDevice::activations`].
+    ///
+    /// # Panics
+    /// As [`NpuDevice::activations`].
+    pub fn outputs(&mut self, product: usize, run: usize) -> Result<&[u8], NpuError> {
+        let bytes = self.argument_bytes(product, OUTPUTS);
+        Ok(&self.driver.bytes(self.runs[run].outputs)?[..bytes])
+    }
+
+    /// Submits the program of a product on the activations of a run of a step, behind those that were begun before.
     ///
     /// # Errors
     /// As [`NpuDevice::run`]: everything that was begun is lost.
     ///
     /// # Panics
     /// If there is no such product or run, or this run was begun and not ended.
-    pub fn begin(&mut self, product: usize, run: usize, write: impl FnOnce(&mut [u8])) -> Result<(), NpuError> {
+    pub fn begin(&mut self, product: usize, run: usize) -> Result<(), NpuError> {
         assert!(self.running.iter().all(|running| running.run != run), "run {run} was begun and not ended");
-        let submitted = self.submit_run(product, run, write);
-        let number = submitted.inspect_err(|_| self.abandon())?;
+        let number = self.submit_run(product, run).inspect_err(|_| self.abandon())?;
         self.running.push_back(Running { product, run, number: Some(number) });
         Ok(())
     }
 
-    /// Waits for the run that was begun first; returns its number in the step and its outputs, bf16.
+    /// Waits for the run that was begun first; returns its product and its number in the step.
     ///
     /// # Errors
     /// As [`NpuDevice::begin`].
     ///
     /// # Panics
     /// If none was begun.
-    pub fn end_first(&mut self) -> Result<(usize, &[u8]), NpuError> {
+    pub fn end_first(&mut self) -> Result<(usize, usize), NpuError> {
         self.wait_for(0)?;
         let Running { product, run, .. } = self.running.pop_front().expect("waited for");
-        let outputs = self.runs[run].outputs;
-        self.driver.sync(outputs, Direction::FromDevice)?;
-        let bytes = self.argument_bytes(product, OUTPUTS);
-        Ok((run, &self.driver.bytes(outputs)?[..bytes]))
+        self.driver.sync(self.runs[run].outputs, Direction::FromDevice)?;
+        Ok((product, run))
     }
 
     /// Waits for everything that was begun, whose outputs no one reads.
@@ -193,15 +235,12 @@ impl NpuDevice {
         }
     }
 
-    fn submit_run(&mut self, product: usize, run: usize, write: impl FnOnce(&mut [u8])) -> Result<u64, NpuError> {
+    fn submit_run(&mut self, product: usize, run: usize) -> Result<u64, NpuError> {
         let waits = self.running.iter().filter(|running| running.number.is_some()).count() >= MAX_RUNNING;
         if let Some(first) = self.running.iter().position(|running| waits && running.number.is_some()) {
             self.wait_for(first)?;
         }
-        let activations = self.runs[run].activations;
-        let bytes = self.argument_bytes(product, ACTIVATIONS);
-        write(&mut self.driver.bytes(activations)?[..bytes]);
-        self.driver.sync(activations, Direction::ToDevice)?;
+        self.driver.sync(self.runs[run].activations, Direction::ToDevice)?;
         let packet = self.start(product, run);
         self.submit(product, run, &packet, &[])
     }

@@ -3,11 +3,14 @@
 //! Order of calls, which a driver enforces: a heap before everything else; a context; its units, once; commands, whose buffers are all
 //! named when they are submitted. Memory that the host wrote is synchronised before a command, and what the array wrote after it.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unicorn_artifact::NpuProgram;
 
 use super::error::NpuError;
+pub use super::ioctl::SharedPages;
 
 /// What a driver reports about its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +69,14 @@ pub struct DeviceBuffer {
     pub address: u64,
 }
 
+/// Memory that a GPU has, too.
+pub enum SharedMemory {
+    /// Pages of this process, which the buffer keeps in place.
+    Pages(Arc<SharedPages>),
+    /// A buffer that the GPU's driver has exported, and its length in bytes.
+    DmaBuf(OwnedFd, u64),
+}
+
 /// Which caches are synchronised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -95,6 +106,14 @@ pub trait Driver: Send {
     /// # Errors
     /// When memory is exhausted, or the call is out of order.
     fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError>;
+
+    /// A buffer of kind [`BufferKind::Shared`] of memory that a GPU has, too, without a view of the host; `None`: the driver makes none of this memory.
+    ///
+    /// # Errors
+    /// When the driver fails in another way.
+    fn share(&mut self, _memory: &SharedMemory) -> Result<Option<DeviceBuffer>, NpuError> {
+        Ok(None)
+    }
 
     /// # Errors
     /// When the handle is unknown, or that of a command that has not ended.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::memory::buffers::{HostViews, NpuViews};
+use crate::memory::buffers::HostViews;
 use crate::npu::NpuDevice;
 use crate::program::npu_queues::{NpuRun, QueueEntry};
 use crate::step::stop::Stop;
@@ -21,7 +21,7 @@ trait Queues {
     /// Waits for an entry of the GPU.
     fn end_gpu(&mut self, entry: usize) -> Result<(), Self::Error>;
 
-    /// Passes activations on and submits a run to the NPU; `false`: the step has no such rows.
+    /// Passes activations on, where they have to be copied, and submits a run to the NPU; `false`: the step has no such rows.
     fn begin_npu(&mut self, run: &NpuRun) -> Result<bool, Self::Error>;
 
     /// Waits for the run of the NPU that was submitted first, and passes its outputs on.
@@ -129,19 +129,24 @@ impl Queues for Both<'_, '_> {
             // What the device then reads are rows that no one uses.
             return Ok(false);
         }
-        let NpuViews { activations, .. } = &mut views.npu[run.run];
-        activations.invalidate()?;
-        let written = |bytes: &mut [u8]| bytes.copy_from_slice(&activations.bytes()[..bytes.len()]);
-        npu.begin(run.product, run.run, written).map_err(Stop::Npu)?;
+        if let Some(activations) = &views.npu[run.run].activations {
+            activations.invalidate()?;
+            let to = npu.activations(run.product, run.run).map_err(Stop::Npu)?;
+            to.copy_from_slice(&activations.bytes()[..to.len()]);
+        }
+        npu.begin(run.product, run.run).map_err(Stop::Npu)?;
         Ok(true)
     }
 
     fn end_npu(&mut self) -> Result<(), Stop> {
         let StepQueues { npu, views, .. } = &mut self.devices;
-        let (run, found) = npu.end_first().map_err(Stop::Npu)?;
-        let NpuViews { outputs, .. } = &mut views.npu[run];
-        outputs.bytes_mut()[..found.len()].copy_from_slice(found);
-        Ok(outputs.flush()?)
+        let (product, run) = npu.end_first().map_err(Stop::Npu)?;
+        if let Some(outputs) = &mut views.npu[run].outputs {
+            let found = npu.outputs(product, run).map_err(Stop::Npu)?;
+            outputs.bytes_mut()[..found.len()].copy_from_slice(found);
+            outputs.flush()?;
+        }
+        Ok(())
     }
 }
 
