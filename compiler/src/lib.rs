@@ -274,7 +274,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
     let mut placement = place(None)?;
     let (mut npu, mut npu_selection) = (None, None);
     if let Some(requested) = &options.npu {
-        let plan = npu::npu_plan(verified.graph(), options.policy, requested, Some(&placement.plan))?;
+        let plan = npu::npu_plan(verified.graph(), config, options.policy, requested, Some(&placement.plan))?;
         let products = plan.products(requested.rows);
         let steps = Selection::of_npu(&verified, config, &weights, &targets, options.select(), &products);
         // Their activations may need a larger arena, and the NPU needs memory of its own.

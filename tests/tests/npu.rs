@@ -430,7 +430,7 @@ fn the_estimate_gives_large_products_to_the_npu_and_never_decode() {
     let reason = |plan: &NpuPlan, work: &str| {
         plan.section.decisions.iter().find(|decision| decision.work == work).expect("each has one").reason.clone()
     };
-    for part in ["estimate for 512 tokens", "ms on the GPU at 4.7 TOP/s", "ms on the NPU in 16 commands"] {
+    for part in ["estimate for 256 tokens", "ms on the GPU at 4.7 TOP/s", "ms on the NPU in 16 commands"] {
         assert!(reason(&large, "ffn").contains(part), "{}", reason(&large, "ffn"));
     }
     assert!(reason(&large, "decode").contains("at 73 GB/s, through the NPU's shim tiles in "));
@@ -473,7 +473,7 @@ fn a_product_without_a_program_stays_on_the_gpu_and_is_named() {
     let ffn = planned.section.decisions.iter().find(|decision| decision.work == "ffn").unwrap();
     for part in [
         "; without an NPU program, on the GPU: layers.0.mlp",
-        " (product of 512 × 196608 × 16384 has 1.50 GiB of weights, expected at most 1.00 GiB)",
+        " (product of 256 × 196608 × 16384 has 1.50 GiB of weights, expected at most 1.00 GiB)",
         " and 1 more",
     ] {
         assert!(ffn.reason.contains(part), "{part} is not in {}", ffn.reason);
@@ -547,7 +547,7 @@ fn the_commands_report_the_use_of_the_npu() {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
     let (done, text) = compile(&["--npu-for", "none", "--plan-only"]);
-    assert!(done && text.contains("ffn on the GPU: not requested; estimate for 512 tokens"), "{text}");
+    assert!(done && text.contains("ffn on the GPU: not requested; estimate for 256 tokens"), "{text}");
     for (arguments, part) in [
         (
             &["--npu-for", "attention", "-o", path][..],
