@@ -63,9 +63,12 @@ pub enum SectionKind {
     /// Programs whose rows are newest tokens of several sequences and a part of a prompt, a list of them for each target. Since 8.7, and only if
     /// there are any.
     MixedPrograms = 15,
+    /// The order of work in steps in which an NPU takes part: [`crate::npu::NpuSchedule`], one a program, a list of them for each target. Since 8.8, and
+    /// only beside npu steps.
+    NpuSchedules = 16,
     /// Programs that predict the token behind the next one, a list of them for each target. Since 8.8, and only for models with a head for it.
     PredictedPrograms = 18,
-    /// The same with parts of two prompts. Since 8.8, and only if there are any.
+    /// As `MixedPrograms`, with parts of two prompts. Since 8.8, and only if there are any.
     BesideTwoPrograms = 19,
 }
 
@@ -75,7 +78,7 @@ impl SectionKind {
         use SectionKind::*;
         let numbered = [Metadata, Plan, Kernels, Tokenizer, Weights, Npu, NpuWeights, NpuSteps, HiddenPrograms];
         let later = [License, Draft, Image, ImagePrograms, ImageGrid];
-        let later = later.into_iter().chain([MixedPrograms, PredictedPrograms, BesideTwoPrograms]);
+        let later = later.into_iter().chain([MixedPrograms, NpuSchedules, PredictedPrograms, BesideTwoPrograms]);
         numbered.into_iter().chain(later).find(|&kind| kind as u32 == value)
     }
 
@@ -97,6 +100,7 @@ impl SectionKind {
             SectionKind::ImagePrograms => "image programs",
             SectionKind::ImageGrid => "image grid",
             SectionKind::MixedPrograms => "mixed programs",
+            SectionKind::NpuSchedules => "npu schedules",
             SectionKind::PredictedPrograms => "predicted programs",
             SectionKind::BesideTwoPrograms => "programs beside two prompts",
         }

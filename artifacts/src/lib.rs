@@ -80,8 +80,8 @@ pub use meta::{Meta, ModelMeta, Provenance, TensorReport};
 pub use modules::Module;
 pub use modules::{MatrixElement, MatrixShape, ModuleNeeds, ModuleRecord, ModuleSet};
 pub use npu::{
-    NpuArgument, NpuCommand, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSection, NpuShape, NpuSteps,
-    NpuTileUse,
+    NpuArgument, NpuCommand, NpuDecision, NpuEstimate, NpuProduct, NpuProgram, NpuSchedule, NpuSection, NpuShape,
+    NpuSteps, NpuTileUse,
 };
 pub use plan::{
     ActivationPlan, BufferPlan, KvGroupPlan, MachinePlan, Plan, Reader, SlicePlan, Tier, TierPlan, WeightPlan,

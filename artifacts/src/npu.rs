@@ -13,6 +13,7 @@ pub mod control;
 pub mod instruction;
 pub mod pdi;
 pub mod registers;
+mod schedule;
 pub mod shims;
 pub mod task;
 pub mod tile;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernels::TargetKernels;
 
 pub use instruction::{Instruction, StreamError, decode, encode_instructions};
+pub use schedule::{DispatchPart, NpuSchedule, NpuScheduleEntry, NpuWorkItem};
 pub use shims::{ShimChannel, ShimCommand, shim_commands};
 pub use task::ShimTask;
 pub use tile::{Direction, FIRST_CORE_ROW, Tile, TileKind};
@@ -51,18 +53,39 @@ pub struct NpuSection {
 pub const HEAP_BYTES: u64 = 64 << 20;
 
 impl NpuSection {
-    /// System memory that the NPU needs in addition to the GPU's: name, bytes and purpose of each buffer; empty without a product.
-    pub fn memory(&self) -> Vec<(&'static str, u64, &'static str)> {
+    /// How often each of a program's commands runs the NPU in a step of `rows` rows, which a reader has checked.
+    pub fn runs(&self, rows: u32, commands: &[NpuCommand]) -> Vec<u32> {
+        let program = |command: &NpuCommand| &self.programs[self.products[command.product as usize].program as usize];
+        commands.iter().map(|command| program(command).runs_of(rows).unwrap_or(1)).collect()
+    }
+
+    /// Most runs of a command in a step: so many have buffers of their own.
+    pub fn most_runs(&self) -> u32 {
+        let of_steps = |steps: &NpuSteps| {
+            let programs = steps.kernels.programs.iter().zip(&steps.commands);
+            programs.flat_map(|(program, commands)| self.runs(program.rows, commands)).max()
+        };
+        self.steps.iter().filter_map(of_steps).max().unwrap_or(1)
+    }
+
+    /// System memory that the NPU needs in addition to the GPU's: name, bytes and purpose of each buffer; empty without a product. `runs`: most runs of
+    /// a command in a step ([`NpuSection::most_runs`]).
+    pub fn memory(&self, runs: u32) -> Vec<(&'static str, u64, &'static str)> {
         if self.products.is_empty() {
             return Vec::new();
         }
         let longest = |argument: usize| {
-            self.programs.iter().filter_map(|program| program.arguments.get(argument)).map(|one| one.bytes).max()
+            let bytes = self.programs.iter().filter_map(|program| program.arguments.get(argument)).map(|one| one.bytes);
+            u64::from(runs) * bytes.max().unwrap_or(0)
         };
         vec![
             ("NPU weights", self.slices.iter().sum(), "a second copy of weights, as the NPU's programs read them"),
-            ("NPU activations", longest(ACTIVATIONS).unwrap_or(0), "INT8 rows of the longest program"),
-            ("NPU outputs", longest(OUTPUTS).unwrap_or(0), "bf16 rows of the longest program"),
+            (
+                "NPU activations",
+                longest(ACTIVATIONS),
+                "INT8 rows of the longest program, for each of its runs in a step",
+            ),
+            ("NPU outputs", longest(OUTPUTS), "bf16 rows of the longest program, for each of its runs in a step"),
             ("NPU heap", HEAP_BYTES, "instruction streams and control images, at the device's own addresses"),
         ]
     }
@@ -75,6 +98,17 @@ pub struct NpuSteps {
     pub kernels: TargetKernels,
     /// One list of commands for each program, in order.
     pub commands: Vec<Vec<NpuCommand>>,
+    /// The order of work of each program, in two queues: in a section of their own in the file.
+    #[serde(skip)]
+    pub schedules: Vec<NpuSchedule>,
+}
+
+impl NpuSteps {
+    /// The schedule of the program of this index, with `runs` of its commands ([`NpuSection::runs`]): in turns where the file has none.
+    pub fn schedule(&self, index: usize, runs: &[u32]) -> NpuSchedule {
+        let in_turns = || NpuSchedule::in_turns(&self.kernels.programs[index], &self.commands[index], runs);
+        self.schedules.get(index).cloned().unwrap_or_else(in_turns)
+    }
 }
 
 /// A product that the NPU computes between two dispatches. A dispatch before it writes the activations to the arena in the NPU

@@ -20,7 +20,7 @@ use crate::meta::Meta;
 use crate::npu::NpuSection;
 use crate::partial;
 use crate::plan::Plan;
-use crate::write::{into_place, new_file_permissions};
+use crate::write::{into_place, new_file_permissions, npu_sections};
 
 /// Sections that change with a new plan.
 #[derive(Clone, Copy)]
@@ -71,12 +71,7 @@ impl From<NewKernels<'_>> for Change {
             (SectionKind::Kernels, codec::encode(&kernels)),
         ];
         new.extend(apart.sections());
-        if let Some(section) = npu {
-            new.push((SectionKind::Npu, codec::encode(section)));
-            if !section.steps.is_empty() {
-                new.push((SectionKind::NpuSteps, codec::encode(&section.steps)));
-            }
-        }
+        new.extend(npu.into_iter().flat_map(npu_sections));
         Change { new, ..Change::default() }
     }
 }

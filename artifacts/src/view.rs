@@ -17,7 +17,7 @@ use crate::kernels::{ApartPrograms, Kernels, Program};
 use crate::license::LicenseSection;
 use crate::map::open_regular;
 use crate::meta::Meta;
-use crate::npu::{self, NpuSection};
+use crate::npu::{self, NpuSchedule, NpuSection, NpuSteps};
 use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
 use crate::validate;
@@ -393,12 +393,24 @@ fn kernels<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Kernel
     Ok(kernels)
 }
 
-/// The NPU section with its steps, if the file has them.
+/// The NPU section with its steps and their schedules, if the file has them.
 fn npu_section<'a, S: Source<'a>>(source: &S, sections: &[Section]) -> Result<Option<NpuSection>, S::Error> {
     let section: Option<NpuSection> = optional(source, sections, SectionKind::Npu)?;
-    match (section, optional(source, sections, SectionKind::NpuSteps)?) {
+    let steps: Option<Vec<NpuSteps>> = optional(source, sections, SectionKind::NpuSteps)?;
+    let schedules: Option<Vec<Vec<NpuSchedule>>> = optional(source, sections, SectionKind::NpuSchedules)?;
+    if let Some(schedules) = &schedules {
+        let expected = steps.as_ref().map_or(0, Vec::len);
+        if schedules.len() != expected {
+            return Err(ParseError::invalid("lists of npu schedules", expected, schedules.len()).into());
+        }
+    }
+    match (section, steps) {
         (section, None) => Ok(section),
-        (Some(section), Some(steps)) => Ok(Some(NpuSection { steps, ..section })),
+        (Some(section), Some(mut steps)) => {
+            let of_target = steps.iter_mut().zip(schedules.into_iter().flatten());
+            of_target.for_each(|(steps, schedules)| steps.schedules = schedules);
+            Ok(Some(NpuSection { steps, ..section }))
+        }
         (None, Some(_)) => Err(ParseError::invalid("number of npu sections beside npu steps", 1, 0).into()),
     }
 }

@@ -15,7 +15,7 @@ use crate::image::ImageSection;
 use crate::kernels::Kernels;
 use crate::license::LicenseSection;
 use crate::meta::Meta;
-use crate::npu::NpuSection;
+use crate::npu::{NpuSchedule, NpuSection};
 use crate::partial;
 use crate::plan::Plan;
 use crate::tokenizer::TokenizerSection;
@@ -120,10 +120,9 @@ impl ArtifactWriter {
         Ok(())
     }
 
-    /// The NPU section and its steps, which [`ArtifactWriter::finish`] writes.
+    /// The NPU section with its steps and their schedules, which [`ArtifactWriter::finish`] writes.
     pub fn npu(&mut self, section: &NpuSection) {
-        let steps = (!section.steps.is_empty()).then(|| (SectionKind::NpuSteps, codec::encode(&section.steps)));
-        self.npu = [(SectionKind::Npu, codec::encode(section))].into_iter().chain(steps).collect();
+        self.npu = npu_sections(section);
     }
 
     /// The image section, which [`ArtifactWriter::finish`] writes.
@@ -286,8 +285,19 @@ impl ArtifactWriter {
 }
 
 /// Metadata, plan, kernels, tokenizer, hidden programs, images, their grid and their programs, mixed programs beside one prompt and two, predicted
-/// programs, NPU programs and their steps, the license, and a draft, for which the table has room.
-const STRUCTURED_SECTIONS: usize = 15;
+/// programs, NPU programs, their steps and schedules, the license, and a draft, for which the table has room.
+const STRUCTURED_SECTIONS: usize = 16;
+
+/// Records of an NPU section, each with its kind of section: the section itself, and its steps and their schedules if there are any.
+pub(crate) fn npu_sections(section: &NpuSection) -> Vec<(SectionKind, Vec<u8>)> {
+    let mut sections = vec![(SectionKind::Npu, codec::encode(section))];
+    if !section.steps.is_empty() {
+        let schedules: Vec<&[NpuSchedule]> = section.steps.iter().map(|steps| &steps.schedules[..]).collect();
+        sections.push((SectionKind::NpuSteps, codec::encode(&section.steps)));
+        sections.push((SectionKind::NpuSchedules, codec::encode(&schedules)));
+    }
+    sections
+}
 
 /// Permissions of a new file of this user: those that the umask leaves.
 pub fn new_file_permissions() -> Permissions {

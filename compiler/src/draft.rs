@@ -7,6 +7,7 @@ use unicorn_artifact::fit;
 
 use crate::error::{CompileError, Result};
 use crate::import::{self, Checkpoint};
+use crate::npu::NpuOptions;
 use crate::options::CompileOptions;
 use crate::progress::Stage;
 use crate::{Planned, Source, Stages, design, planned_context};
@@ -43,7 +44,7 @@ impl PlannedDraft {
             context_tokens: Some(context_tokens.min(checkpoint.config.max_positions as u32)),
             adapters: Vec::new(),
             projector: None,
-            npu: None,
+            npu: options.npu.as_ref().map(NpuOptions::of_draft),
             draft: None,
             emit: Vec::new(),
             ..options.clone()

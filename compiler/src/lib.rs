@@ -277,7 +277,7 @@ fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -
     let mut placement = place(None)?;
     let (mut npu, mut npu_selection) = (None, None);
     if let Some(requested) = &options.npu {
-        let plan = npu::npu_plan(verified.graph(), options.policy, requested, Some(&placement.plan))?;
+        let plan = npu::npu_plan(verified.graph(), config, options.policy, requested, Some(&placement.plan))?;
         let products = plan.products(requested.rows);
         let steps = Selection::of_npu(&verified, config, &weights, &targets, options.select(), &products);
         // Their activations may need a larger arena, and the NPU needs memory of its own.
@@ -375,16 +375,16 @@ impl<'a> Stages<'a> {
         let programs: Vec<Vec<Program>> = placement
             .npu_programs
             .iter()
-            .map(|programs| programs.iter().map(|(program, _)| program.clone()).collect())
+            .map(|programs| programs.iter().map(|one| one.program.clone()).collect())
             .collect();
         self.begin(Stage::Kernels, selection.targets.len() as u64)?;
         let kernels = kernel_set::build(selection, &programs, self.progress)?;
         self.end(0)?;
-        let commands = placement
-            .npu_programs
-            .iter()
-            .map(|programs| programs.iter().map(|(_, commands)| commands.clone()).collect());
-        let steps = kernels.targets.into_iter().zip(commands).map(|(kernels, commands)| NpuSteps { kernels, commands });
+        let steps = kernels.targets.into_iter().zip(&placement.npu_programs).map(|(kernels, programs)| NpuSteps {
+            kernels,
+            commands: programs.iter().map(|one| one.commands.clone()).collect(),
+            schedules: programs.iter().map(|one| one.schedule.clone()).collect(),
+        });
         let steps = steps.filter(|steps| !steps.commands.is_empty()).collect();
         Ok(Some(NpuSection { steps, ..npu.section.clone() }))
     }

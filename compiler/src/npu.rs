@@ -5,7 +5,6 @@
 //!                                                    └ mlir ─► the same programs as MLIR (feature `npu`)
 //! ```
 
-#[cfg(feature = "npu")]
 mod attention;
 mod check;
 mod control;
@@ -33,11 +32,13 @@ use unicorn_npu::{Problem, Solution};
 use crate::error::{CompileError, Result};
 use crate::format_policy::{FormatPolicy, WeightsOption};
 use crate::fuse::{FusedGraph, FusedOp, MatrixId};
+use crate::import::ModelConfig;
 use crate::place::npu::places;
 use crate::select::NpuProducts;
 use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S, Times};
 use products::{Product, products, solution};
 
+use attention::attention;
 pub use check::NpuCheck;
 use control::control_part;
 pub(crate) use control::{keep_control, with_control, with_cores};
@@ -83,6 +84,16 @@ impl NpuPlan {
 }
 
 impl NpuOptions {
+    /// The options for a draft that is packed into the model's artifact: all of its products are those of one token.
+    pub(crate) fn of_draft(&self) -> NpuOptions {
+        let work = match (&self.work, self.draft) {
+            (_, true) => Some(NpuWork::ALL.to_vec()),
+            (None, false) => None,
+            (Some(_), false) => Some(Vec::new()),
+        };
+        NpuOptions { rows: 1, work, draft: false, ..self.clone() }
+    }
+
     /// These options with some of them changed, such as `|npu| npu.columns = 2`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut NpuOptions)) -> NpuOptions {
@@ -114,6 +125,7 @@ impl NpuOptions {
 /// not compiled.
 pub fn npu_plan(
     graph: &FusedGraph,
+    config: &ModelConfig,
     policy: FormatPolicy,
     options: &NpuOptions,
     plan: Option<&Plan>,
@@ -162,8 +174,12 @@ pub fn npu_plan(
     }
     decisions.sort_by_key(|(work, _)| *work);
     let mut decisions: Vec<NpuDecision> = decisions.into_iter().map(|(_, decision)| decision).collect();
-    decisions
-        .extend(never(plan).into_iter().filter(|one| options.rows > 1 || chosen.is_empty() || one.work != "decode"));
+    decisions.push(attention_decision(
+        config,
+        options,
+        plan.map_or(options.rows, |plan| plan.planned_context_tokens as usize),
+    ));
+    decisions.extend((options.rows > 1 || chosen.is_empty()).then(|| decode_decision(plan)));
     // In the order of a step.
     chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
     let solutions: BTreeMap<Problem, Solution> =
@@ -328,19 +344,54 @@ fn figures(cost: &Cost) -> String {
     )
 }
 
-/// Work that no plan gives to the NPU: attention, whose operands no kernel writes, and decode, by the figures, unless it was
-/// requested.
-fn never(plan: Option<&Plan>) -> [NpuDecision; 2] {
+/// Attention, which no plan gives to the NPU, whatever the figures: no kernel of the GPU writes its operands.
+fn attention_decision(config: &ModelConfig, options: &NpuOptions, context_tokens: usize) -> NpuDecision {
+    let figures = match attention_cost(config, options, context_tokens) {
+        Ok(cost) => format!(
+            "estimate for {} tokens behind {}: {:.1} ms on the GPU at {:.1} TOP/s, {:.1} ms on the NPU in {} commands, by an assumed cost of the softmax",
+            options.rows,
+            context_tokens.saturating_sub(options.rows),
+            1e3 * cost.gpu_s,
+            GPU_OPS_PER_S / 1e12,
+            1e3 * cost.npu_s,
+            cost.products
+        ),
+        Err(why) => why,
+    };
+    let reason = format!("no kernel of the GPU writes its operands for the NPU yet; {figures}");
+    NpuDecision { work: "attention".into(), on_npu: false, overruled: false, reason }
+}
+
+/// Estimated time of all layers' attention in the last step of a sequence of `context_tokens`.
+///
+/// # Errors
+/// What the model's attention computes and NPU programs do not, or the shape that fits none.
+fn attention_cost(
+    config: &ModelConfig,
+    options: &NpuOptions,
+    context_tokens: usize,
+) -> std::result::Result<Cost, String> {
+    let mut sum = Cost::default();
+    for (problem, layers) in attention(config, options, context_tokens)? {
+        let found = unicorn_npu::attention::solve(&problem)
+            .map_err(|fault| format!("{} fits no NPU program, {fault}", attention::name(&problem)))?;
+        let times = Times::of_attention(&found, &problem);
+        layers.iter().for_each(|_| sum.add(Cost::of(&times, 0)));
+    }
+    Ok(sum)
+}
+
+/// Decode, which the NPU does only where it was requested.
+fn decode_decision(plan: Option<&Plan>) -> NpuDecision {
     let bytes = plan.map_or(0, |plan| plan.weights.iter().map(|weight| weight.bytes_read_per_token).sum());
     let of = |bytes_per_s: f64| format!("{:.1} ms at {:.0} GB/s", 1e3 * bytes as f64 / bytes_per_s, bytes_per_s / 1e9);
-    let decode = format!(
+    let reason = format!(
         "estimate: a token reads {} of weights, on the GPU in {}, through the NPU's shim tiles in {} or more",
         size(bytes),
         of(GPU_BYTES_PER_S),
         of(SHIM_BYTES_PER_S)
     );
-    [("attention", "no kernel of the GPU writes its operands for the NPU yet".to_owned()), ("decode", decode)]
-        .map(|(work, reason)| NpuDecision { work: work.into(), on_npu: false, overruled: false, reason })
+    NpuDecision { work: "decode".into(), on_npu: false, overruled: false, reason }
 }
 
 fn assemble(

@@ -2,6 +2,7 @@
 
 mod arena;
 pub mod npu;
+mod npu_schedule;
 mod refusal;
 pub mod replace;
 pub mod tiers;
@@ -13,8 +14,8 @@ use unicorn_artifact::header::MAX_SLICE_BYTES;
 use unicorn_artifact::plan::BUFFER_ALIGN;
 use unicorn_artifact::step::{MAX_OUTPUTS, Output};
 use unicorn_artifact::{
-    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, NpuCommand, NpuSection, Order, Plan, Program,
-    SlicePlan, Tier, WeightPlan,
+    Binding, BufferPlan, BufferRef, Dispatch, KvGroupPlan, MachinePlan, NpuCommand, NpuSchedule, NpuSection, Order,
+    Plan, Program, SlicePlan, Tier, WeightPlan,
 };
 use unicorn_kernels::completion::COMPLETION_COUNTERS;
 use unicorn_kernels::{KvFormat, counter_sync};
@@ -57,7 +58,15 @@ pub struct Placement {
     /// The programs of each target, in the order of the selection, with every operand bound.
     pub programs: Vec<Vec<Program>>,
     /// The same for steps in which an NPU computes products, with its commands.
-    pub(crate) npu_programs: Vec<Vec<(Program, Vec<NpuCommand>)>>,
+    pub(crate) npu_programs: Vec<Vec<NpuStepProgram>>,
+}
+
+/// A program of a step in which an NPU computes products.
+pub(crate) struct NpuStepProgram {
+    pub(crate) program: Program,
+    pub(crate) commands: Vec<NpuCommand>,
+    /// The order of both.
+    pub(crate) schedule: NpuSchedule,
 }
 
 /// Weights in slices: one run of slices a tier, weights in the order of `PackedWeights::list` within it.
@@ -108,7 +117,7 @@ pub(crate) fn place(request: &PlaceRequest) -> Result<Placement> {
             reason: "written by the output head, read by the sampler".into(),
         },
     );
-    buffers.extend(request.npu.iter().flat_map(|(_, section)| npu::buffers(section)));
+    buffers.extend(request.npu.iter().flat_map(|(selection, section)| npu::buffers(section, selection.npu_parts())));
     let plan = Plan {
         machine: request.machine.clone(),
         slices: weights.slices.clone(),
@@ -226,7 +235,7 @@ fn place_npu_programs(
     selection: &Selection,
     weights: &WeightPlacement,
     arenas: &[Vec<Arena>],
-) -> Vec<Vec<(Program, Vec<NpuCommand>)>> {
+) -> Vec<Vec<NpuStepProgram>> {
     let commands = |program: &SelectedProgram, arena: &Arena| {
         let place = |wanted: &dyn Fn(&Operand) -> bool| {
             arena.iter().find(|(operand, _)| wanted(operand)).expect("both operands of a product").1.offset_bytes
@@ -249,10 +258,13 @@ fn place_npu_programs(
         program.dispatches.iter().enumerate().filter_map(of_dispatch).collect()
     };
     let of_target = |(target, arenas): (&TargetSelection, &Vec<Arena>)| {
-        let programs = target.programs.iter().zip(arenas);
-        let one =
-            |(program, arena)| (place_program(weights, arena, program, &target.kernels), commands(program, arena));
-        programs.map(one).collect()
+        let one = |(selected, arena)| {
+            let program = place_program(weights, arena, selected, &target.kernels);
+            let commands: Vec<NpuCommand> = commands(selected, arena);
+            let schedule = npu_schedule::schedule(selected, &program, &commands);
+            NpuStepProgram { program, commands, schedule }
+        };
+        target.programs.iter().zip(arenas).map(one).collect()
     };
     selection.targets.iter().zip(arenas).map(of_target).collect()
 }

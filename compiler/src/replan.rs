@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::machine::with_budget;
 use unicorn_artifact::rewrite::{Change, NewKernels, NewPlan, rewrite};
-use unicorn_artifact::{Account, ArtifactView, Budget, Machine, fit};
+use unicorn_artifact::{Account, ArtifactView, Budget, Machine, NpuSection, Plan, fit};
 
 use crate::error::{CompileError, Result};
 use crate::import::map_artifact;
@@ -57,47 +57,82 @@ pub fn replan(path: &Path, options: &ReplanOptions, progress: &mut dyn Progress)
         Some(requested) => planned_context(Some(requested), view.meta.model.max_positions as usize)?,
         None => view.plan.planned_context_tokens,
     };
-    let without_npu = match options.no_npu && view.npu.is_some() {
-        true => Some(without_npu(path, &view, progress)?),
-        false => None,
-    };
-    let section = view.npu.as_ref().filter(|_| without_npu.is_none());
-    let with_control = match (&options.npu_control, &options.npu_peano, section) {
-        (None, None, _) => None,
-        (Some(folder), None, Some(section)) => Some(with_control(section, folder)?),
-        (None, Some(folder), Some(section)) => Some(with_cores(section, folder)?),
-        (Some(_), Some(_), _) => {
-            let what = "control images are given, expected these or a compiler that makes them".into();
-            return Err(CompileError::Option { option: "npu_peano", what });
-        }
-        (images, _, None) => {
-            let what = "control images are of NPU programs, of which the artifact has none".into();
-            let option = if images.is_some() { "npu_control" } else { "npu_peano" };
-            return Err(CompileError::Option { option, what });
-        }
-    };
-    let before = without_npu.as_ref().map_or(&view.plan, |without| &without.plan);
-    let draft = view.draft.as_ref().map(|draft| {
+    check_control(options, &view)?;
+    let of_model = NpuPart::of(path, &view, options, progress)?;
+    let of_draft = view.draft.as_deref().map(|draft| {
+        let part = NpuPart::of(path, draft, options, progress)?;
         let context_tokens = context_tokens.min(draft.meta.model.max_positions);
-        replace(&draft.plan, &machine, context_tokens).map_err(CompileError::of_draft)
+        let plan = replace(part.plan_before(draft), &machine, context_tokens)?;
+        Ok((part, plan))
     });
-    let draft = draft.transpose()?;
-    let machine = draft.as_ref().map_or_else(|| machine.clone(), |draft| fit::beside(&machine, draft));
-    let plan = replace(before, &machine, context_tokens)?;
+    let of_draft = of_draft.transpose().map_err(CompileError::of_draft)?;
+    let machine = of_draft.as_ref().map_or_else(|| machine.clone(), |(_, plan)| fit::beside(&machine, plan));
+    let plan = replace(of_model.plan_before(&view), &machine, context_tokens)?;
     progress::check(progress.stage(Stage::Write, 1))?;
     let begun = |partial: &Path| progress.partial(Some(partial));
-    let change = match &without_npu {
-        Some(WithoutNpu { meta, kernels, .. }) => {
-            let removed = [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps];
-            Change::from(NewKernels { meta, plan: &plan, kernels, npu: None }).without(&removed)
-        }
-        None => NewPlan { plan: &plan, npu: with_control.as_ref() }.into(),
-    };
-    let of_draft = draft.as_ref().map(|plan| NewPlan { plan, npu: None }.into());
-    let replaced = rewrite(path, path, &change.with_draft(of_draft), begun);
+    let of_draft = of_draft.as_ref().map(|(part, plan)| part.change(plan));
+    let replaced = rewrite(path, path, &of_model.change(&plan).with_draft(of_draft), begun);
     progress.partial(None);
     replaced.map_err(CompileError::io(path))?;
     // The new plan is in place: too late to cancel.
     let _ = progress.advance(1);
     Ok(Account::of(&plan))
+}
+
+/// Checks that control images are given once, and that there are programs for them, of the model or of its draft.
+fn check_control(options: &ReplanOptions, view: &ArtifactView) -> Result<()> {
+    let refused = |option, what: &str| Err(CompileError::Option { option, what: what.into() });
+    let has_programs = |view: &ArtifactView| view.npu.as_ref().is_some_and(|section| !section.programs.is_empty());
+    let has_any = !options.no_npu && (has_programs(view) || view.draft.as_deref().is_some_and(has_programs));
+    match (&options.npu_control, &options.npu_peano) {
+        (Some(_), Some(_)) => {
+            refused("npu_peano", "control images are given, expected these or a compiler that makes them")
+        }
+        (images, peano) if (images.is_some() || peano.is_some()) && !has_any => {
+            let option = if images.is_some() { "npu_control" } else { "npu_peano" };
+            refused(option, "control images are of NPU programs, of which the artifact has none")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What becomes of an NPU's part in a model or its draft.
+#[derive(Default)]
+struct NpuPart {
+    /// What the model is without it.
+    without: Option<WithoutNpu>,
+    /// The section with other control images.
+    section: Option<NpuSection>,
+}
+
+impl NpuPart {
+    fn of(path: &Path, view: &ArtifactView, options: &ReplanOptions, progress: &mut dyn Progress) -> Result<NpuPart> {
+        let Some(section) = &view.npu else { return Ok(NpuPart::default()) };
+        if options.no_npu {
+            return Ok(NpuPart { without: Some(without_npu(path, view, progress)?), section: None });
+        }
+        let section = match (&options.npu_control, &options.npu_peano) {
+            _ if section.programs.is_empty() => None,
+            (Some(folder), _) => Some(with_control(section, folder)?),
+            (None, Some(folder)) => Some(with_cores(section, folder)?),
+            (None, None) => None,
+        };
+        Ok(NpuPart { without: None, section })
+    }
+
+    /// The plan that is to be replaced.
+    fn plan_before<'p>(&'p self, view: &'p ArtifactView) -> &'p Plan {
+        self.without.as_ref().map_or(&view.plan, |without| &without.plan)
+    }
+
+    fn change(&self, plan: &Plan) -> Change {
+        match &self.without {
+            Some(WithoutNpu { meta, kernels, .. }) => {
+                let removed =
+                    [SectionKind::Npu, SectionKind::NpuWeights, SectionKind::NpuSteps, SectionKind::NpuSchedules];
+                Change::from(NewKernels { meta, plan, kernels, npu: None }).without(&removed)
+            }
+            None => NewPlan { plan, npu: self.section.as_ref() }.into(),
+        }
+    }
 }

@@ -93,6 +93,8 @@ pub struct DraftFigures {
     pub parameters: u64,
     /// Bytes of its packed weights.
     pub weight_bytes: u64,
+    /// What was decided about the NPU for its tokens; empty: there is none.
+    pub npu: Vec<NpuDecision>,
     /// Where its bytes are placed, in addition to the model's.
     pub account: Account,
 }
@@ -174,8 +176,14 @@ impl DraftFigures {
         DraftFigures {
             parameters: planned.checkpoint.config.parameters(),
             weight_bytes: plan.weights.iter().map(|weight| weight.len_bytes).sum(),
+            npu: planned.npu.as_ref().map_or(Vec::new(), |npu| npu.section.decisions.clone()),
             account: Account::of(plan),
         }
+    }
+
+    /// `draft: qkv on the GPU: …` for each decision about the NPU.
+    fn decided(&self) -> impl Iterator<Item = String> {
+        self.npu.iter().map(|decision| format!("draft: {}", decided(decision)))
     }
 }
 
@@ -267,6 +275,7 @@ impl Display for PlanReport<'_> {
         writeln!(f, "{architecture}: {parameters} parameters, {} tokens, on {machine}", self.account.context_tokens)?;
         write!(f, "{}", self.account)?;
         self.draft.iter().try_for_each(|draft| write!(f, "\ndraft: {draft}"))?;
+        self.draft.iter().flat_map(DraftFigures::decided).try_for_each(|line| write!(f, "\n{line}"))?;
         self.predictor.iter().try_for_each(|head| write!(f, "\nMTP head: {head}"))?;
         self.predictor_left_out.iter().try_for_each(|why| write!(f, "\nMTP head: left out: {}", printable(why)))?;
         self.npu.iter().try_for_each(|decision| write!(f, "\n{}", decided(decision)))
@@ -313,6 +322,7 @@ impl Display for Report {
         writeln!(f, "  memory    {} with a context of {context} tokens", size(self.account.bytes()))?;
         if let Some(draft) = &self.draft {
             writeln!(f, "  draft     {draft}")?;
+            draft.decided().try_for_each(|line| writeln!(f, "            {line}"))?;
         }
         if let Some(head) = &self.predictor {
             writeln!(f, "  MTP head  {head}")?;

@@ -4,6 +4,23 @@ use crate::fragment_shape::FragmentShape;
 use crate::fused_tail::FusedTailSpec;
 use crate::role::BindingSpec;
 
+/// An axis of a dispatch's workgroups along which they count rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowAxis {
+    /// The axis: 0 to 2.
+    pub axis: usize,
+    /// Consecutive rows of each workgroup: workgroup `i` takes rows `i * rows` and following. It writes only these rows of its outputs, and reads only
+    /// these of its inputs, but for keys and values of the cache, of which it reads those of these and of earlier rows.
+    pub rows: usize,
+}
+
+impl RowAxis {
+    /// A row a workgroup.
+    pub(crate) fn each_row(axis: usize) -> Option<RowAxis> {
+        Some(RowAxis { axis, rows: 1 })
+    }
+}
+
 /// The spec of a kernel family. Methods that do not apply to a family keep their default.
 pub(crate) trait Kernel {
     /// The buffers of descriptor set 0, in order.
@@ -11,6 +28,11 @@ pub(crate) trait Kernel {
 
     /// Workgroups (x, y, z) for at most `rows` rows of the step.
     fn workgroups(&self, rows: usize) -> [usize; 3];
+
+    /// The axis of `workgroups` that counts rows; `None`: none does, or a workgroup reads or writes other rows, too.
+    fn row_axis(&self) -> Option<RowAxis> {
+        None
+    }
 
     /// WGSL with entry point `main`.
     fn wgsl(&self) -> String;

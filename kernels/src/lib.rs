@@ -74,6 +74,7 @@ pub use unicorn_artifact;
 pub use activation::Activation;
 pub use activation_format::{ActivationFormat, Precision};
 pub use cache::{CacheLayout, KvFormat};
+pub use kernel::RowAxis;
 pub use layout::{WeightFormat, WeightLayout};
 pub use number::Number;
 pub use recurrent_state::StateLayout;

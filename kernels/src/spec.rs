@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fragment_shape::FragmentShape;
 use crate::fused_tail::FusedTailSpec;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::role::BindingSpec;
 
 macro_rules! kernels {
@@ -139,6 +139,11 @@ impl KernelSpec {
     /// [`KernelSpec::BandwidthProbe`], workgroups.
     pub fn workgroups(&self, rows: usize) -> [usize; 3] {
         self.kernel().workgroups(rows)
+    }
+
+    /// The axis of the workgroups that counts rows, by which a dispatch can be divided into parts that depend on their own rows alone; `None`: it cannot.
+    pub fn row_axis(&self) -> Option<RowAxis> {
+        self.kernel().row_axis()
     }
 
     /// The flag for counter synchronisation with the dispatches before and after it; `None`: the kernel does not support it.

@@ -8,17 +8,16 @@ use unicorn_artifact::npu::OUTPUTS;
 use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::npu::command::{Packet, Start};
 use unicorn_runtime::npu::driver::{
-    BufferKind, DeviceBuffer, Direction, Driver, MAX_TENSORS, MAX_UNITS, NpuFacts, Unit,
+    BufferKind, DeviceBuffer, Direction, Driver, MAX_RUNNING, MAX_TENSORS, MAX_UNITS, NpuFacts, SharedMemory, Unit,
 };
 
 use crate::array::Array;
 use crate::faults::Fault;
 use crate::memory::Memory;
-use crate::{Simulator, State};
+use crate::{Event, Simulator, State};
 
-/// Contexts of an NPU of Phoenix, and commands of a context.
+/// Contexts of an NPU of Phoenix.
 const MAX_CONTEXTS: usize = 6;
-const MAX_RUNNING: usize = 4;
 /// Columns with access to memory.
 const MAX_COLUMNS: u32 = 4;
 
@@ -48,9 +47,19 @@ struct Context {
 
 struct Running {
     number: u64,
+    command: u32,
+    /// The command's other buffers.
     buffers: Vec<u32>,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The command runs when it is waited for.
+    Late,
     /// The command never ends.
-    hangs: bool,
+    Hangs,
+    Ended,
 }
 
 impl Simulated {
@@ -125,6 +134,9 @@ impl Simulated {
 
     /// Runs a packet; returns whether it ends.
     fn execute(&mut self, context: u32, command: u32, pinned: &[u32]) -> Result<bool, NpuError> {
+        if self.context(context)?.is_lost {
+            return self.set_state(command, ABORT).map(|()| true);
+        }
         let packet = Packet::decode(self.memory.command(command).map_err(refused)?).map_err(refused)?;
         let starts: Vec<Start> = match packet {
             Packet::Start(start) => vec![start],
@@ -164,6 +176,15 @@ impl Driver for Simulated {
 
     fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError> {
         self.memory.create(kind, bytes).map_err(refused)
+    }
+
+    fn share(&mut self, memory: &SharedMemory) -> Result<Option<DeviceBuffer>, NpuError> {
+        match memory {
+            SharedMemory::Pages(pages) if !self.simulator.state().refuses_sharing => {
+                self.memory.share(pages).map(Some).map_err(refused)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError> {
@@ -231,13 +252,14 @@ impl Driver for Simulated {
         if state.running.len() == MAX_RUNNING {
             return Err(refused(format!("command beside {MAX_RUNNING} that were not waited for")));
         }
-        let pinned: Vec<u32> = arguments.iter().map(|argument| argument.handle).collect();
-        let ends = self.execute(context, command.handle, &pinned)?;
+        let buffers: Vec<u32> = arguments.iter().map(|argument| argument.handle).collect();
+        let late = self.simulator.state().runs_late;
+        let progress = if late { Progress::Late } else { self.run(context, command.handle, &buffers)? };
         let state = self.context(context)?;
         let number = state.next_number;
         state.next_number += 1;
-        let buffers = pinned.into_iter().chain([command.handle]).collect();
-        state.running.push(Running { number, buffers, hangs: !ends });
+        state.running.push(Running { number, command: command.handle, buffers, progress });
+        self.simulator.state().events.push(Event::Submitted(number));
         Ok(number)
     }
 
@@ -247,19 +269,29 @@ impl Driver for Simulated {
         if number >= state.next_number {
             return Err(refused(format!("command {number} was not submitted")));
         }
-        if state.running.iter().any(|running| running.number <= number && running.hangs) {
-            return Ok(false);
+        while let Some(first) = self.context(context)?.running.first().filter(|running| running.number <= number) {
+            let (command, buffers, progress) = (first.command, first.buffers.clone(), first.progress);
+            let late = progress == Progress::Late;
+            if (if late { self.run(context, command, &buffers)? } else { progress }) == Progress::Hangs {
+                self.context(context)?.running[0].progress = Progress::Hangs;
+                return Ok(false);
+            }
+            let ended = self.context(context)?.running.remove(0).number;
+            self.simulator.state().events.push(Event::Ended(ended));
         }
-        state.running.retain(|running| running.number > number);
         Ok(true)
     }
 }
 
 impl Simulated {
+    fn run(&mut self, context: u32, command: u32, buffers: &[u32]) -> Result<Progress, NpuError> {
+        Ok(if self.execute(context, command, buffers)? { Progress::Ended } else { Progress::Hangs })
+    }
+
     /// Checks that no running command uses the buffer.
     fn check_idle(&self, buffer: DeviceBuffer) -> Result<(), NpuError> {
         let mut running = self.contexts.values().flat_map(|context| &context.running);
-        match running.any(|running| running.buffers.contains(&buffer.handle)) {
+        match running.any(|running| running.command == buffer.handle || running.buffers.contains(&buffer.handle)) {
             true => Err(refused(format!("buffer {} is of a command that was not waited for", buffer.handle))),
             false => Ok(()),
         }

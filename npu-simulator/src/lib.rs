@@ -41,6 +41,20 @@ struct State {
     errors: Vec<String>,
     /// Contexts of other processes.
     taken: usize,
+    /// Commands run when they are waited for.
+    runs_late: bool,
+    /// As an older driver, which makes no buffers of others' memory.
+    refuses_sharing: bool,
+    events: Vec<Event>,
+}
+
+/// What happened to a command; commands are numbered from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was submitted.
+    Submitted(u64),
+    /// It has ended, and was waited for.
+    Ended(u64),
 }
 
 impl Simulator {
@@ -57,6 +71,21 @@ impl Simulator {
     /// Number of contexts that other processes have.
     pub fn take_contexts(&self, count: usize) {
         self.state().taken = count;
+    }
+
+    /// Runs commands as late as an NPU may, when they are waited for, and not as early, when they are submitted.
+    pub fn run_late(&self) {
+        self.state().runs_late = true;
+    }
+
+    /// Makes no buffers of memory that a GPU has, too, as drivers before Linux 6.18.
+    pub fn refuse_sharing(&self) {
+        self.state().refuses_sharing = true;
+    }
+
+    /// What happened to commands so far, oldest first.
+    pub fn events(&self) -> Vec<Event> {
+        self.state().events.clone()
     }
 
     /// Runs of programs so far.

@@ -1,8 +1,9 @@
 //! Buffers of host and array: writes of one side are visible to the other after a synchronisation.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use unicorn_runtime::npu::driver::{BufferKind, DeviceBuffer, Direction, HEAP_BYTES};
+use unicorn_runtime::npu::driver::{BufferKind, DeviceBuffer, Direction, HEAP_BYTES, SharedPages};
 
 /// Begin of the window of the device's own addresses, on Phoenix.
 const HEAP_AT: u64 = 0x400_0000;
@@ -24,8 +25,10 @@ pub struct Memory {
 struct Buffer {
     kind: BufferKind,
     address: u64,
-    /// Bytes that the host wrote.
+    /// Bytes that the host wrote; none of memory that a GPU has, too.
     host: Vec<u8>,
+    /// Memory that a GPU has, too, in the place of the host's bytes.
+    pages: Option<Arc<SharedPages>>,
     /// Bytes that the array reads; none for a command, which the driver reads.
     array: Vec<u8>,
 }
@@ -79,9 +82,17 @@ impl Memory {
         if kind != BufferKind::Heap {
             // Not zeros, so that reads before the first write are detected.
             let array = if kind == BufferKind::Command { Vec::new() } else { vec![0xa5; bytes as usize] };
-            self.buffers.insert(handle, Buffer { kind, address, host: vec![0; bytes as usize], array });
+            self.buffers.insert(handle, Buffer { kind, address, host: vec![0; bytes as usize], pages: None, array });
         }
         Ok(DeviceBuffer { handle, bytes, address })
+    }
+
+    /// A buffer over pages of the process.
+    pub fn share(&mut self, pages: &Arc<SharedPages>) -> Result<DeviceBuffer, String> {
+        let made = self.create(BufferKind::Shared, pages.bytes() as u64)?;
+        let buffer = self.buffers.get_mut(&made.handle).expect("just made");
+        (buffer.host, buffer.pages) = (Vec::new(), Some(pages.clone()));
+        Ok(made)
     }
 
     pub fn free(&mut self, handle: u32) -> Result<(), String> {
@@ -89,15 +100,21 @@ impl Memory {
     }
 
     pub fn host(&mut self, handle: u32) -> Result<&mut [u8], String> {
-        Ok(&mut self.buffers.get_mut(&handle).ok_or_else(|| unknown(handle))?.host)
+        let buffer = self.buffers.get_mut(&handle).ok_or_else(|| unknown(handle))?;
+        match buffer.pages {
+            Some(_) => Err(format!("buffer {handle} is a GPU's, too")),
+            None => Ok(&mut buffer.host),
+        }
     }
 
     pub fn sync(&mut self, handle: u32, direction: Direction) -> Result<(), String> {
         let buffer = self.buffers.get_mut(&handle).ok_or_else(|| unknown(handle))?;
-        match direction {
+        match (direction, &buffer.pages) {
             _ if buffer.kind == BufferKind::Command => {}
-            Direction::ToDevice => buffer.array.copy_from_slice(&buffer.host),
-            Direction::FromDevice => buffer.host.copy_from_slice(&buffer.array),
+            (Direction::ToDevice, Some(pages)) => pages.read(&mut buffer.array),
+            (Direction::FromDevice, Some(pages)) => pages.write(&buffer.array),
+            (Direction::ToDevice, None) => buffer.array.copy_from_slice(&buffer.host),
+            (Direction::FromDevice, None) => buffer.host.copy_from_slice(&buffer.array),
         }
         Ok(())
     }
@@ -118,7 +135,7 @@ impl Memory {
     /// `bytes` bytes from `address` on, as the array reads them, of a buffer of this kind in `pinned`.
     pub fn array(&mut self, kind: BufferKind, address: u64, bytes: usize, pinned: &[u32]) -> Result<&mut [u8], String> {
         let holds = |buffer: &Buffer| {
-            buffer.kind == kind && (buffer.address..buffer.address + buffer.host.len() as u64).contains(&address)
+            buffer.kind == kind && (buffer.address..buffer.address + buffer.array.len() as u64).contains(&address)
         };
         let found = self.buffers.iter_mut().find(|(_, buffer)| holds(buffer));
         let (handle, buffer) = found.ok_or_else(|| format!("address {address:#x} is in no {kind:?} buffer"))?;

@@ -2,6 +2,7 @@
 
 use crate::load::upload::UploadReport;
 use crate::load::upload_path::TierUpload;
+use crate::memory::npu_memory::NpuMemory;
 use crate::memory::tier_bytes::TierBytes;
 use crate::program::pipeline_cache::PipelineReport;
 use crate::tune::choices::TuningReport;
@@ -14,6 +15,8 @@ pub struct NpuReport {
     pub driver: Option<String>,
     /// Products that it computes.
     pub products: u32,
+    /// How activations and outputs pass between GPU and NPU.
+    pub memory: Option<NpuMemory>,
     /// Why it does not take part, where the plan uses one.
     pub note: Option<String>,
 }

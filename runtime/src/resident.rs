@@ -18,15 +18,16 @@ use crate::load::path_choice::UploadPaths;
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
-use crate::memory::buffers::{Allocator, Buffers, ByModel, NpuBytes};
+use crate::memory::buffers::{Allocator, Buffers, ByModel};
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
+use crate::memory::npu_memory::NpuBytes;
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
 use crate::memory::state_copies::StateCopies;
 use crate::memory::usage::MemoryUsage;
 use crate::npu::{COMMAND_LIMIT, NpuDevice, NpuUse};
 use crate::options::LoadOptions;
 use crate::parallel;
-use crate::program::npu_steps::{NpuTransfer, with_steps};
+use crate::program::npu_steps::{NpuTransfer, NpuWork, with_steps};
 use crate::program::pipeline_cache::{self, Compiled};
 use crate::program::{programs, streamed};
 use crate::report::{LoadReport, NpuReport};
@@ -98,10 +99,11 @@ pub fn make_resident(
     let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
     let (target, tuning, corrections) = apply_corrected(targets, decided.target, facts, key, tuning, corrections);
     // First, so that an error of the NPU is found before weights are read.
-    let (npu, npu_report) = open_npu(artifact, &untuned.name, decided)?;
+    let (mut npu, mut npu_report) = open_npu(artifact, &untuned.name, decided)?;
     let steps = npu.as_ref().and_then(|_| artifact.npu_steps(&untuned.name));
-    let (target, npu_transfers) = match steps {
-        Some((section, steps)) => with_steps(&target, steps, section),
+    let (target, npu_work) = match steps {
+        // Profiled dispatches are in the order of the program.
+        Some((section, steps)) => with_steps(&target, steps, section, options.profile),
         None => (target, Vec::new()),
     };
     let target = &target;
@@ -122,8 +124,9 @@ pub fn make_resident(
     let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
     let mask_words = if artifact.takes_masks() { step::mask_words(artifact.meta().model.vocab_size) } else { 0 };
     let input_bytes = artifact.image().map(ImageSection::input_bytes);
-    let by_model = ByModel { mask_words, input_bytes, npu: npu_bytes(&npu_transfers) };
+    let by_model = ByModel { mask_words, input_bytes, npu: npu.as_mut().zip(npu_bytes(&npu_work)) };
     let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request, by_model)?;
+    npu_report.memory = buffers.npu_memory();
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
     let mut upload = WeightUpload {
@@ -181,7 +184,7 @@ pub fn make_resident(
     let Compiled { pipelines, report: pipeline_report } = compiled;
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?
-        .with_npu(&npu_transfers, &buffers);
+        .with_npu(&npu_work, &buffers);
     let mut cost_models = prepared.estimated_costs(facts.kind == DeviceKind::Cpu);
     let bound = options.submission_seconds();
     let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);
@@ -246,7 +249,7 @@ fn open_npu(
     match opened.and_then(|driver| NpuDevice::load(driver, section, &slices, COMMAND_LIMIT)) {
         Ok(device) => {
             let driver = Some(device.facts().driver.clone());
-            Ok((Some(device), NpuReport { driver, products: section.products.len() as u32, note: None }))
+            Ok((Some(device), NpuReport { driver, products: section.products.len() as u32, ..NpuReport::default() }))
         }
         Err(error) if options.npu == NpuUse::Optional => {
             Ok((None, NpuReport { note: Some(error.to_string()), ..NpuReport::default() }))
@@ -255,10 +258,12 @@ fn open_npu(
     }
 }
 
-/// Bytes of the buffers between the device and the NPU; `None`: no program stops for one.
-fn npu_bytes(transfers: &[Vec<NpuTransfer>]) -> Option<NpuBytes> {
-    let most = |bytes: fn(&NpuTransfer) -> u64| transfers.iter().flatten().map(bytes).max();
+/// Bytes of the buffers between the device and the NPU; `None`: it has no part in any program.
+fn npu_bytes(work: &[Option<NpuWork>]) -> Option<NpuBytes> {
+    let commands = || work.iter().flatten().flat_map(|work| &work.transfers);
+    let most = |bytes: fn(&NpuTransfer) -> u64| commands().flatten().map(bytes).max();
     Some(NpuBytes {
+        runs: commands().map(Vec::len).max()?,
         activations: most(|transfer| transfer.activations.1)?,
         outputs: most(|transfer| transfer.outputs.1)?,
     })

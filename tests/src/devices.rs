@@ -161,6 +161,7 @@ impl Device {
             robust_buffer_access: has("robust buffer access"),
             memory_budget: has("memory budget"),
             host_import: has("host memory import"),
+            dma_buf: has("dma-buf"),
             pipeline_statistics: has("pipeline statistics"),
             cooperative_matrix: self.cooperative_matrix.clone().unwrap_or_default(),
         };

@@ -153,8 +153,11 @@ fn without_the_option_there_is_no_section_and_the_rest_is_the_same() {
     let without = Compiled::of_folder(&folder(), &without).artifact();
     let (with, without) = (ArtifactView::parse(sound()).unwrap(), ArtifactView::parse(&without).unwrap());
     assert!(without.npu.is_none() && without.npu_weights().is_empty());
-    // The NPU's memory is all that its plan has in addition.
+    // The NPU's memory is all that its plan has in addition, but for activations of the parts in which it takes a step's rows: they live longer.
     let mut plan = with.plan.clone();
+    let arena = plan.arena_bytes.checked_sub(without.plan.arena_bytes).expect("at least as long");
+    assert!(arena < without.plan.arena_bytes / 2, "{arena} bytes more of {}", without.plan.arena_bytes);
+    (plan.arena_bytes, plan.activations) = (without.plan.arena_bytes, without.plan.activations.clone());
     let (of_npu, others): (Vec<_>, Vec<_>) = plan.buffers.into_iter().partition(fit::is_of_npu);
     plan.buffers = others;
     assert!(plan == without.plan && with.kernels == without.kernels);
@@ -163,7 +166,7 @@ fn without_the_option_there_is_no_section_and_the_rest_is_the_same() {
     assert_eq!((weights.name.as_str(), weights.bytes, heap.bytes), ("NPU weights", slices, 64 << 20));
     assert!(activations.bytes > 0 && outputs.bytes > 0 && of_npu.iter().all(|one| one.tier == Tier::Host));
     let bytes = |plan| Account::of(plan).bytes();
-    assert_eq!(bytes(&with.plan) - bytes(&without.plan), of_npu.iter().map(|one| one.bytes).sum::<u64>());
+    assert_eq!(bytes(&with.plan) - arena - bytes(&without.plan), of_npu.iter().map(|one| one.bytes).sum::<u64>());
     assert_eq!(with.weights().len(), without.weights().len());
 }
 
@@ -285,6 +288,10 @@ fn sections_that_do_not_belong_together_are_refused() {
     assert_eq!(parts(&all), None);
     let error = parts(&all[2..]).unwrap();
     assert!(error.contains("number of npu sections beside npu steps: expected 1, found 0"), "{error}");
+    let schedules = [SectionKind::NpuWeights, SectionKind::Npu, SectionKind::NpuSteps, SectionKind::NpuSchedules];
+    assert_eq!(parts(&schedules), None);
+    let error = parts(&[SectionKind::NpuWeights, SectionKind::Npu, SectionKind::NpuSchedules]).unwrap();
+    assert!(error.contains("lists of npu schedules: expected 0, found 1"), "{error}");
     let error = parts(&[SectionKind::NpuWeights, SectionKind::Npu, SectionKind::Npu]).unwrap();
     assert!(error.contains("number of npu sections: expected 1, found 2"), "{error}");
 }
@@ -423,7 +430,7 @@ fn the_estimate_gives_large_products_to_the_npu_and_never_decode() {
     let reason = |plan: &NpuPlan, work: &str| {
         plan.section.decisions.iter().find(|decision| decision.work == work).expect("each has one").reason.clone()
     };
-    for part in ["estimate for 512 tokens", "ms on the GPU at 4.7 TOP/s", "ms on the NPU in 16 commands"] {
+    for part in ["estimate for 256 tokens", "ms on the GPU at 4.7 TOP/s", "ms on the NPU in 16 commands"] {
         assert!(reason(&large, "ffn").contains(part), "{}", reason(&large, "ffn"));
     }
     assert!(reason(&large, "decode").contains("at 73 GB/s, through the NPU's shim tiles in "));
@@ -466,7 +473,7 @@ fn a_product_without_a_program_stays_on_the_gpu_and_is_named() {
     let ffn = planned.section.decisions.iter().find(|decision| decision.work == "ffn").unwrap();
     for part in [
         "; without an NPU program, on the GPU: layers.0.mlp",
-        " (product of 512 × 196608 × 16384 has 1.50 GiB of weights, expected at most 1.00 GiB)",
+        " (product of 256 × 196608 × 16384 has 1.50 GiB of weights, expected at most 1.00 GiB)",
         " and 1 more",
     ] {
         assert!(ffn.reason.contains(part), "{part} is not in {}", ffn.reason);
@@ -532,14 +539,15 @@ fn the_commands_report_the_use_of_the_npu() {
         "-silu",
         "of system memory: NPU weights ",
         "Two queues in a step of 512 rows on generic: ",
-        ", 8 runs",
+        " commands, at once in ",
+        ", rows 448 to 511",
         "─► for 0, ",
-        "layer 1 likewise",
+        "◄─ for ",
     ] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
     let (done, text) = compile(&["--npu-for", "none", "--plan-only"]);
-    assert!(done && text.contains("ffn on the GPU: not requested; estimate for 512 tokens"), "{text}");
+    assert!(done && text.contains("ffn on the GPU: not requested; estimate for 256 tokens"), "{text}");
     for (arguments, part) in [
         (
             &["--npu-for", "attention", "-o", path][..],

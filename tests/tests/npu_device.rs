@@ -1,11 +1,12 @@
 //! The runtime's side of the NPU on the simulated driver: commands of an artifact's programs, what the driver refuses, and failures.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tests::compiled::{Compiled, options, with};
 use tests::control_image::control_image;
+use unicorn_artifact::npu::{ACTIVATIONS, OUTPUTS};
 use unicorn_artifact::{ArtifactView, NpuSection};
 use unicorn_compiler::{NpuOptions, NpuWork};
 use unicorn_kernels::npu::quantize::{Activations, Weights};
@@ -13,7 +14,9 @@ use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_kernels::npu::twin;
 use unicorn_npu_simulator::{Fault, Simulator};
 use unicorn_runtime::npu::command::{Packet, Start};
-use unicorn_runtime::npu::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, NpuFacts, Unit};
+use unicorn_runtime::npu::driver::{
+    BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, NpuFacts, SharedMemory, SharedPages, Unit,
+};
 use unicorn_runtime::npu::{COMMAND_LIMIT, NpuDevice, NpuError};
 use unicorn_spirv::target;
 
@@ -137,6 +140,39 @@ fn every_product_of_an_artifact_runs_through_the_drivers_calls() {
     // Several runs in one command.
     device.run_chain(0, 3).unwrap();
     assert_eq!(simulator.runs(), section.products.len() as u64 + 3);
+}
+
+/// A run on pages of the process in the place of its own buffers: what a GPU wrote there, and where it will read.
+#[test]
+fn runs_read_and_write_memory_that_a_gpu_has_too() {
+    let simulator = Simulator::default();
+    let mut device = loaded(&simulator);
+    let written = |bytes: &mut [u8]| bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8 / 3);
+    let expected = device.run(0, written).unwrap().to_vec();
+    let section = section();
+    let program = &section.programs[section.products[0].program as usize];
+    let shared = [ACTIVATIONS, OUTPUTS].map(|argument| {
+        let longest = section.programs.iter().map(|program| program.arguments[argument].bytes).max().unwrap();
+        let pages = Arc::new(SharedPages::new(longest).unwrap());
+        assert!(device.share(0, argument, &SharedMemory::Pages(pages.clone())).unwrap());
+        pages
+    });
+    let mut activations = vec![0; program.arguments[ACTIVATIONS].bytes as usize];
+    written(&mut activations);
+    shared[0].write(&activations);
+    device.begin(0, 0).unwrap();
+    assert_eq!(device.end_first().unwrap(), (0, 0));
+    let mut found = vec![0; expected.len()];
+    shared[1].read(&mut found);
+    assert!(found == expected);
+    // The host has no view of them by the driver.
+    let error = device.activations(0, 0).unwrap_err().to_string();
+    assert!(error.contains("is a GPU's, too"), "{error}");
+    // Drivers of other systems share nothing, and own buffers stay.
+    simulator.refuse_sharing();
+    let mut device = loaded(&simulator);
+    assert!(!device.share(0, OUTPUTS, &SharedMemory::Pages(shared[1].clone())).unwrap());
+    assert!(device.run(0, written).unwrap() == expected);
 }
 
 #[test]

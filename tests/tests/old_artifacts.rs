@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use tests::compiled::{Compiled, options};
+use tests::compiled::{Compiled, options, with};
 use tests::models::models;
 use tests::mutated_plan::with_programs;
 use tests::programs::program;
+use tests::tiny_model::TinyModel;
 use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
-use unicorn_artifact::{ArtifactView, ArtifactWriter, Kernels, LicenseSection, LogitsRows, ParseError, Program};
+use unicorn_artifact::{
+    ArtifactView, ArtifactWriter, Kernels, LicenseSection, LogitsRows, NpuSection, ParseError, Program,
+};
+use unicorn_compiler::{NpuOptions, NpuWork};
 use unicorn_spirv::target;
 
 /// Its INT4 words held their codes in another order, and it had no batch programs.
@@ -264,6 +268,37 @@ fn version_8_8_keeps_its_predicted_programs() {
     }
 }
 
+/// Version 8.8 added schedules of steps in which an NPU takes part.
+#[test]
+fn version_8_8_keeps_loading_with_its_npu_schedules() {
+    let bytes = std::fs::read(golden("v8.8-npu.unicorn")).unwrap();
+    assert!(bytes.len() < 700_000, "a golden artifact is small, found {} bytes", bytes.len());
+    let view = match ArtifactView::parse(&bytes) {
+        Ok(view) => view,
+        Err(ParseError::Version { found_major: 8, .. }) if VERSION_MAJOR != 8 => return,
+        Err(error) => panic!("version 8.8 is neither read nor refused by name: {error}"),
+    };
+    let section = view.npu.expect("an NPU section");
+    let [steps] = &section.steps[..] else { panic!("steps of one target") };
+    let runs = section.runs(64, &steps.commands[0]);
+    assert!(runs.iter().all(|runs| *runs == 8), "{runs:?}");
+    // Two layers: a command of eight runs each, and between them dispatches of eight parts before and behind products that take more rows at a time.
+    let [schedule] = &steps.schedules[..] else { panic!("one program") };
+    let of_npu = schedule.entries.iter().filter(|entry| entry.work.is_run()).count();
+    assert_eq!((of_npu, schedule.entries.len()), (16, 58));
+    assert_eq!(steps.schedule(0, &runs), *schedule);
+    let folder = tempfile::tempdir().unwrap();
+    for (command, more) in [("replan", &["--machine", "phoenix-16gb"][..]), ("retarget", &["--target", "rdna2"])] {
+        let output = folder.path().join(command);
+        std::fs::write(&output, &bytes).unwrap();
+        let done = program("unicorn-compile").arg(command).arg(&output).args(more).output().unwrap();
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+        let new = std::fs::read(&output).unwrap();
+        let kept = ArtifactView::parse(&new).unwrap().npu.expect("an NPU section");
+        assert!(kept.steps.iter().all(|steps| !steps.schedules.is_empty()), "{command}");
+    }
+}
+
 /// The golden artifacts are those of the past and of today, no others.
 #[test]
 fn every_version_has_its_artifact() {
@@ -274,7 +309,7 @@ fn every_version_has_its_artifact() {
     let mut expected = [1, 2, 3, 4, 5, 6, 7, 8].map(|version| format!("v{version}-tiny.unicorn")).to_vec();
     expected.extend(["v8.1-npu.unicorn".into(), "v8.2-npu.unicorn".into(), "v8.3-full.unicorn".into()]);
     expected.extend(["v8.4-license.unicorn".into(), "v8.5-draft.unicorn".into(), "v8.6-image.unicorn".into()]);
-    expected.extend(["v8.7-grid.unicorn".into(), "v8.8-mtp.unicorn".into()]);
+    expected.extend(["v8.7-grid.unicorn".into(), "v8.8-mtp.unicorn".into(), "v8.8-npu.unicorn".into()]);
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!((VERSION_MAJOR, VERSION_MINOR), (8, 8), "a new version needs an artifact in artifacts/golden");
@@ -283,20 +318,46 @@ fn every_version_has_its_artifact() {
 /// `BLESS=1 cargo test -p tests --test old_artifacts -- --ignored`, once a version: committed artifacts are of the past.
 #[test]
 #[ignore = "writes artifacts/golden"]
-fn write_the_artifact_of_this_version() {
+fn write_the_artifacts_of_this_version() {
     assert!(std::env::var_os("BLESS").is_some(), "BLESS=1 says that artifacts/golden may be rewritten");
-    let generic = target::by_name("generic").unwrap();
+    let generic = || vec![target::by_name("generic").unwrap()];
     let model = models().join("tiny/qwen35-mtp");
-    let artifact = Compiled::of_folder(&model, &options(vec![generic], Vec::new())).artifact();
-    let view = ArtifactView::parse(&artifact).unwrap();
-    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-mtp.unicorn"));
-    let slices = view.weights();
-    let mut writer = ArtifactWriter::create(&path, slices.len()).unwrap();
+    write_golden("mtp", &Compiled::of_folder(&model, &options(generic(), Vec::new())).artifact());
+    let options = with(options(generic(), Vec::new()), |options| {
+        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (8, Some(vec![NpuWork::Qkv]))));
+    });
+    write_golden("npu", &Compiled::of(&TinyModel::default(), &options).artifact());
+}
+
+/// Writes a small artifact of this version, of a few programs of another one.
+fn write_golden(name: &str, artifact: &[u8]) {
+    let view = ArtifactView::parse(artifact).unwrap();
+    let path = golden(&format!("v{VERSION_MAJOR}.{VERSION_MINOR}-{name}.unicorn"));
+    let (slices, npu_slices) = (view.weights(), view.npu_weights());
+    let mut writer = ArtifactWriter::create(&path, slices.len() + npu_slices.len()).unwrap();
     for slice in slices {
         writer.begin_slice().unwrap();
         writer.weight_bytes(slice.bytes).unwrap();
     }
+    for slice in npu_slices {
+        writer.begin_npu_slice().unwrap();
+        writer.weight_bytes(slice.bytes).unwrap();
+    }
+    if let Some(section) = &view.npu {
+        writer.npu(&one_long_step(section.clone()));
+    }
     writer.finish(&view.meta, &view.plan, &few_programs(&view.kernels), &view.tokenizer).unwrap();
+}
+
+/// The section with the program of 64 rows without logits alone.
+fn one_long_step(mut section: NpuSection) -> NpuSection {
+    for steps in &mut section.steps {
+        let is_kept = |program: &Program| program.rows == 64 && program.logits == LogitsRows::None;
+        let kept = steps.kernels.programs.iter().position(is_kept).expect("parts of 8 rows");
+        steps.kernels = with_programs(&steps.kernels, is_kept);
+        (steps.commands, steps.schedules) = (vec![steps.commands[kept].clone()], vec![steps.schedules[kept].clone()]);
+    }
+    section
 }
 
 fn golden_license() -> LicenseSection {

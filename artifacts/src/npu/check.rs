@@ -148,10 +148,13 @@ fn check_product(product: &NpuProduct, section: &NpuSection, end: (u32, u64)) ->
 /// Checks the commands of the steps: in order, of existing products, on parts of an arena of `arena_bytes`. Their dispatches are
 /// checked as those of other programs.
 pub(crate) fn check_steps(section: &NpuSection, arena_bytes: u64) -> Result<(), ParseError> {
-    for NpuSteps { kernels, commands } in &section.steps {
+    for NpuSteps { kernels, commands, schedules } in &section.steps {
         let of = |what: &str| format!("{what} of the NPU's steps of target {}", kernels.name);
         if commands.len() != kernels.programs.len() {
             return Err(ParseError::invalid(of("lists of commands"), kernels.programs.len(), commands.len()));
+        }
+        if !schedules.is_empty() && schedules.len() != kernels.programs.len() {
+            return Err(ParseError::invalid(of("schedules"), kernels.programs.len(), schedules.len()));
         }
         for (program, commands) in kernels.programs.iter().zip(commands) {
             let mut least = 1;
@@ -184,6 +187,9 @@ pub(crate) fn check_steps(section: &NpuSection, arena_bytes: u64) -> Result<(), 
                     }
                 }
             }
+        }
+        for ((program, commands), schedule) in kernels.programs.iter().zip(commands).zip(schedules) {
+            schedule.check(program, commands, &section.runs(program.rows, commands))?;
         }
     }
     Ok(())

@@ -1,10 +1,12 @@
 //! What a product costs on the GPU and on the NPU: estimates from published figures, by which the plan decides.
 //!
-//! Nothing was measured here: there is no NPU. Each figure has its source beside it. Times are added: a step's products depend on each other,
-//! so that NPU and GPU take turns.
+//! Nothing was measured here: there is no NPU. Each figure has its source beside it. Times are added, since a step's products depend on each other. What
+//! both compute at once, of different parts of a step's rows, is not counted: how long the GPU takes for the rest is not known.
 
 use std::fmt::{self, Display};
 
+use unicorn_npu::attention::{AttentionProblem, AttentionSolution};
+use unicorn_npu::device::CLOCK_HZ;
 use unicorn_npu::solve::Estimate;
 
 /// Operations a second of a 780M's prefill: 310 tokens/s of Qwen2.5-7B Q4 (7.6 billion weights, two operations each), llama.cpp on Vulkan,
@@ -59,6 +61,25 @@ impl Times {
                 (estimate.shim_bytes as f64 / SHIM_BYTES_PER_S, "the shim tiles' streams"),
             ]),
             handed_s: handed_bytes as f64 / GPU_BYTES_PER_S,
+        }
+    }
+
+    /// Those of one layer's attention: two products of each query row with all keys, of which the GPU is taken to be as fast as of other products.
+    pub fn of_attention(solution: &AttentionSolution, problem: &AttentionProblem) -> Times {
+        let AttentionProblem { heads, rows, keys, depth, .. } = *problem;
+        let ops = 4.0 * (heads * rows) as f64 * (keys * depth) as f64;
+        // f16 keys and values on the GPU.
+        let cache_bytes = (4 * heads * keys * depth) as f64;
+        let shape = &solution.shape;
+        // On the NPU, keys and values are read once for each tile of query rows, which is a part of its cycles.
+        let handed = shape.query_bytes() + shape.key_value_bytes() + 2 * shape.output_values();
+        Times {
+            gpu: longest([
+                (ops / GPU_OPS_PER_S, "products"),
+                (cache_bytes / GPU_BYTES_PER_S, "reading keys and values"),
+            ]),
+            computed: Limited { s: solution.cycles as f64 / CLOCK_HZ[0], by: "the model of the array" },
+            handed_s: handed as f64 / GPU_BYTES_PER_S,
         }
     }
 

@@ -45,19 +45,21 @@ impl Display for NpuWork {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NpuOptions {
-    /// Tokens of a prefill step: 512.
+    /// Rows of a program: 256, so that steps of 512 rows are two parts, of which GPU and NPU have one each.
     pub rows: usize,
     /// Columns of the array, 1 to 4: 4.
     pub columns: usize,
     /// What the NPU does; `None`, the default: what it does faster than the GPU by the estimate.
     pub work: Option<Vec<NpuWork>>,
+    /// Whether the NPU computes all products of a packed draft's tokens: `false`. Else those of which the estimate says so, if `work` is `None`.
+    pub draft: bool,
     /// An installation of Peano (llvm-aie), which makes machine code of the cores; `None`, the default: the programs have none.
     pub peano: Option<PathBuf>,
 }
 
 impl Default for NpuOptions {
     fn default() -> NpuOptions {
-        NpuOptions { rows: 512, columns: 4, work: None, peano: None }
+        NpuOptions { rows: 256, columns: 4, work: None, draft: false, peano: None }
     }
 }
 

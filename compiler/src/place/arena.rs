@@ -11,9 +11,10 @@ use unicorn_kernels::counter_sync;
 use unicorn_kernels::fixed_sums::WORDS_PER_ELEMENT;
 
 use super::PlaceRequest;
+use super::npu_schedule::bounds;
 use crate::fuse::FusedGraph;
 use crate::graph::ValueId;
-use crate::select::{KernelDispatch, Operand, SelectedProgram, Selection, stride};
+use crate::select::{Operand, ProgramKind, SelectedProgram, Selection, stride};
 
 /// Counters at the beginning of the arena, in words: of splits, then the slots of counters. No activation of any
 /// program is stored there: the runtime zeros the arena once, and each step leaves the counters at 0.
@@ -33,8 +34,7 @@ pub struct Activation {
 
 /// The arena of each program of each target of `selection`.
 pub fn arenas(request: &PlaceRequest, selection: &Selection) -> Vec<Vec<Arena>> {
-    let of_program =
-        |program: &SelectedProgram| place_activations(request.graph, &program.dispatches, program.kind.rows);
+    let of_program = |program: &SelectedProgram| place_activations(request.graph, program);
     let targets = selection.targets.par_iter();
     targets.map(|target| target.programs.par_iter().map(of_program).collect()).collect()
 }
@@ -84,7 +84,8 @@ pub fn plans(graph: &FusedGraph, program: &SelectedProgram, arena: &Arena) -> Ve
 }
 
 /// Activations of one program in one arena: ranges of values that are alive at the same time never overlap.
-fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: usize) -> Arena {
+fn place_activations(graph: &FusedGraph, program: &SelectedProgram) -> Arena {
+    let SelectedProgram { dispatches, kind: ProgramKind { rows, .. }, .. } = program;
     let row_len = |id: ValueId| {
         let value = &graph.values[id.0];
         rows * value.rows_per_token * stride(value.width)
@@ -107,10 +108,23 @@ fn place_activations(graph: &FusedGraph, dispatches: &[KernelDispatch], rows: us
     let mut wanted: Vec<(Operand, &mut Activation)> = lives.iter_mut().map(|(operand, one)| (*operand, one)).collect();
     wanted.sort_by_key(|(operand, activation)| (Reverse(activation.len_bytes), activation.first, *operand));
     let mut taken = Taken::new(dispatches.len());
+    let stages = bounds(dispatches);
     for (_, activation) in wanted {
-        taken.place(activation);
+        let life = match program.npu_parts {
+            1 => (activation.first, activation.last),
+            _ => whole_stages(activation, &stages),
+        };
+        taken.place(activation, life);
     }
     lives
+}
+
+/// The stages of an activation's life: parts of the rows come one after the other within each.
+fn whole_stages(activation: &Activation, stages: &[(usize, usize)]) -> (usize, usize) {
+    let stage_of = |dispatch: usize| {
+        *stages.iter().find(|(begin, end)| (*begin..*end).contains(&dispatch)).expect("each dispatch is in a stage")
+    };
+    (stage_of(activation.first).0, stage_of(activation.last).1 - 1)
 }
 
 /// By dispatch, the ranges of the activations that are alive in it.
@@ -121,9 +135,9 @@ impl Taken {
         Taken(vec![Vec::new(); n_dispatches])
     }
 
-    /// Gives the activation the lowest offset that is free for all of its life.
-    fn place(&mut self, activation: &mut Activation) {
-        let of_life = &mut self.0[activation.first..=activation.last];
+    /// Gives the activation the lowest offset that is free from the first dispatch of `life` to its last.
+    fn place(&mut self, activation: &mut Activation, (first, last): (usize, usize)) {
+        let of_life = &mut self.0[first..=last];
         let mut taken: Vec<(u64, u64)> = of_life.iter().flatten().copied().collect();
         taken.sort_unstable();
         let mut offset = 4 * COUNTERS as u64;
@@ -150,7 +164,8 @@ mod tests {
             let (mut taken, mut placed) = (Taken::new(50), Vec::<Activation>::new());
             for (first, length, len_bytes) in lives {
                 let mut one = Activation { offset_bytes: 0, len_bytes, first, last: first + length };
-                taken.place(&mut one);
+                let life = (one.first, one.last);
+                taken.place(&mut one, life);
                 prop_assert!(one.offset_bytes.is_multiple_of(BUFFER_ALIGN));
                 for other in &placed {
                     let together = one.first <= other.last && other.first <= one.last;

@@ -20,15 +20,15 @@ pub fn places(lengths: impl IntoIterator<Item = u64>) -> (Vec<(u32, u64)>, Vec<u
     (places, slices)
 }
 
-/// The NPU's memory, for the plan's account.
-pub fn buffers(section: &NpuSection) -> impl Iterator<Item = BufferPlan> + use<> {
+/// The NPU's memory, for the plan's account. `parts`: most parts in which it takes a step's rows.
+pub fn buffers(section: &NpuSection, parts: usize) -> impl Iterator<Item = BufferPlan> + use<> {
     let buffer = |(name, bytes, reason): (&str, u64, &str)| BufferPlan {
         name: name.into(),
         bytes,
         tier: Tier::Host,
         reason: reason.into(),
     };
-    section.memory().into_iter().map(buffer)
+    section.memory(parts as u32).into_iter().map(buffer)
 }
 
 #[cfg(test)]

@@ -27,6 +27,11 @@ impl NpuProducts {
         let has_whole_tiles = || self.products.values().all(|(_, shape)| shape.rows == self.rows);
         !self.products.is_empty() && (rows == self.rows || self.rows > 1 && is_multiple(rows) && has_whole_tiles())
     }
+
+    /// Parts in which the NPU takes a step of `rows` rows, which it serves.
+    pub fn parts(&self, rows: usize) -> usize {
+        rows / self.rows
+    }
 }
 
 impl Selector<'_> {

@@ -61,6 +61,8 @@ pub struct SelectedProgram {
     pub dispatches: Vec<KernelDispatch>,
     /// Index into [`TargetSelection::kernels`], one a dispatch.
     pub(crate) kernels: Vec<usize>,
+    /// Parts of equally many rows that an NPU takes one after the other; 1 in programs without an NPU.
+    pub(crate) npu_parts: usize,
 }
 
 impl Selection {
@@ -109,12 +111,19 @@ impl Selection {
             let mut kernel_of_spec = BTreeMap::new();
             for kind in &kinds {
                 let dispatches = select(graph, config, weights, target, *kind, options, Some(npu));
-                found.add_program(*kind, dispatches, options, &mut kernel_of_spec);
+                found.add_program(*kind, dispatches, npu.parts(kind.rows), options, &mut kernel_of_spec);
             }
             found
         };
         let chunk_tokens = kinds.iter().map(|kind| kind.rows).max().unwrap_or(npu.rows);
         Selection { targets: targets.par_iter().map(of_target).collect(), logits_rows: 1, chunk_tokens }
+    }
+}
+
+impl Selection {
+    /// Most parts in which an NPU takes the rows of a step.
+    pub(crate) fn npu_parts(&self) -> usize {
+        self.targets.iter().flat_map(|target| &target.programs).map(|program| program.npu_parts).max().unwrap_or(1)
     }
 }
 
@@ -173,7 +182,7 @@ impl TargetSelection {
             }
             let dispatches = select(graph, config, weights, &target, kind, options, None);
             if !found.has_program(kind, &dispatches) {
-                found.add_program(kind, dispatches, options, &mut kernel_of_spec);
+                found.add_program(kind, dispatches, 1, options, &mut kernel_of_spec);
             }
         }
         found.checksum = Some(found.add_kernel(KernelSpec::Checksum(ChecksumSpec {}), options));
@@ -198,6 +207,7 @@ impl TargetSelection {
         &mut self,
         kind: ProgramKind,
         dispatches: Vec<KernelDispatch>,
+        npu_parts: usize,
         options: SelectOptions,
         kernel_of_spec: &mut BTreeMap<KernelSpec, usize>,
     ) {
@@ -210,7 +220,7 @@ impl TargetSelection {
             }
         });
         let kernels = kernels.collect();
-        self.programs.push(SelectedProgram { kind, dispatches, kernels });
+        self.programs.push(SelectedProgram { kind, dispatches, kernels, npu_parts });
     }
 
     /// Adds a kernel, if it is new, and returns its index.

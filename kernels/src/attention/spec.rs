@@ -6,10 +6,10 @@ use crate::activation_format::ActivationFormat;
 use crate::cache::CacheLayout;
 use crate::combine::{MASKED, partial_quads, result_role, result_values};
 use crate::heads::HeadsSpec;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
-use crate::split::{self, Split};
+use crate::split::{self, Split, StepRows};
 use crate::template::{Values, render};
 
 /// Parameters of one attention pipeline.
@@ -67,6 +67,12 @@ impl Kernel for AttentionSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.n_heads() / self.heads_per_group, self.split.groups(rows), self.split.splits]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        // Splits leave partial results, rows apart are of other sequences, and a prologue writes the cache.
+        let is_plain = self.split.splits == 1 && self.split.rows == StepRows::All && self.prologue.is_none();
+        (is_plain && self.image_rows == 0).then_some(RowAxis { axis: 1, rows: self.split.rows_per_group })
     }
 
     fn wgsl(&self) -> String {

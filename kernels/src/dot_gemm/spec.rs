@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activation_format::{ActivationFormat, Precision, group_words_at, groups};
 use crate::gemm::Product;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::lane_tile::LaneTile;
 use crate::layout::{WORD_BYTES, WeightFormat};
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -42,6 +42,10 @@ impl Kernel for DotGemmSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         self.tile.workgroups(&self.product.layout, rows)
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        Some(RowAxis { axis: 0, rows: self.tile.step_rows })
     }
 
     fn wgsl(&self) -> String {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use unicorn_artifact::step::IMAGE_ROW;
 
 use crate::activation::Activation;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
 use crate::template::{Values, render};
@@ -87,6 +87,10 @@ impl Kernel for ElementwiseSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.width.div_ceil(WORKGROUP), rows, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(1)
     }
 
     fn wgsl(&self) -> String {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::step::IMAGE_ROW;
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::layout::{WeightLayout, unpacking};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -34,6 +34,10 @@ impl Kernel for EmbedSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.chunks().div_ceil(WORKGROUP), rows, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(1)
     }
 
     fn wgsl(&self) -> String {

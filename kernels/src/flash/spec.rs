@@ -6,7 +6,7 @@ use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
 use crate::fragment_shape::FragmentShape;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::split::{self, StepRows, row_groups};
@@ -145,6 +145,11 @@ impl Kernel for FlashSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.n_heads() / self.heads_per_group, row_groups(rows, self.rows_per_group(), self.rows), 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        let is_plain = self.rows == StepRows::All && self.image_rows == 0;
+        is_plain.then_some(RowAxis { axis: 1, rows: self.rows_per_group() })
     }
 
     fn wgsl(&self) -> String {

@@ -6,7 +6,7 @@ use super::Product;
 use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat, Precision, group_words_at, groups};
 use crate::fragment_shape::FragmentShape;
 use crate::fragments::EXTENSIONS;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::layout::{TILE_ROWS, WORD_BYTES, WeightFormat};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
@@ -112,6 +112,10 @@ impl Kernel for GemmSpec {
             self.product.layout.rows.div_ceil(self.tile.matrix_rows),
             1,
         ]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        self.product.experts.is_none().then_some(RowAxis { axis: 0, rows: self.tile.step_rows })
     }
 
     fn wgsl(&self) -> String {

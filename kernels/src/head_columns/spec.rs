@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -61,6 +61,10 @@ impl Kernel for HeadColumnsSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [(self.n_heads() * self.width()).div_ceil(WORKGROUP), rows, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(1)
     }
 
     fn wgsl(&self) -> String {

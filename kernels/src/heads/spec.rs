@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use unicorn_artifact::step::{MAX_IMAGE_ROWS, ROPE_SHIFT_BITS, image_across, image_of, rope_shift};
 
 use crate::cache::CacheLayout;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
@@ -158,6 +158,10 @@ impl Kernel for HeadsSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.parts.iter().map(|part| part.n_heads).sum(), rows, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(1)
     }
 
     fn wgsl(&self) -> String {

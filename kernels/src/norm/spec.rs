@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::activation_format::ActivationFormat;
 use crate::counter_sync;
 use crate::fixed_sums;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
@@ -51,6 +51,10 @@ impl Kernel for NormSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [rows, 1, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(0)
     }
 
     fn wgsl(&self) -> String {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::npu::rotation::{FACTOR, ROTATED};
 use crate::npu::tile::{ACTIVATION_MAX, BLOCK_DEPTH, BLOCK_ROWS, GemmShape};
 use crate::role::{BindingSpec, Role, bindings, declarations};
@@ -61,6 +61,10 @@ impl Kernel for NpuInputSpec {
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         assert!(rows <= self.rows, "{rows} rows for an NPU program of {}", self.rows);
         [self.rows, 1, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(0)
     }
 
     fn wgsl(&self) -> String {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -28,6 +28,10 @@ impl Kernel for NpuOutputSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [self.width.div_ceil(LANE_VALUES * WORKGROUP), rows, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(1)
     }
 
     fn wgsl(&self) -> String {

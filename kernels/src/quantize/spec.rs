@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activation_format::ActivationFormat;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
 use crate::template::{Values, render};
 
@@ -31,6 +31,10 @@ impl Kernel for QuantizeSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         [rows, 1, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(0)
     }
 
     fn wgsl(&self) -> String {

@@ -6,7 +6,7 @@ use crate::activation_format::{ActivationFormat, HALVES_BLOCK};
 use crate::fragment_shape::FragmentShape;
 use crate::fragments::{EXTENSIONS, Fragment, ROW_LANES};
 use crate::gemm::{BLOCK, Product};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, RowAxis};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::render;
 
@@ -93,6 +93,12 @@ impl Kernel for RegisterGemmSpec {
 
     fn workgroups(&self, _rows: usize) -> [usize; 3] {
         RegisterGemmSpec::workgroups(self)
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        // Splits leave partial results of all rows to a last workgroup.
+        let is_alone = self.product.experts.is_none() && self.splits == 1;
+        is_alone.then_some(RowAxis { axis: 0, rows: self.tile.step_rows })
     }
 
     fn wgsl(&self) -> String {

@@ -229,9 +229,10 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     for why in &model.report().left_out {
         note(format_args!("target {} runs: {why}", model.report().target));
     }
-    let NpuReport { driver, products, note: why } = &model.report().npu;
+    let NpuReport { driver, products, memory, note: why } = &model.report().npu;
     if let Some(driver) = driver {
-        note(format_args!("NPU by {driver}: computes {products} products of prefill"));
+        let memory = memory.map_or(String::new(), |memory| format!("; {memory}"));
+        note(format_args!("NPU by {driver}: computes {products} products of prefill{memory}"));
     }
     if let Some(why) = why {
         note(format_args!("the GPU does the NPU's work: {why}"));

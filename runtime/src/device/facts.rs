@@ -141,6 +141,8 @@ pub struct DeviceFeatures {
     pub memory_budget: bool,
     /// Host memory can be imported as device memory (VK_EXT_external_memory_host).
     pub host_import: bool,
+    /// Memory can be exported to other devices' drivers (VK_EXT_external_memory_dma_buf, VK_KHR_external_memory_fd).
+    pub dma_buf: bool,
     /// The driver reports registers, spills and machine code (VK_KHR_pipeline_executable_properties).
     pub pipeline_statistics: bool,
     /// Cooperative matrix shapes of subgroup scope, as `16x16x16 f16 -> f32`: rows, columns, depth, operand and result type;
@@ -211,6 +213,7 @@ impl DeviceFeatures {
             ("robust buffer access", self.robust_buffer_access),
             ("memory budget", self.memory_budget),
             ("host memory import", self.host_import),
+            ("dma-buf", self.dma_buf),
             ("pipeline statistics", self.pipeline_statistics),
             ("cooperative matrix", !self.cooperative_matrix.is_empty()),
         ];

@@ -8,11 +8,13 @@ use unicorn_artifact::{Binding, BufferRef, Plan, Tier};
 use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
 use crate::memory::kv_pools::KvPools;
+use crate::memory::npu_memory::{self, NpuBuffers, NpuBytes, NpuMemory, NpuViews};
 use crate::memory::requirements::{
     ContextRequest, group_pages, logits_bytes, planned_bytes, resident_use, table_stride,
 };
 use crate::memory::tier_bytes::TierBytes;
 use crate::memory::usage::HeapAllocation;
+use crate::npu::NpuDevice;
 use crate::vk::Failure;
 use crate::vk::buffer::{Allocation, Buffer, BufferRange, Mapping};
 use crate::vk::command_list::{Command, CommandList};
@@ -34,32 +36,19 @@ pub struct Buffers {
     output: Arc<Buffer>,
     /// Present for models that take images.
     input: Option<Arc<Buffer>>,
-    npu: Option<NpuBuffers>,
-}
-
-/// Buffers through which an NPU's activations and outputs pass.
-struct NpuBuffers {
-    activations: Arc<Buffer>,
-    outputs: Arc<Buffer>,
+    /// Activations and outputs of each run of a step in which an NPU takes part.
+    npu: Vec<[Arc<Buffer>; 2]>,
+    npu_memory: Option<NpuMemory>,
 }
 
 /// Sizes of what not every model has.
-pub struct ByModel {
+pub struct ByModel<'a> {
     /// Words of a sampler's mask; 0: samplers take none.
     pub mask_words: usize,
     /// Bytes that the host writes of images.
     pub input_bytes: Option<u64>,
-    /// Bytes that pass between the device and an NPU.
-    pub npu: Option<NpuBytes>,
-}
-
-/// Bytes that pass between the device and an NPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NpuBytes {
-    /// Bytes of the largest product's activations.
-    pub activations: u64,
-    /// Bytes of the largest product's outputs.
-    pub outputs: u64,
+    /// The NPU, and the bytes that pass between the device and it in each run of a step.
+    pub npu: Option<(&'a mut NpuDevice, NpuBytes)>,
 }
 
 /// Mappings of the buffers that the host writes or reads at each step.
@@ -72,8 +61,8 @@ pub struct HostViews {
     pub readback: Mapping,
     /// Patches of an image, or rows of images: f32.
     pub input: Option<Mapping>,
-    /// Activations for an NPU, and its outputs.
-    pub npu: Option<(Mapping, Mapping)>,
+    /// Activations for an NPU, and its outputs, of each run.
+    pub npu: Vec<NpuViews>,
 }
 
 /// Buffers of one KV group.
@@ -101,7 +90,7 @@ impl Buffers {
         plan: &Plan,
         context_tokens: u32,
         request: &ContextRequest,
-        ByModel { mask_words, input_bytes, npu }: ByModel,
+        ByModel { mask_words, input_bytes, npu }: ByModel<'_>,
     ) -> Result<(Buffers, HostViews), LoadError> {
         let max_allocation_bytes = allocator.device.facts().max_allocation_bytes;
         let mut kv = Vec::new();
@@ -125,13 +114,12 @@ impl Buffers {
         let (readback, readback_view) = allocator.mapped("logits readback", logits_bytes(plan), BufferUse::Readback)?;
         let input = input_bytes.map(|bytes| allocator.mapped("image buffer", bytes, BufferUse::Upload));
         let (input, input_view) = input.transpose()?.unzip();
-        let npu = npu.map(|NpuBytes { activations, outputs }| {
-            let (activations, activations_view) =
-                allocator.mapped("activations for the NPU", activations, BufferUse::Readback)?;
-            let (outputs, outputs_view) = allocator.mapped("outputs of the NPU", outputs, BufferUse::Upload)?;
-            Ok::<_, LoadError>((NpuBuffers { activations, outputs }, (activations_view, outputs_view)))
+        let of_npu = npu.map(|(npu, bytes)| {
+            let copied = |what: &str, bytes: u64, usage| allocator.mapped(what, bytes, usage);
+            npu_memory::allocate(allocator.device, npu, bytes, &copied)
         });
-        let (npu, npu_views) = npu.transpose()?.unzip();
+        let NpuBuffers { buffers: of_npu, views: npu_views, memory: npu_memory } =
+            of_npu.transpose()?.unwrap_or_default();
         let buffers = Buffers {
             weights,
             logits: allocator.resident("logits", logits_bytes(plan), plan.arena_tier)?.buffer,
@@ -141,7 +129,8 @@ impl Buffers {
             step,
             output,
             input,
-            npu,
+            npu: of_npu,
+            npu_memory,
         };
         let (step, output, readback) = (step_view, output_view, readback_view);
         let views = HostViews { step, output, readback, input: input_view, npu: npu_views };
@@ -168,22 +157,29 @@ impl Buffers {
         &self.kv
     }
 
-    /// Copies `bytes` of activations from the arena to the buffer from which the host passes them to an NPU.
+    /// Copies a run's activations, at an offset of the arena and of a length, to the buffer from which they pass to an NPU.
     ///
     /// # Panics
-    /// If the buffers were allocated without an NPU.
-    pub fn copy_to_npu(&self, arena_offset_bytes: u64, bytes: u64) -> Command {
-        let NpuBuffers { activations, .. } = self.npu.as_ref().expect("allocated with an NPU");
-        Command::Copy { from: self.arena.range(arena_offset_bytes, bytes), to: activations.range(0, bytes) }
+    /// If the buffers were allocated for fewer runs.
+    pub fn copy_to_npu(&self, run: usize, (arena_offset_bytes, bytes): (u64, u64)) -> Command {
+        let [activations, _] = &self.npu[run];
+        let to = activations.range(0, bytes);
+        Command::Copy { from: self.arena.range(arena_offset_bytes, bytes), to }
     }
 
-    /// Copies `bytes` of an NPU's outputs to the arena.
+    /// Copies a run's outputs to an offset of the arena.
     ///
     /// # Panics
     /// As [`Buffers::copy_to_npu`].
-    pub fn copy_from_npu(&self, arena_offset_bytes: u64, bytes: u64) -> Command {
-        let NpuBuffers { outputs, .. } = self.npu.as_ref().expect("allocated with an NPU");
-        Command::Copy { from: outputs.range(0, bytes), to: self.arena.range(arena_offset_bytes, bytes) }
+    pub fn copy_from_npu(&self, run: usize, (arena_offset_bytes, bytes): (u64, u64)) -> Command {
+        let [_, outputs] = &self.npu[run];
+        let from = outputs.range(0, bytes);
+        Command::Copy { from, to: self.arena.range(arena_offset_bytes, bytes) }
+    }
+
+    /// How activations and outputs pass between the device and an NPU; `None`: there is none.
+    pub fn npu_memory(&self) -> Option<NpuMemory> {
+        self.npu_memory
     }
 
     /// The buffer range of a binding.
@@ -229,7 +225,7 @@ impl Buffers {
     fn all(&self) -> impl Iterator<Item = &Arc<Buffer>> {
         let kv = self.kv.iter().flat_map(|group| &group.buffers);
         let rest = [&self.arena, &self.logits, &self.readback, &self.step, &self.output];
-        let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
+        let npu = self.npu.iter().flatten();
         self.weights.iter().chain(kv).chain(rest).chain(&self.input).chain(npu)
     }
 
@@ -242,7 +238,7 @@ impl Buffers {
         self.weights.iter().for_each(|buffer| add(buffer, |sum| &mut sum.weights));
         self.kv.iter().flat_map(|group| &group.buffers).for_each(|buffer| add(buffer, |sum| &mut sum.kv));
         add(&self.arena, |sum| &mut sum.activations);
-        let npu = self.npu.iter().flat_map(|npu| [&npu.activations, &npu.outputs]);
+        let npu = self.npu.iter().flatten();
         let rest = [&self.logits, &self.readback, &self.step, &self.output].into_iter();
         for buffer in rest.chain(&self.input).chain(npu) {
             add(buffer, |sum| &mut sum.other);

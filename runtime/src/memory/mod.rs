@@ -13,6 +13,7 @@
 //! - `context`: the context to load for
 //! - `residency`: which heap each tier lies in
 //! - `kv_pools`: layout of K and V regions in buffers
+//! - `npu_memory`: buffers between the device and an NPU
 //! - `buffers`: every buffer, allocated, and the range of each binding
 //! - `kv_pages`: free pages of the KV cache, and each sequence's block tables
 //! - `kv_copy`: pages to the host and back
@@ -26,6 +27,7 @@ pub mod insufficient_memory;
 pub mod kv_copy;
 pub mod kv_pages;
 pub mod kv_pools;
+pub mod npu_memory;
 pub mod requirements;
 pub mod residency;
 pub mod state_copies;

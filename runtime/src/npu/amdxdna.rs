@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::diagnosis::{check_firmware, missing};
-use super::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_UNITS, NpuFacts, Unit};
+use super::driver::{
+    BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_UNITS, NpuFacts, SharedMemory, SharedPages, Unit,
+};
 use super::error::NpuError;
 use super::ioctl::{Mapping, Node};
 use super::uapi;
@@ -33,6 +37,11 @@ struct Heap {
 
 /// Where the bytes of a buffer are.
 enum Held {
+    /// In memory that a GPU has, too; pages of this process stay in place as long.
+    Shared {
+        _mapping: Mapping,
+        _pages: Option<Arc<SharedPages>>,
+    },
     Mapped(Mapping),
     /// Offset in the heap, and length, in bytes.
     InHeap(usize, usize),
@@ -138,6 +147,29 @@ impl Driver for Amdxdna {
         Ok(DeviceBuffer { handle, bytes, address })
     }
 
+    fn share(&mut self, memory: &SharedMemory) -> Result<Option<DeviceBuffer>, NpuError> {
+        let (made, bytes, pages) = match memory {
+            SharedMemory::Pages(pages) => {
+                (self.node.buffer_of_pages(uapi::BO_SHARED, pages), pages.bytes() as u64, Some(pages.clone()))
+            }
+            SharedMemory::DmaBuf(dma_buf, bytes) => (self.node.buffer_of_dma_buf(dma_buf.as_fd()), *bytes, None),
+        };
+        let handle = match made {
+            Ok(handle) => handle,
+            // Drivers of before Linux 6.18 refuse an address; others, what they cannot attach to.
+            Err(error) if is_refusal(&error) => return Ok(None),
+            Err(error) => return Err(call("CREATE_BO")(error)),
+        };
+        let placed = self.placed(BufferKind::Shared, handle, bytes);
+        let (held, address) = placed.inspect_err(|_| drop(self.node.close_buffer(handle)))?;
+        let held = match held {
+            Held::Mapped(mapping) => Held::Shared { _mapping: mapping, _pages: pages },
+            other => other,
+        };
+        self.buffers.insert(handle, held);
+        Ok(Some(DeviceBuffer { handle, bytes, address }))
+    }
+
     fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError> {
         self.buffers.remove(&buffer.handle).ok_or_else(|| unknown("buffer", buffer.handle))?;
         self.node.close_buffer(buffer.handle).map_err(call("GEM_CLOSE"))
@@ -151,6 +183,7 @@ impl Driver for Amdxdna {
             });
         }
         match self.buffers.get_mut(&buffer.handle).ok_or_else(|| unknown("buffer", buffer.handle))? {
+            Held::Shared { .. } => Err(NpuError::Driver { what: format!("buffer {} is a GPU's, too", buffer.handle) }),
             Held::Mapped(mapping) => Ok(mapping.bytes()),
             Held::InHeap(at, bytes) => {
                 let heap = self.heap.as_mut().ok_or_else(no_heap)?;
@@ -207,6 +240,14 @@ impl Driver for Amdxdna {
         }
         Ok(is_done)
     }
+}
+
+/// Whether the driver has no such way of sharing memory, or not for this memory.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::ENOTTY | libc::EOPNOTSUPP | libc::ENODEV | libc::EFAULT | libc::EPERM | libc::ENOSYS)
+    )
 }
 
 fn no_heap() -> NpuError {

@@ -1,5 +1,6 @@
-//! An NPU with the programs and weights of an artifact, ready to run one command after another.
+//! An NPU with the programs and weights of an artifact, ready to run commands: several may be submitted before the first is waited for.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use unicorn_artifact::npu::{ACTIVATIONS, ARGUMENTS, OUTPUTS, WEIGHTS};
@@ -7,7 +8,9 @@ use unicorn_artifact::{NpuProduct, NpuProgram, NpuSection};
 
 use super::command::{self, COMMAND_BYTES, MAX_CHAIN, Packet, Start, State};
 use super::diagnosis::check_firmware;
-use super::driver::{BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_UNITS, NpuFacts, Unit};
+use super::driver::{
+    BufferKind, DeviceBuffer, Direction, Driver, HEAP_BYTES, MAX_RUNNING, MAX_UNITS, NpuFacts, SharedMemory, Unit,
+};
 use super::error::NpuError;
 
 /// The array of XDNA1, as an artifact calls it.
@@ -25,12 +28,28 @@ pub struct NpuDevice {
     streams: Vec<DeviceBuffer>,
     /// One a section of NPU weights.
     weights: Vec<DeviceBuffer>,
-    /// Buffer of activations, as long as the longest program's.
+    /// One a run of a step ([`NpuSection::most_runs`]).
+    runs: Vec<RunBuffers>,
+    /// Commands that were submitted and whose outputs were not read, oldest first.
+    running: VecDeque<Running>,
+    /// Longest time of a command.
+    limit: Duration,
+}
+
+/// Buffers of one run, as long as the longest program's.
+#[derive(Clone, Copy)]
+struct RunBuffers {
     activations: DeviceBuffer,
     outputs: DeviceBuffer,
     command: DeviceBuffer,
-    /// Longest time of a command.
-    limit: Duration,
+}
+
+#[derive(Clone, Copy)]
+struct Running {
+    product: usize,
+    run: usize,
+    /// The driver's number; `None`: it has ended.
+    number: Option<u64>,
 }
 
 /// Longest time of a command: estimates are below 50 ms, and the kernel's own limit is a minute.
@@ -74,9 +93,14 @@ impl NpuDevice {
         let streams = section.programs.iter().map(|program| filled(BufferKind::Device, &program.instructions));
         let streams = streams.collect::<Result<_, NpuError>>()?;
         let weights = slices.iter().map(|slice| filled(BufferKind::Shared, slice)).collect::<Result<_, NpuError>>()?;
-        let activations = driver.create_buffer(BufferKind::Shared, activation_bytes)?;
-        let outputs = driver.create_buffer(BufferKind::Shared, output_bytes)?;
-        let command = driver.create_buffer(BufferKind::Command, COMMAND_BYTES)?;
+        let mut buffers_of_run = || {
+            Ok(RunBuffers {
+                activations: driver.create_buffer(BufferKind::Shared, activation_bytes)?,
+                outputs: driver.create_buffer(BufferKind::Shared, output_bytes)?,
+                command: driver.create_buffer(BufferKind::Command, COMMAND_BYTES)?,
+            })
+        };
+        let runs = (0..section.most_runs()).map(|_| buffers_of_run()).collect::<Result<_, NpuError>>()?;
         let columns = section.programs.iter().map(|program| program.shape.columns).max().unwrap_or(1);
         let section = section.clone();
         let mut device = NpuDevice {
@@ -87,9 +111,8 @@ impl NpuDevice {
             images,
             streams,
             weights,
-            activations,
-            outputs,
-            command,
+            runs,
+            running: VecDeque::new(),
             limit,
         };
         device.context()?;
@@ -106,6 +129,23 @@ impl NpuDevice {
         &self.section
     }
 
+    /// Gives a run's activations or outputs, by index of the argument, memory that a GPU has, too; `false`: the driver shares none of this kind.
+    ///
+    /// # Errors
+    /// Errors of the driver.
+    ///
+    /// # Panics
+    /// If there is no such run, or something runs.
+    pub fn share(&mut self, run: usize, argument: usize, memory: &SharedMemory) -> Result<bool, NpuError> {
+        assert!(self.running.is_empty(), "buffers are exchanged while nothing runs");
+        let Some(shared) = self.driver.share(memory)? else { return Ok(false) };
+        let buffers = &mut self.runs[run];
+        let own = if argument == ACTIVATIONS { &mut buffers.activations } else { &mut buffers.outputs };
+        let before = std::mem::replace(own, shared);
+        self.driver.free_buffer(before)?;
+        Ok(true)
+    }
+
     /// Runs the program of a product on what `write` puts into its activations; returns its outputs, bf16.
     ///
     /// # Errors
@@ -113,17 +153,112 @@ impl NpuDevice {
     /// new context.
     ///
     /// # Panics
-    /// If there is no such product.
+    /// If there is no such product, or other runs were begun and not ended.
     pub fn run(&mut self, product: usize, write: impl FnOnce(&mut [u8])) -> Result<&[u8], NpuError> {
+        assert!(self.running.is_empty(), "runs that were begun are ended first");
+        write(self.activations(product, 0)?);
+        self.begin(product, 0)?;
+        let (product, run) = self.end_first()?;
+        self.outputs(product, run)
+    }
+
+    /// The activations of run number `run` of a step, of a product, for the host to write.
+    ///
+    /// # Errors
+    /// When the run was begun and not ended, or its memory is shared.
+    ///
+    /// # Panics
+    /// If there is no such product or run.
+    pub fn activations(&mut self, product: usize, run: usize) -> Result<&mut [u8], NpuError> {
+        let bytes = self.argument_bytes(product, ACTIVATIONS);
+        Ok(&mut self.driver.bytes(self.runs[run].activations)?[..bytes])
+    }
+
+    /// The outputs of a run that has ended, bf16, for the host to read.
+    ///
+    /// # Errors
+    /// As [`NpuDevice::activations`].
+    ///
+    /// # Panics
+    /// As [`NpuDevice::activations`].
+    pub fn outputs(&mut self, product: usize, run: usize) -> Result<&[u8], NpuError> {
+        let bytes = self.argument_bytes(product, OUTPUTS);
+        Ok(&self.driver.bytes(self.runs[run].outputs)?[..bytes])
+    }
+
+    /// Submits the program of a product on the activations of a run of a step, behind those that were begun before.
+    ///
+    /// # Errors
+    /// As [`NpuDevice::run`]: everything that was begun is lost.
+    ///
+    /// # Panics
+    /// If there is no such product or run, or this run was begun and not ended.
+    pub fn begin(&mut self, product: usize, run: usize) -> Result<(), NpuError> {
+        assert!(self.running.iter().all(|running| running.run != run), "run {run} was begun and not ended");
+        let number = self.submit_run(product, run).inspect_err(|_| self.abandon())?;
+        self.running.push_back(Running { product, run, number: Some(number) });
+        Ok(())
+    }
+
+    /// Waits for the run that was begun first; returns its product and its number in the step.
+    ///
+    /// # Errors
+    /// As [`NpuDevice::begin`].
+    ///
+    /// # Panics
+    /// If none was begun.
+    pub fn end_first(&mut self) -> Result<(usize, usize), NpuError> {
+        self.wait_for(0)?;
+        let Running { product, run, .. } = self.running.pop_front().expect("waited for");
+        self.driver.sync(self.runs[run].outputs, Direction::FromDevice)?;
+        Ok((product, run))
+    }
+
+    /// Waits for everything that was begun, whose outputs no one reads.
+    ///
+    /// # Errors
+    /// As [`NpuDevice::begin`].
+    pub fn end_all(&mut self) -> Result<(), NpuError> {
+        while !self.running.is_empty() {
+            self.wait_for(0)?;
+            self.running.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Ends whatever runs; the next call begins with a new context.
+    fn abandon(&mut self) {
+        self.running.clear();
+        if let Some(context) = self.context.take() {
+            // It ends what the context runs and resets its columns. The command's own error is the one to report.
+            let _ = self.driver.destroy_context(context);
+        }
+    }
+
+    fn submit_run(&mut self, product: usize, run: usize) -> Result<u64, NpuError> {
+        let waits = self.running.iter().filter(|running| running.number.is_some()).count() >= MAX_RUNNING;
+        if let Some(first) = self.running.iter().position(|running| waits && running.number.is_some()) {
+            self.wait_for(first)?;
+        }
+        self.driver.sync(self.runs[run].activations, Direction::ToDevice)?;
+        let packet = self.start(product, run);
+        self.submit(product, run, &packet, &[])
+    }
+
+    /// Waits for one of those that were begun.
+    fn wait_for(&mut self, index: usize) -> Result<(), NpuError> {
+        let Running { product, run, number } = self.running[index];
+        if let Some(number) = number {
+            self.wait(product, run, number).inspect_err(|_| self.abandon())?;
+            self.running[index].number = None;
+        }
+        Ok(())
+    }
+
+    /// Bytes of an argument of a product's program.
+    fn argument_bytes(&self, product: usize, argument: usize) -> usize {
         let program = self.section.products[product].program as usize;
-        let [activation_bytes, output_bytes] =
-            [ACTIVATIONS, OUTPUTS].map(|index| self.section.programs[program].arguments[index].bytes as usize);
-        write(&mut self.driver.bytes(self.activations)?[..activation_bytes]);
-        self.driver.sync(self.activations, Direction::ToDevice)?;
-        let packet = self.start(product);
-        self.execute(product, &packet, &[])?;
-        self.driver.sync(self.outputs, Direction::FromDevice)?;
-        Ok(&self.driver.bytes(self.outputs)?[..output_bytes])
+        self.section.programs[program].arguments[argument].bytes as usize
     }
 
     /// Runs the program of a product `count` times on the activations of the last run, in one command.
@@ -132,10 +267,10 @@ impl NpuDevice {
     /// As [`NpuDevice::run`].
     ///
     /// # Panics
-    /// If there is no such product, or there are more runs than a chain has.
+    /// If there is no such product, or there are more runs than a chain has, or others were begun and not ended.
     pub fn run_chain(&mut self, product: usize, count: usize) -> Result<(), NpuError> {
-        assert!((1..=MAX_CHAIN).contains(&count), "chain of {count} commands");
-        let packet = self.start(product).encode();
+        assert!((1..=MAX_CHAIN).contains(&count) && self.running.is_empty(), "chain of {count} commands");
+        let packet = self.start(product, 0).encode();
         let mut links = Vec::new();
         for _ in 0..count {
             links.push(self.driver.create_buffer(BufferKind::Command, COMMAND_BYTES)?);
@@ -145,52 +280,44 @@ impl NpuDevice {
             self.driver.sync(*link, Direction::ToDevice)
         });
         let chain = Packet::Chain(links.iter().map(|link| u64::from(link.handle)).collect());
-        let ran = filled.and_then(|()| self.execute(product, &chain, &links));
+        let ran = filled
+            .and_then(|()| self.submit(product, 0, &chain, &links))
+            .and_then(|number| self.wait(product, 0, number))
+            .inspect_err(|_| self.abandon());
         links.into_iter().try_for_each(|link| self.driver.free_buffer(link)).and(ran)
     }
 
-    fn start(&self, product: usize) -> Packet {
+    fn start(&self, product: usize, run: usize) -> Packet {
         let NpuProduct { program, slice, offset_bytes, .. } = self.section.products[product];
-        let stream = self.streams[program as usize];
+        let (stream, run) = (self.streams[program as usize], &self.runs[run]);
         let mut tensors = vec![0; ARGUMENTS];
-        tensors[ACTIVATIONS] = self.activations.address;
+        tensors[ACTIVATIONS] = run.activations.address;
         tensors[WEIGHTS] = self.weights[slice as usize].address + offset_bytes;
-        tensors[OUTPUTS] = self.outputs.address;
+        tensors[OUTPUTS] = run.outputs.address;
         let (stream_address, stream_words) = (stream.address, (stream.bytes / 4) as u32);
         Packet::Start(Start { unit: program as usize, stream_address, stream_words, tensors })
     }
 
-    /// Submits a packet and waits for it.
-    fn execute(&mut self, product: usize, packet: &Packet, links: &[DeviceBuffer]) -> Result<(), NpuError> {
-        let context = self.context()?;
-        let ran = self.submit_and_wait(context, product, packet, links);
-        if ran.is_err() {
-            self.context = None;
-            // It ends what the context runs and resets its columns. The command's own error is the one to report.
-            let _ = self.driver.destroy_context(context);
-        }
-        ran
+    /// Submits a packet in the command of a run; returns the driver's number.
+    fn submit(&mut self, product: usize, run: usize, packet: &Packet, links: &[DeviceBuffer]) -> Result<u64, NpuError> {
+        let (context, bytes) = (self.context()?, packet.encode());
+        let RunBuffers { activations, outputs, command } = self.runs[run];
+        self.driver.bytes(command)?[..bytes.len()].copy_from_slice(&bytes);
+        let NpuProduct { program, slice, .. } = self.section.products[product];
+        let used = [self.streams[program as usize], activations, self.weights[slice as usize], outputs];
+        let arguments: Vec<DeviceBuffer> = used.into_iter().chain(links.iter().copied()).collect();
+        self.driver.submit(context, command, &arguments)
     }
 
-    fn submit_and_wait(
-        &mut self,
-        context: u32,
-        product: usize,
-        packet: &Packet,
-        links: &[DeviceBuffer],
-    ) -> Result<(), NpuError> {
-        let bytes = packet.encode();
-        self.driver.bytes(self.command)?[..bytes.len()].copy_from_slice(&bytes);
-        let NpuProduct { program, slice, .. } = self.section.products[product];
-        let (program, slice) = (program as usize, slice as usize);
-        let used = [self.streams[program], self.activations, self.weights[slice], self.outputs];
-        let arguments: Vec<DeviceBuffer> = used.into_iter().chain(links.iter().copied()).collect();
-        let number = self.driver.submit(context, self.command, &arguments)?;
+    /// Waits for a command of this number.
+    fn wait(&mut self, product: usize, run: usize, number: u64) -> Result<(), NpuError> {
+        let context = self.context.expect("it runs in a context");
+        let program = self.section.products[product].program as usize;
         let name = || self.section.programs[program].name.clone();
         if !self.driver.wait(context, number, self.limit)? {
             return Err(NpuError::Hung { program: name(), limit_ms: self.limit.as_millis() });
         }
-        match command::state(self.driver.bytes(self.command)?) {
+        match command::state(self.driver.bytes(self.runs[run].command)?) {
             State::Completed => Ok(()),
             State::Failed(state) => Err(NpuError::Failed { program: name(), state: state.into() }),
             State::Pending => {

@@ -3,11 +3,14 @@
 //! Order of calls, which a driver enforces: a heap before everything else; a context; its units, once; commands, whose buffers are all
 //! named when they are submitted. Memory that the host wrote is synchronised before a command, and what the array wrote after it.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unicorn_artifact::NpuProgram;
 
 use super::error::NpuError;
+pub use super::ioctl::SharedPages;
 
 /// What a driver reports about its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub use unicorn_artifact::npu::HEAP_BYTES;
 
 /// Tensors of one command: the driver copies 19 words, of which five are the stream's.
 pub const MAX_TENSORS: usize = 7;
+/// Commands of a context that were submitted and not waited for: the driver's queue of a context.
+pub const MAX_RUNNING: usize = 4;
 /// Compute units of a context: bits of a command's first mask.
 pub const MAX_UNITS: usize = 32;
 
@@ -62,6 +67,14 @@ pub struct DeviceBuffer {
     pub bytes: u64,
     /// Address that the array and its firmware use.
     pub address: u64,
+}
+
+/// Memory that a GPU has, too.
+pub enum SharedMemory {
+    /// Pages of this process, which the buffer keeps in place.
+    Pages(Arc<SharedPages>),
+    /// A buffer that the GPU's driver has exported, and its length in bytes.
+    DmaBuf(OwnedFd, u64),
 }
 
 /// Which caches are synchronised.
@@ -93,6 +106,14 @@ pub trait Driver: Send {
     /// # Errors
     /// When memory is exhausted, or the call is out of order.
     fn create_buffer(&mut self, kind: BufferKind, bytes: u64) -> Result<DeviceBuffer, NpuError>;
+
+    /// A buffer of kind [`BufferKind::Shared`] of memory that a GPU has, too, without a view of the host; `None`: the driver makes none of this memory.
+    ///
+    /// # Errors
+    /// When the driver fails in another way.
+    fn share(&mut self, _memory: &SharedMemory) -> Result<Option<DeviceBuffer>, NpuError> {
+        Ok(None)
+    }
 
     /// # Errors
     /// When the handle is unknown, or that of a command that has not ended.

@@ -1,9 +1,9 @@
-//! System calls on a node of /dev/accel, and mappings of its buffers: all unsafe code of this folder.
+//! System calls on a node of /dev/accel, mappings of its buffers, and pages that are shared with a GPU: all unsafe code of this folder.
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
@@ -53,6 +53,37 @@ impl Node {
     pub fn create_buffer(&self, kind: u32, size: u64) -> io::Result<u32> {
         let mut arguments = uapi::CreateBuffer { size, kind, ..Default::default() };
         self.call(uapi::CREATE_BO, &mut arguments)?;
+        Ok(arguments.handle)
+    }
+
+    /// The handle of a buffer object over pages of this process.
+    ///
+    /// # Errors
+    /// When the driver makes none of such memory.
+    pub fn buffer_of_pages(&self, kind: u32, pages: &SharedPages) -> io::Result<u32> {
+        #[repr(C)]
+        struct Table {
+            head: uapi::MemoryTable,
+            entry: uapi::MemoryEntry,
+        }
+        let size = pages.bytes() as u64;
+        let table = Table {
+            head: uapi::MemoryTable { dma_buf: -1, count: 1 },
+            entry: uapi::MemoryEntry { address: pages.address(), bytes: size },
+        };
+        let vaddr = ptr::from_ref(&table) as u64;
+        let mut arguments = uapi::CreateBuffer { vaddr, size, kind, ..Default::default() };
+        self.call(uapi::CREATE_BO, &mut arguments)?;
+        Ok(arguments.handle)
+    }
+
+    /// The handle of a buffer object that another driver has exported.
+    ///
+    /// # Errors
+    /// When the driver does not take it.
+    pub fn buffer_of_dma_buf(&self, dma_buf: BorrowedFd<'_>) -> io::Result<u32> {
+        let mut arguments = uapi::PrimeHandle { fd: dma_buf.as_raw_fd(), ..Default::default() };
+        self.call(uapi::PRIME_FD_TO_HANDLE, &mut arguments)?;
         Ok(arguments.handle)
     }
 
@@ -256,7 +287,65 @@ impl Drop for Mapping {
     }
 }
 
+/// Pages of this process that a GPU and an NPU access, too. Their drivers are given the address; no reference to the bytes exists.
+pub struct SharedPages {
+    mapping: Mapping,
+}
+
+// SAFETY: bytes are only copied, by callers that know that no device writes them meanwhile; the address does not change.
+unsafe impl Sync for SharedPages {}
+
+impl SharedPages {
+    /// At least `bytes` bytes, all 0. Private and anonymous, as GPU drivers require.
+    ///
+    /// # Errors
+    /// When memory is exhausted.
+    pub fn new(bytes: u64) -> io::Result<SharedPages> {
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let bytes = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_next_multiple_of(IMPORT_BYTES));
+        let bytes = bytes.filter(|bytes| *bytes > 0).ok_or_else(too_many)?;
+        // SAFETY: a new range, which replaces nothing.
+        let mapped = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        Ok(SharedPages { mapping: Mapping { start: checked(mapped)?, bytes } })
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.mapping.address()
+    }
+
+    /// Length: whole blocks that any driver imports.
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes
+    }
+
+    /// Copies the first bytes, which no device writes meanwhile.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn read(&self, to: &mut [u8]) {
+        assert!(to.len() <= self.bytes(), "{} bytes of {}", to.len(), self.bytes());
+        // SAFETY: both ranges are valid for as many bytes, and no reference to the pages exists, so that they do not overlap.
+        unsafe { ptr::copy_nonoverlapping(self.mapping.start.as_ptr(), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Replaces the first bytes, which no device reads or writes meanwhile.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn write(&self, from: &[u8]) {
+        assert!(from.len() <= self.bytes(), "{} bytes of {}", from.len(), self.bytes());
+        // SAFETY: as in `read`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.mapping.start.as_ptr(), from.len()) };
+    }
+}
+
 const PAGE_BYTES: usize = 4096;
+/// Addresses and lengths of imported memory are multiples of at most this.
+const IMPORT_BYTES: usize = 64 << 10;
 
 fn checked(mapped: *mut c_void) -> io::Result<NonNull<u8>> {
     match NonNull::new(mapped.cast::<u8>()) {
@@ -270,5 +359,24 @@ fn unmap(range: NonNull<u8>, from: usize, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the callers own the range and drop what they unmap; it fails only for an address that is not a page's.
         unsafe { libc::munmap(range.as_ptr().wrapping_add(from).cast(), bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_pages_are_whole_blocks_of_zeros_that_keep_what_is_written() {
+        let pages = SharedPages::new(70_000).unwrap();
+        assert_eq!(pages.bytes(), 2 * IMPORT_BYTES);
+        assert!(pages.address().is_multiple_of(PAGE_BYTES as u64));
+        let mut found = [1; 8];
+        pages.read(&mut found);
+        assert_eq!(found, [0; 8]);
+        pages.write(&[7, 8, 9]);
+        pages.read(&mut found);
+        assert_eq!(found, [7, 8, 9, 0, 0, 0, 0, 0]);
+        assert!(SharedPages::new(0).is_err() && SharedPages::new(u64::MAX).is_err());
     }
 }

@@ -19,6 +19,7 @@ const fn write<T>(number: u32) -> u32 {
 
 pub const VERSION: u32 = read_write::<Version>(0x00);
 pub const GEM_CLOSE: u32 = write::<GemClose>(0x09);
+pub const PRIME_FD_TO_HANDLE: u32 = read_write::<PrimeHandle>(0x2e);
 pub const SYNCOBJ_DESTROY: u32 = read_write::<SyncobjDestroy>(0xc0);
 pub const SYNCOBJ_TIMELINE_WAIT: u32 = read_write::<TimelineWait>(0xca);
 pub const CREATE_HWCTX: u32 = read_write::<CreateContext>(COMMAND_BASE);
@@ -115,6 +116,12 @@ structs! {
     CreateBuffer = "struct amdxdna_drm_create_bo" {
         flags: u64 = "flags", vaddr: u64 = "vaddr", size: u64 = "size", kind: u32 = "type", handle: u32 = "handle",
     }
+    /// The head of a table of memory that a buffer object is made of, instead of new pages; entries follow.
+    MemoryTable = "struct amdxdna_drm_va_tbl" { dma_buf: i32 = "dmabuf_fd", count: u32 = "num_entries", }
+    /// Memory of this process.
+    MemoryEntry = "struct amdxdna_drm_va_entry" { address: u64 = "vaddr", bytes: u64 = "len", }
+    /// Makes a handle of a dma-buf, or the other way.
+    PrimeHandle = "struct drm_prime_handle" { handle: u32 = "handle", flags: u32 = "flags", fd: i32 = "fd", }
     /// Addresses of a buffer object.
     BufferInfo = "struct amdxdna_drm_get_bo_info" {
         ext: u64 = "ext", ext_flags: u64 = "ext_flags", handle: u32 = "handle", pad: u32 = "pad",
@@ -164,6 +171,8 @@ mod tests {
         let all = [
             ("DRM_IOCTL_VERSION", VERSION),
             ("DRM_IOCTL_GEM_CLOSE", GEM_CLOSE),
+            ("DRM_IOCTL_PRIME_FD_TO_HANDLE", PRIME_FD_TO_HANDLE),
+            ("offsetof(struct amdxdna_drm_va_tbl, va_entries)", size_of::<MemoryTable>() as u32),
             ("DRM_IOCTL_SYNCOBJ_DESTROY", SYNCOBJ_DESTROY),
             ("DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT", SYNCOBJ_TIMELINE_WAIT),
             ("DRM_IOCTL_AMDXDNA_CREATE_HWCTX", CREATE_HWCTX),
@@ -239,7 +248,7 @@ mod tests {
     #[test]
     fn structs_have_the_sizes_of_linux_7_3() {
         let sizes: Vec<usize> = layouts().into_iter().map(|(_, bytes, _)| bytes).collect();
-        assert_eq!(sizes, [64, 8, 8, 48, 24, 56, 8, 8, 8, 24, 32, 48, 24, 56, 16, 16, 64, 24, 48, 16]);
+        assert_eq!(sizes, [64, 8, 8, 48, 24, 56, 8, 8, 8, 24, 32, 8, 16, 12, 48, 24, 56, 16, 16, 64, 24, 48, 16]);
         assert_eq!([CREATE_HWCTX, EXEC_CMD, GET_INFO], [0xc038_6440, 0xc038_6446, 0xc010_6447]);
     }
 }

@@ -51,8 +51,10 @@ mod tests {
 
     #[test]
     fn a_dispatch_waits_only_for_workgroups_of_the_same_submissions() {
-        let halves: Vec<DispatchRange> =
-            split_grid([4, 2, 1], 4).into_iter().map(|workgroups| DispatchRange { dispatch: 2, workgroups }).collect();
+        let halves: Vec<DispatchRange> = split_grid(WorkgroupRange::whole([4, 2, 1]), 4)
+            .into_iter()
+            .map(|workgroups| DispatchRange { dispatch: 2, workgroups })
+            .collect();
         assert_eq!(counters(&ORDERS, &halves[..1])[&2], CounterWait { waits_for: 0, workgroups: 4, ends: 1 });
         let found = counters(&ORDERS, halves.iter().chain(&[range(3)]));
         assert_eq!((found[&2].workgroups, found[&3].waits_for), (8, 8));

@@ -1,4 +1,4 @@
-//! Splits a dispatch's grid into ranges of consecutive workgroups, in linear order (x fastest, then y, then z), that can be
+//! Splits a dispatch's grid, or a part of it, into ranges of consecutive workgroups, in linear order (x fastest, then y, then z), that can be
 //! submitted one after another instead of at once.
 //!
 //! ```text
@@ -16,15 +16,15 @@
 
 use crate::vk::workgroup_range::WorkgroupRange;
 
-/// Ranges of at most `max_workgroups` (at least 1) that cover `grid`, in order. Each axis of `grid` has 1 to 65535 workgroups,
-/// as the artifact's reader has checked.
-pub fn split_grid(grid: [u32; 3], max_workgroups: u64) -> Vec<WorkgroupRange> {
-    let whole = WorkgroupRange::whole(grid);
+/// Ranges of at most `max_workgroups` (at least 1) that cover `whole`, in order. Each of its axes has 1 to 65535 workgroups, as the artifact's
+/// reader has checked.
+pub fn split_grid(whole: WorkgroupRange, max_workgroups: u64) -> Vec<WorkgroupRange> {
     if whole.count() <= max_workgroups {
         return vec![whole];
     }
     let mut ranges = Vec::new();
     split_axis(whole, 2, max_workgroups.max(1), &mut ranges);
+    ranges.iter_mut().skip(1).for_each(|range| range.continues = true);
     ranges
 }
 
@@ -35,7 +35,7 @@ fn split_axis(whole: WorkgroupRange, axis: usize, max_workgroups: u64, ranges: &
     if steps_that_fit == 0 {
         for step in 0..steps {
             let mut slice = whole;
-            (slice.first[axis], slice.workgroups[axis]) = (step, 1);
+            (slice.first[axis], slice.workgroups[axis]) = (whole.first[axis] + step, 1);
             split_axis(slice, axis - 1, max_workgroups, ranges);
         }
         return;
@@ -45,7 +45,7 @@ fn split_axis(whole: WorkgroupRange, axis: usize, max_workgroups: u64, ranges: &
     let bound = |range: u64| (u64::from(steps) * range / n_ranges) as u32;
     ranges.extend((0..n_ranges).map(|range| {
         let mut part = whole;
-        (part.first[axis], part.workgroups[axis]) = (bound(range), bound(range + 1) - bound(range));
+        (part.first[axis], part.workgroups[axis]) = (whole.first[axis] + bound(range), bound(range + 1) - bound(range));
         part
     }));
 }
@@ -66,7 +66,10 @@ mod tests {
     #[test]
     fn the_drawing_is_correct() {
         let firsts = |max_workgroups| {
-            split_grid([4, 3, 1], max_workgroups).iter().map(|range| (range.first, range.count())).collect::<Vec<_>>()
+            split_grid(WorkgroupRange::whole([4, 3, 1]), max_workgroups)
+                .iter()
+                .map(|range| (range.first, range.count()))
+                .collect::<Vec<_>>()
         };
         assert_eq!(firsts(4), [([0, 0, 0], 4), ([0, 1, 0], 4), ([0, 2, 0], 4)]);
         assert_eq!(firsts(3)[..3], [([0, 0, 0], 2), ([2, 0, 0], 2), ([0, 1, 0], 2)]);
@@ -81,21 +84,32 @@ mod tests {
         for grid in grids {
             let all = WorkgroupRange::whole(grid).count();
             for max_workgroups in [0, 1, 2, 3, 4, 6, 7, 15, 35, 100, all - 1, all, all + 1, u64::from(u32::MAX)] {
-                let ranges = split_grid(grid, max_workgroups);
+                let ranges = split_grid(WorkgroupRange::whole(grid), max_workgroups);
                 let found: Vec<u64> = ranges.iter().flat_map(|range| numbers(grid, range)).collect();
                 assert_eq!(found, (0..all).collect::<Vec<_>>(), "{grid:?} by {max_workgroups}: {ranges:?}");
                 assert!(
                     ranges.iter().all(|range| range.count() <= max_workgroups.max(1)),
                     "{grid:?} by {max_workgroups}: {ranges:?}"
                 );
-                assert!(ranges.iter().skip(1).all(WorkgroupRange::continues) && !ranges[0].continues());
+                assert!(ranges.iter().skip(1).all(|range| range.continues) && !ranges[0].continues);
             }
         }
     }
 
     #[test]
+    fn a_part_of_a_grid_is_split_where_it_is() {
+        let part = WorkgroupRange { first: [0, 2, 0], workgroups: [4, 3, 1], continues: false };
+        for max_workgroups in [1, 3, 4, 8, 12] {
+            let ranges = split_grid(part, max_workgroups);
+            let found: Vec<u64> = ranges.iter().flat_map(|range| numbers([4, 9, 1], range)).collect();
+            assert_eq!(found, (8..20).collect::<Vec<_>>(), "{ranges:?}");
+            assert!(ranges.iter().skip(1).all(|range| range.continues) && !ranges[0].continues);
+        }
+    }
+
+    #[test]
     fn the_largest_possible_grid_is_split() {
-        let found = split_grid([65_535; 3], 65_535 * 65_535 * 1000);
+        let found = split_grid(WorkgroupRange::whole([65_535; 3]), 65_535 * 65_535 * 1000);
         assert_eq!(found.len(), 66);
         assert_eq!(found.iter().map(|range| u64::from(range.workgroups[2])).sum::<u64>(), 65_535);
     }

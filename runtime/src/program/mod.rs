@@ -12,6 +12,7 @@
 //! - `grid`, `submissions`: programs and single dispatches split by estimated time
 //! - `counters`: counter synchronisation instead of barriers
 //! - `multistep`: several decode steps in one submission
+//! - `npu_steps`, `npu_queues`: steps in which an NPU takes part, in two queues
 //! - `programs`: dispatches bound and recorded
 //! - `sampler_apart`: steps whose sampler is submitted apart, recorded when one is first needed
 //! - `streamed`: the same for steps that run while weights are loading
@@ -24,6 +25,7 @@ pub mod counters;
 pub mod grid;
 pub mod matrix_layout;
 pub mod multistep;
+pub mod npu_queues;
 pub mod npu_steps;
 pub mod pipeline_cache;
 pub mod pipelines;

@@ -86,7 +86,7 @@ impl ProgramTimestamps {
                 let (after, command) = timestamp();
                 with_timestamps.push(command);
                 match spans.last_mut() {
-                    Some(spans) if workgroups.continues() => spans.push((before, after)),
+                    Some(spans) if workgroups.continues => spans.push((before, after)),
                     _ => spans.push(vec![(before, after)]),
                 }
                 before = after;

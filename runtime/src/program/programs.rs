@@ -12,10 +12,11 @@ use crate::parallel;
 use crate::program::chunks::ProgramShape;
 use crate::program::counters::counters;
 use crate::program::multistep::STEPS_PER_SUBMISSION;
-use crate::program::npu_steps::NpuTransfer;
+use crate::program::npu_queues::{BoundNpuWork, QueueEntry};
+use crate::program::npu_steps::NpuWork;
 use crate::program::profile::ProgramTimestamps;
 use crate::program::sampler_apart::SamplerApart;
-use crate::program::submissions::{CostModel, DispatchCost, DispatchRange, split};
+use crate::program::submissions::{CostModel, DispatchCost, DispatchRange, split, split_ranges};
 use crate::vk::Failure;
 use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
@@ -49,19 +50,8 @@ pub struct RecordedProgram {
     pub read_logits: Vec<CommandList>,
     /// Elements between the rows that are read.
     pub logits_stride: u32,
-    /// Where the lists of a slot stop for the NPU, in order.
-    pub npu: Vec<NpuStop>,
-}
-
-/// A stop between two command lists, in which an NPU computes a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NpuStop {
-    /// Index of the list before which it comes.
-    pub list: usize,
-    /// Index of the product.
-    pub product: usize,
-    /// First row of the step that is computed: a step with fewer rows has nothing to compute there.
-    pub first_row: u32,
+    /// What is submitted to GPU and NPU, in order; empty: all lists to the GPU.
+    pub npu: Vec<QueueEntry>,
 }
 
 /// Command lists that are in flight together.
@@ -96,16 +86,7 @@ pub struct PreparedProgram {
     pub foreseen_costs: Vec<DispatchCost>,
     read_logits: Option<Command>,
     logits_stride: u32,
-    npu: Vec<BoundTransfer>,
-}
-
-/// An [`NpuTransfer`] as copies.
-struct BoundTransfer {
-    before_dispatch: usize,
-    product: usize,
-    first_row: u32,
-    to_npu: Command,
-    from_npu: Command,
+    npu: Option<BoundNpuWork>,
 }
 
 struct BoundDispatch {
@@ -114,17 +95,11 @@ struct BoundDispatch {
 }
 
 impl PreparedPrograms {
-    /// The same programs, which stop for an NPU: `transfers` has the stops of each.
-    pub fn with_npu(mut self, transfers: &[Vec<NpuTransfer>], buffers: &Buffers) -> PreparedPrograms {
-        let bound = |transfer: &NpuTransfer| BoundTransfer {
-            before_dispatch: transfer.before_dispatch,
-            product: transfer.product,
-            first_row: transfer.first_row,
-            to_npu: buffers.copy_to_npu(transfer.activations.0, transfer.activations.1),
-            from_npu: buffers.copy_from_npu(transfer.outputs.0, transfer.outputs.1),
-        };
+    /// The same programs with an NPU, which has a part in some of them.
+    pub fn with_npu(mut self, work: &[Option<NpuWork>], buffers: &Buffers) -> PreparedPrograms {
         for program in &mut self.programs {
-            program.npu = transfers.get(program.index).into_iter().flatten().map(bound).collect();
+            let work = work.get(program.index).and_then(Option::as_ref);
+            program.npu = work.map(|work| BoundNpuWork::bind(work, buffers));
         }
         self
     }
@@ -177,7 +152,7 @@ pub fn prepare(
             }),
             read_logits,
             logits_stride,
-            npu: Vec::new(),
+            npu: None,
         })
     };
     let programs = target.programs.iter().enumerate().map(one).collect::<Result<_, LoadError>>()?;
@@ -214,11 +189,14 @@ impl PreparedPrograms {
     ) -> Result<RecordedPrograms, LoadError> {
         let mut programs = RecordedPrograms { shapes: Vec::new(), recorded: Vec::new() };
         for (program, cost_model) in self.programs.iter().zip(cost_models) {
-            let submissions = program.submissions(*cost_model, bound_seconds);
-            let stop =
-                |(list, one): (usize, &BoundTransfer)| NpuStop { list, product: one.product, first_row: one.first_row };
-            let npu = program.npu_stops(&submissions).into_iter().map(stop).collect();
-            let mut lists = program.commands(&submissions);
+            let (mut lists, npu) = match &program.npu {
+                Some(work) => {
+                    let costs = &program.foreseen_costs;
+                    let split = |ranges| split_ranges(ranges, costs, *cost_model, bound_seconds);
+                    work.lists(|dispatch| costs[dispatch].grid, |ranges| program.commands(&split(ranges)))
+                }
+                None => (program.commands(&program.submissions(*cost_model, bound_seconds)), Vec::new()),
+            };
             let multistep = program.multistep(&lists, *cost_model, bound_seconds).filter(|_| profile.is_none());
             let timestamps = profile
                 .map(|target| ProgramTimestamps::insert(device, target, &target.programs[program.index], &mut lists))
@@ -269,44 +247,7 @@ impl PreparedProgram {
             let ranges: Vec<DispatchRange> = submissions.into_iter().flatten().collect();
             return ranges.chunks(IMAGE_DISPATCHES).map(<[_]>::to_vec).collect();
         }
-        if self.npu.is_empty() {
-            return submissions;
-        }
-        // Each stop for the NPU begins a submission.
-        let mut divided: Vec<Vec<DispatchRange>> = Vec::new();
-        for submission in submissions {
-            for (index, range) in submission.into_iter().enumerate() {
-                match divided.last_mut() {
-                    Some(last) if index > 0 && self.npu_before(&range).next().is_none() => last.push(range),
-                    _ => divided.push(vec![range]),
-                }
-            }
-        }
-        divided
-    }
-
-    /// What the NPU computes before a range, in order.
-    fn npu_before(&self, range: &DispatchRange) -> impl Iterator<Item = &BoundTransfer> {
-        let (dispatch, continues) = (range.dispatch, range.workgroups.continues());
-        self.npu.iter().filter(move |one| one.before_dispatch == dispatch && !continues)
-    }
-
-    /// What the NPU computes before each submission: nothing before the first, since activations come from a submission before.
-    fn stops_before(&self, submission: usize, ranges: &[DispatchRange]) -> impl Iterator<Item = &BoundTransfer> {
-        ranges.first().filter(|_| submission > 0).into_iter().flat_map(|range| self.npu_before(range))
-    }
-
-    /// The command lists before which the NPU computes something, and what: each stop before a submission but the last is followed by a list of copies alone.
-    fn npu_stops(&self, submissions: &[Vec<DispatchRange>]) -> Vec<(usize, &BoundTransfer)> {
-        let (mut list, mut stops) = (0, Vec::new());
-        for (submission, ranges) in submissions.iter().enumerate() {
-            for (number, transfer) in self.stops_before(submission, ranges).enumerate() {
-                list += usize::from(number > 0);
-                stops.push((list, transfer));
-            }
-            list += 1;
-        }
-        stops
+        submissions
     }
 
     /// The commands of each submission.
@@ -315,22 +256,12 @@ impl PreparedProgram {
         let one = |range: &DispatchRange| {
             let BoundDispatch { pipeline, set } = &self.dispatches[range.dispatch];
             // The barrier before a dispatch's first range serves its other ranges, too.
-            let has_barrier = self.orders[range.dispatch] == Order::Barrier && !range.workgroups.continues();
+            let has_barrier = self.orders[range.dispatch] == Order::Barrier && !range.workgroups.continues;
             let (pipeline, set, counter) = (pipeline.clone(), set.clone(), counters[&range.dispatch]);
             let dispatch = Command::Dispatch { pipeline, set, workgroups: range.workgroups, counter };
             has_barrier.then_some(Command::Barrier).into_iter().chain([dispatch])
         };
-        let mut lists: Vec<Vec<Command>> = Vec::new();
-        for (submission, ranges) in submissions.iter().enumerate() {
-            let between = self.stops_before(submission, ranges).count().saturating_sub(1);
-            lists.extend(std::iter::repeat_n(Vec::new(), between));
-            lists.push(ranges.iter().flat_map(one).collect());
-        }
-        for (index, transfer) in self.npu_stops(submissions) {
-            lists[index - 1].extend([Command::Barrier, transfer.to_npu.clone()]);
-            drop(lists[index].splice(0..0, [transfer.from_npu.clone(), Command::Barrier]));
-        }
-        lists
+        submissions.iter().map(|ranges| ranges.iter().flat_map(one).collect()).collect()
     }
 
     /// The commands of several steps in one submission, given those of one step; `None`: the program is not for one

@@ -26,7 +26,7 @@ impl SamplerApart {
     /// When the device fails.
     pub fn record(device: &Arc<Device>, step: &[CommandList]) -> Result<SamplerApart, Failure> {
         let begins =
-            |command: &Command| matches!(command, Command::Dispatch { workgroups, .. } if !workgroups.continues());
+            |command: &Command| matches!(command, Command::Dispatch { workgroups, .. } if !workgroups.continues);
         let (before, sampler) = split(step.iter().map(|list| list.commands().to_vec()).collect(), begins);
         let record = |lists: Vec<Vec<Command>>| {
             lists.into_iter().map(|commands| CommandList::record(device, commands)).collect::<Result<_, _>>()

@@ -87,8 +87,10 @@ mod tests {
 
     #[test]
     fn the_first_range_of_a_dispatch_waits_for_all_its_chunks() {
-        let halves: Vec<DispatchRange> =
-            split_grid([8, 1, 1], 4).into_iter().map(|workgroups| DispatchRange { dispatch: 1, workgroups }).collect();
+        let halves: Vec<DispatchRange> = split_grid(WorkgroupRange::whole([8, 1, 1]), 4)
+            .into_iter()
+            .map(|workgroups| DispatchRange { dispatch: 1, workgroups })
+            .collect();
         let found = split(vec![vec![whole(0), halves[0]], vec![halves[1], whole(2)]], &[1, 2, 2]);
         assert_eq!(found, [(vec![whole(0)], 1), (vec![halves[0]], 2), (vec![halves[1], whole(2)], 2)]);
     }

@@ -67,16 +67,31 @@ pub struct DispatchRange {
 /// A dispatch is split into at most about this many ranges: where more would be needed, the estimate or the bound is wrong.
 const MAX_RANGES: u64 = 256;
 
-/// The dispatch ranges of each submission, in order. Each submission is estimated to take at most `bound_seconds`, or is a
+/// The dispatch ranges of each submission of a program, in order. Each submission is estimated to take at most `bound_seconds`, or is a
 /// single range of one workgroup or of 1/[`MAX_RANGES`] of its dispatch. Time is proportional to workgroups.
 pub fn split(program: &[DispatchCost], cost_model: CostModel, bound_seconds: f64) -> Vec<Vec<DispatchRange>> {
+    let whole = |(dispatch, cost): (usize, &DispatchCost)| DispatchRange {
+        dispatch,
+        workgroups: WorkgroupRange::whole(cost.grid),
+    };
+    split_ranges(program.iter().enumerate().map(whole), program, cost_model, bound_seconds)
+}
+
+/// The same for parts of a program's dispatches.
+pub fn split_ranges(
+    ranges: impl IntoIterator<Item = DispatchRange>,
+    program: &[DispatchCost],
+    cost_model: CostModel,
+    bound_seconds: f64,
+) -> Vec<Vec<DispatchRange>> {
     let mut submissions: Vec<Vec<DispatchRange>> = Vec::new();
     let mut seconds = 0.0;
-    for (dispatch, cost) in program.iter().enumerate() {
+    for DispatchRange { dispatch, workgroups } in ranges {
+        let cost = &program[dispatch];
         let count = WorkgroupRange::whole(cost.grid).count();
         let seconds_per_workgroup = cost.seconds(cost_model) / count as f64;
         let max_workgroups = (bound_seconds / seconds_per_workgroup) as u64;
-        for workgroups in split_grid(cost.grid, max_workgroups.max(count / MAX_RANGES)) {
+        for workgroups in split_grid(workgroups, max_workgroups.max(count / MAX_RANGES)) {
             let range = DispatchRange { dispatch, workgroups };
             let range_seconds = seconds_per_workgroup * workgroups.count() as f64;
             match submissions.last_mut() {
@@ -177,7 +192,7 @@ mod tests {
                         .map(|range| range.workgroups)
                         .collect();
                 let max = of_it.iter().map(WorkgroupRange::count).max().unwrap();
-                assert_eq!(of_it, split_grid(work.grid, max), "{work:?}");
+                assert_eq!(of_it, split_grid(WorkgroupRange::whole(work.grid), max), "{work:?}");
             }
             assert!(ranges.next().is_none());
         }

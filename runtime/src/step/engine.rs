@@ -16,11 +16,13 @@ use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::memory::state_copies::{StateCopies, StateCopy};
 use crate::npu::NpuDevice;
 use crate::program::chunks::ProgramShape;
+use crate::program::npu_queues::QueueEntry;
 use crate::program::profile::StepProfile;
-use crate::program::programs::{NpuStop, RecordedPrograms};
+use crate::program::programs::{RecordedProgram, RecordedPrograms};
 use crate::program::submissions::DispatchRange;
 use crate::step::images::{Image, Images};
 use crate::step::masks::Masks;
+use crate::step::npu_queues::StepQueues;
 use crate::step::sampling::{Sampled, SamplerInput};
 use crate::step::steps_in_flight::{SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
@@ -42,7 +44,7 @@ pub struct Engine {
     /// Steps since they were last taken, where programs were recorded to be profiled.
     pub profiles: Vec<StepProfile>,
     pub views: HostViews,
-    /// Present where programs stop for it.
+    /// Present where it has a part in programs.
     pub npu: Option<NpuDevice>,
     /// Rows of the step that was written last.
     pub n_rows: u32,
@@ -142,9 +144,7 @@ impl Engine {
 
     /// Submits a program whose weights are resident. Where an NPU takes part, it returns when the last of its products is computed.
     fn begin_resident(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
-        let recorded = &self.programs.recorded[program];
-        let devices = (&mut self.queue, &mut self.npu, &mut self.views);
-        begin_lists(devices, self.n_rows, &recorded.npu, step_slot, &recorded.slots[step_slot].lists)
+        self.begin_lists(program, step_slot, |recorded| &recorded.slots[step_slot].lists)
     }
 
     /// Whether a program can be submitted without its sampler: not while weights are being loaded. Records its lists for that the first time.
@@ -182,9 +182,36 @@ impl Engine {
 
     /// Submits what comes before a program's sampler, which is recorded apart.
     fn begin_before_sampler(&mut self, program: usize, step_slot: usize) -> Result<(), Stop> {
+        self.begin_lists(program, step_slot, |recorded| &recorded.sampler_apart(step_slot).before)
+    }
+
+    /// Submits these lists of a program. Where an NPU takes part, it returns when the last of its products is computed.
+    fn begin_lists(
+        &mut self,
+        program: usize,
+        step_slot: usize,
+        lists: impl Fn(&RecordedProgram) -> &[CommandList],
+    ) -> Result<(), Stop> {
+        match self.npu_queues(program, step_slot, &lists) {
+            Some((queues, entries)) => queues.run(entries, &mut |_| true).map(drop),
+            None => Ok(self.queue.begin(step_slot, lists(&self.programs.recorded[program]))?),
+        }
+    }
+
+    /// Both queues of a program, and their entries; `None`: no NPU takes part.
+    fn npu_queues(
+        &mut self,
+        program: usize,
+        step_slot: usize,
+        lists: impl Fn(&RecordedProgram) -> &[CommandList],
+    ) -> Option<(StepQueues<'_>, &[QueueEntry])> {
         let recorded = &self.programs.recorded[program];
-        let devices = (&mut self.queue, &mut self.npu, &mut self.views);
-        begin_lists(devices, self.n_rows, &recorded.npu, step_slot, &recorded.sampler_apart(step_slot).before)
+        if recorded.npu.is_empty() {
+            return None;
+        }
+        let npu = self.npu.as_mut().expect("loaded with the programs that it has a part in");
+        let (queue, views, n_rows) = (&mut self.queue, &mut self.views, self.n_rows);
+        Some((StepQueues { queue, npu, views, n_rows, step_slot, lists: lists(recorded) }, &recorded.npu))
     }
 
     /// Writes the masks of a step that was submitted without its sampler, and submits that. The samplers of steps before have ended.
@@ -217,20 +244,19 @@ impl Engine {
                 self.queue.run_while(lists, ready)?
             }
             _ => {
-                let recorded = &self.programs.recorded[program];
-                let lists = &recorded.slots[0].lists;
-                let mut ready = |list| Ok::<bool, Failure>(watch.goes_on(list, lists.len()));
-                let (mut submitted, mut all_ran) = (0, true);
-                for stop in &recorded.npu {
-                    let before = submitted;
-                    all_ran = self.queue.run_while(&lists[before..stop.list], |list| ready(before + list))?;
-                    if !all_ran {
-                        break;
+                let count = self.programs.recorded[program].slots[0].lists.len();
+                let mut goes_on = |list| watch.goes_on(list, count);
+                match self.npu_queues(program, 0, |recorded| &recorded.slots[0].lists) {
+                    Some((queues, entries)) => {
+                        let all_ran = queues.run(entries, &mut goes_on)?;
+                        self.queue.end(0)?;
+                        all_ran
                     }
-                    compute_on_npu(&mut self.npu, &mut self.views, self.n_rows, stop)?;
-                    submitted = stop.list;
+                    None => {
+                        let lists = &self.programs.recorded[program].slots[0].lists;
+                        self.queue.run_while(lists, |list| Ok::<bool, Failure>(goes_on(list)))?
+                    }
                 }
-                all_ran && self.queue.run_while(&lists[submitted..], |list| ready(submitted + list))?
             }
         };
         if !all_ran {
@@ -569,41 +595,8 @@ impl Engine {
     }
 }
 
-/// Submits a program's lists, which stop for the NPU; returns when the last of its products is computed.
-fn begin_lists(
-    (queue, npu, views): (&mut SubmissionQueue, &mut Option<NpuDevice>, &mut HostViews),
-    n_rows: u32,
-    stops: &[NpuStop],
-    step_slot: usize,
-    lists: &[CommandList],
-) -> Result<(), Stop> {
-    let mut submitted = 0;
-    for stop in stops {
-        queue.begin(step_slot, &lists[submitted..stop.list])?;
-        queue.end(step_slot)?;
-        compute_on_npu(npu, views, n_rows, stop)?;
-        submitted = stop.list;
-    }
-    Ok(queue.begin(step_slot, &lists[submitted..])?)
-}
-
 /// Writes f32 elements from element `at` on.
 fn write_floats(view: &mut Mapping, at: usize, elements: &[f32]) {
     let (words, _) = view.bytes_mut()[4 * at..].as_chunks_mut::<4>();
     words.iter_mut().zip(elements).for_each(|(word, element)| *word = element.to_le_bytes());
-}
-
-/// Passes a product's activations to the NPU and its outputs to the device, which has nothing in flight that touches them. Of a step of `n_rows` rows, none
-/// may be among those of this stop: what the device then reads are rows that no one uses.
-fn compute_on_npu(npu: &mut Option<NpuDevice>, views: &mut HostViews, n_rows: u32, stop: &NpuStop) -> Result<(), Stop> {
-    if stop.first_row >= n_rows {
-        return Ok(());
-    }
-    let npu = npu.as_mut().expect("programs stop for an NPU that is there");
-    let (activations, outputs) = views.npu.as_mut().expect("allocated with the NPU");
-    activations.invalidate()?;
-    let written = |bytes: &mut [u8]| bytes.copy_from_slice(&activations.bytes()[..bytes.len()]);
-    let found = npu.run(stop.product, written).map_err(Stop::Npu)?;
-    outputs.bytes_mut()[..found.len()].copy_from_slice(found);
-    Ok(outputs.flush()?)
 }

@@ -6,6 +6,7 @@ pub mod engine;
 pub mod host_sampling;
 pub mod images;
 pub mod masks;
+pub mod npu_queues;
 pub mod sampling;
 pub mod steps_in_flight;
 pub mod stop;

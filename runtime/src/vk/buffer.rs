@@ -1,6 +1,7 @@
 //! Buffers, each with an allocation of its own, and mappings of those that are host-visible.
 
 use std::ops::Range;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ impl Buffer {
         let len_bytes = request.size;
         // SAFETY: a plain request; the buffer is destroyed below on failure, else by its owner.
         let raw = unsafe { device.raw.create_buffer(&request, None) }.named("vkCreateBuffer")?;
-        match allocate(device, raw, usage) {
+        match allocate(device, raw, usage, None) {
             Ok((memory, memory_type)) => {
                 let buffer =
                     Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host: None });
@@ -132,6 +133,34 @@ impl Buffer {
                 Err(to_text(failure))
             }
         }
+    }
+
+    /// A buffer whose memory another driver can have, too, by the dma-buf; no view of the host.
+    ///
+    /// # Errors
+    /// Why the driver exports none; follows a colon in messages.
+    pub fn export(device: &Arc<Device>, len_bytes: u64, usage: BufferUse) -> Result<(Arc<Buffer>, OwnedFd), String> {
+        let functions = device.dma_buf.as_ref().ok_or("the driver exports no memory")?;
+        let handle = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handle);
+        let to_text = |failure: Failure| format!("{} failed with {}", failure.call, failure.code);
+        // SAFETY: a plain request of the extensions that the device was opened with; destroyed below on failure, else by its
+        // owner.
+        let raw = unsafe { device.raw.create_buffer(&request(len_bytes).push_next(&mut external), None) }
+            .named("vkCreateBuffer")
+            .map_err(to_text)?;
+        let (memory, memory_type) = allocate(device, raw, usage, Some(handle)).map_err(|failure| {
+            // SAFETY: made above, bound to nothing and used nowhere.
+            unsafe { device.raw.destroy_buffer(raw, None) };
+            to_text(failure)
+        })?;
+        // From here on Drop cleans up.
+        let buffer = Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host: None });
+        let request = vk::MemoryGetFdInfoKHR::default().memory(memory).handle_type(handle);
+        // SAFETY: the memory was allocated to be exported in this way.
+        let fd = unsafe { functions.get_memory_fd(&request) }.named("vkGetMemoryFdKHR").map_err(to_text)?;
+        // SAFETY: a new descriptor, which the call above gave to its caller.
+        Ok((buffer, unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     pub fn len_bytes(&self) -> u64 {
@@ -372,7 +401,13 @@ fn bind(device: &Device, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result
 }
 
 /// Allocates memory for `buffer` and binds it, trying memory types by rank.
-fn allocate(device: &Device, buffer: vk::Buffer, usage: BufferUse) -> Result<(vk::DeviceMemory, usize), Failure> {
+/// `export`: the kind of handle by which the memory is given to other drivers.
+fn allocate(
+    device: &Device,
+    buffer: vk::Buffer,
+    usage: BufferUse,
+    export: Option<vk::ExternalMemoryHandleTypeFlags>,
+) -> Result<(vk::DeviceMemory, usize), Failure> {
     // SAFETY: the buffer belongs to the device.
     let needs = unsafe { device.raw.get_buffer_memory_requirements(buffer) };
     let mut failure = Failure { call: "vkAllocateMemory", code: vk::Result::ERROR_OUT_OF_DEVICE_MEMORY };
@@ -385,6 +420,11 @@ fn allocate(device: &Device, buffer: vk::Buffer, usage: BufferUse) -> Result<(vk
             .allocation_size(needs.size)
             .memory_type_index(memory_type as u32)
             .push_next(&mut only);
+        let mut exported = export.map(|kind| vk::ExportMemoryAllocateInfo::default().handle_types(kind));
+        let request = match &mut exported {
+            Some(exported) => request.push_next(exported),
+            None => request,
+        };
         // SAFETY: size and type are what the buffer's requirements allow.
         let memory = match unsafe { device.raw.allocate_memory(&request, None) }.named("vkAllocateMemory") {
             Ok(memory) => memory,

@@ -69,7 +69,7 @@ impl CommandList {
         // SAFETY: fresh and not pending.
         unsafe { device.raw.begin_command_buffer(list.raw, &vk::CommandBufferBeginInfo::default()) }
             .named("vkBeginCommandBuffer")?;
-        if !matches!(list.commands.first(), Some(Command::Dispatch { workgroups, .. }) if workgroups.continues()) {
+        if !matches!(list.commands.first(), Some(Command::Dispatch { workgroups, .. }) if workgroups.continues) {
             list.barrier();
         }
         for command in &list.commands {

@@ -23,6 +23,8 @@ pub struct Device {
     pub(super) clock: Option<(f64, u64)>,
     /// `None`: the device cannot import host memory.
     pub(super) host_import: Option<HostImport>,
+    /// `None`: the device cannot export memory as a dma-buf.
+    pub(super) dma_buf: Option<ash::khr::external_memory_fd::Device>,
     facts: DeviceFacts,
     stuck: AtomicBool,
     /// Must be destroyed after the device.
@@ -75,6 +77,7 @@ impl Device {
         let clock =
             (valid_bits > 0).then(|| (f64::from(limits.timestamp_period), u64::MAX >> (64 - valid_bits.clamp(1, 64))));
         let host_import = facts.features.host_import.then(|| HostImport::of(&instance, physical, &raw));
+        let dma_buf = facts.features.dma_buf.then(|| ash::khr::external_memory_fd::Device::new(&instance.raw, &raw));
         Ok(Arc::new(Device {
             raw,
             compute,
@@ -82,6 +85,7 @@ impl Device {
             families: choice,
             clock,
             host_import,
+            dma_buf,
             facts: facts.clone(),
             stuck: AtomicBool::new(false),
             instance,

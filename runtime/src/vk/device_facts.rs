@@ -202,6 +202,7 @@ fn extensions(instance: &Instance, device: vk::PhysicalDevice, version: u32) -> 
         cooperative_matrix: has(khr::cooperative_matrix::NAME),
         memory_budget: has(ext::memory_budget::NAME),
         host_import: has(ext::external_memory_host::NAME),
+        dma_buf: has(ext::external_memory_dma_buf::NAME) && has(khr::external_memory_fd::NAME),
         pipeline_statistics: has(khr::pipeline_executable_properties::NAME),
         shader_sm_builtins: has(nv::shader_sm_builtins::NAME),
     })

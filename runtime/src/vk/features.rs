@@ -25,6 +25,7 @@ pub struct Extensions {
     pub cooperative_matrix: bool,
     pub memory_budget: bool,
     pub host_import: bool,
+    pub dma_buf: bool,
     pub pipeline_statistics: bool,
     pub shader_sm_builtins: bool,
 }
@@ -120,6 +121,7 @@ impl FeatureChain {
             robust_buffer_access: is(core.robust_buffer_access),
             memory_budget: extensions.memory_budget,
             host_import: extensions.host_import,
+            dma_buf: extensions.dma_buf,
             pipeline_statistics: self.pipeline_statistics.is_some_and(|it| is(it.pipeline_executable_info)),
             cooperative_matrix: Vec::new(),
         }
@@ -145,6 +147,9 @@ pub fn extension_names(features: &DeviceFeatures, core_1_3: bool) -> Vec<*const 
     }
     if features.host_import {
         names.push(ash::ext::external_memory_host::NAME.as_ptr());
+    }
+    if features.dma_buf {
+        names.extend([khr::external_memory_fd::NAME.as_ptr(), ash::ext::external_memory_dma_buf::NAME.as_ptr()]);
     }
     if features.pipeline_statistics {
         names.push(khr::pipeline_executable_properties::NAME.as_ptr());

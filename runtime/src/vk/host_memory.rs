@@ -7,6 +7,7 @@ use ash::{ext, vk};
 use memmap2::{Advice, MmapMut};
 use unicorn_artifact::MappedFile;
 
+use crate::npu::driver::SharedPages;
 use crate::vk::instance::Instance;
 
 /// Host memory that a buffer imports and owns.
@@ -15,6 +16,8 @@ pub enum HostMemory {
     File { file: Arc<MappedFile>, offset_bytes: u64 },
     /// Private pages of this process, written through the buffer's mapping.
     Anonymous(MmapMut),
+    /// Pages that an NPU accesses, too; the host has no view of them by the buffer.
+    Shared(Arc<SharedPages>),
 }
 
 /// The extension's functions and alignment for one device.
@@ -42,6 +45,7 @@ impl HostMemory {
                 (bytes.as_ptr().cast_mut(), (bytes.len() as u64).next_multiple_of(PAGE_BYTES))
             }
             HostMemory::Anonymous(map) => (map.as_mut_ptr(), map.len() as u64),
+            HostMemory::Shared(pages) => (pages.address() as *mut u8, pages.bytes() as u64),
         }
     }
 

@@ -18,6 +18,10 @@ pub struct SubmissionQueue {
     timeout: Duration,
     /// Submissions of each slot that were not waited for yet.
     in_flight: [u32; SLOTS],
+    /// Its value is the number of the last segment that has ended; null before the first.
+    segments: vk::Semaphore,
+    n_segments: u64,
+    n_segments_ended: u64,
     /// A call has failed: fences are in an unknown state, and the device counts as lost.
     failed: bool,
 }
@@ -31,8 +35,16 @@ impl SubmissionQueue {
     /// A submission that takes longer than `timeout` counts as a lost device.
     pub fn create(device: &Arc<Device>, timeout: Duration) -> Result<SubmissionQueue, Failure> {
         let fences = [vk::Fence::null(); SLOTS];
-        let mut queue =
-            SubmissionQueue { device: device.clone(), fences, timeout, in_flight: [0; SLOTS], failed: false };
+        let mut queue = SubmissionQueue {
+            device: device.clone(),
+            fences,
+            timeout,
+            in_flight: [0; SLOTS],
+            segments: vk::Semaphore::null(),
+            n_segments: 0,
+            n_segments_ended: 0,
+            failed: false,
+        };
         for fence in &mut queue.fences {
             // SAFETY: a plain request; destroyed by Drop.
             *fence =
@@ -78,6 +90,54 @@ impl SubmissionQueue {
         Ok(())
     }
 
+    /// Submits `list`, a part of a step, behind whatever is in flight; returns its number, by which [`SubmissionQueue::end_segment`] waits for it and all before
+    /// it.
+    pub fn begin_segment(&mut self, list: &CommandList) -> Result<u64, Failure> {
+        if self.segments == vk::Semaphore::null() {
+            let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+            let request = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+            // SAFETY: a plain request; every device of Vulkan 1.2 has timelines. Destroyed by Drop.
+            self.segments = unsafe { self.device.raw.create_semaphore(&request, None) }.named("vkCreateSemaphore")?;
+        }
+        let number = self.n_segments + 1;
+        let (semaphores, numbers) = ([self.segments], [number]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&numbers);
+        let signal = vk::SubmitInfo::default().signal_semaphores(&semaphores).push_next(&mut timeline);
+        self.submit_with(list, signal, vk::Fence::null()).map_err(|failure| self.fail(failure))?;
+        self.n_segments = number;
+        Ok(number)
+    }
+
+    /// Blocks until a segment and all before it have ended.
+    pub fn end_segment(&mut self, number: u64) -> Result<(), Failure> {
+        if number <= self.n_segments_ended {
+            return Ok(());
+        }
+        if self.failed {
+            return Err(Failure { call: "vkWaitSemaphores", code: vk::Result::ERROR_DEVICE_LOST });
+        }
+        let (semaphores, numbers) = ([self.segments], [number]);
+        let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&numbers);
+        // Slots may have lists before it in the queue.
+        let before = (number - self.n_segments_ended) as u32 + self.in_flight.iter().sum::<u32>();
+        let timeout = self.timeout_of(before);
+        // SAFETY: the semaphore is alive, and a submission signals the number.
+        let waited = unsafe { self.device.raw.wait_semaphores(&wait, timeout) }.named("vkWaitSemaphores");
+        waited.map_err(|failure| self.wait_failed(failure))?;
+        self.n_segments_ended = number;
+        Ok(())
+    }
+
+    /// Nanoseconds that so many submissions may take.
+    fn timeout_of(&self, submissions: u32) -> u64 {
+        u64::try_from(self.timeout.saturating_mul(submissions).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Number of the last segment.
+    pub fn last_segment(&self) -> u64 {
+        self.n_segments
+    }
+
     /// Runs `lists`, at most two of them submitted at a time: while the device works on one, `ready` decides whether the next
     /// is submitted. Returns whether all ran; those that were submitted have ended. If `ready` fails, the queue cannot be
     /// used any more.
@@ -120,11 +180,15 @@ impl SubmissionQueue {
     }
 
     fn submit(&self, list: &CommandList, fence: vk::Fence) -> Result<(), Failure> {
+        self.submit_with(list, vk::SubmitInfo::default(), fence)
+    }
+
+    fn submit_with(&self, list: &CommandList, submission: vk::SubmitInfo<'_>, fence: vk::Fence) -> Result<(), Failure> {
         if self.failed || self.device.is_stuck() {
             return Err(Failure { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST });
         }
         let lists = [list.raw];
-        let submission = vk::SubmitInfo::default().command_buffers(&lists);
+        let submission = submission.command_buffers(&lists);
         let queue = self.device.queue(list.kind).lock();
         // SAFETY: the lock makes this thread the queue's only user; the fence is null, or unsignalled because every wait
         // resets it; the list is complete and not pending, because its owner submits it on one queue and slot until the wait.
@@ -134,19 +198,20 @@ impl SubmissionQueue {
     /// Waits for the last of a slot's `submissions`, each of which may take the timeout.
     fn wait(&mut self, slot: usize, submissions: u32) -> Result<(), Failure> {
         let fence = [self.fences[slot]];
-        let timeout = self.timeout.saturating_mul(submissions);
-        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout = self.timeout_of(submissions);
         // SAFETY: the fence is alive and was submitted.
         let waited = unsafe { self.device.raw.wait_for_fences(&fence, true, timeout) }.named("vkWaitForFences");
-        if let Err(failure) = waited {
-            if failure.code == vk::Result::TIMEOUT {
-                self.device.set_stuck();
-            }
-            return Err(self.fail(failure));
-        }
+        waited.map_err(|failure| self.wait_failed(failure))?;
         // SAFETY: signalled, so no submission uses it.
         let reset = unsafe { self.device.raw.reset_fences(&fence) }.named("vkResetFences");
         reset.map_err(|failure| self.fail(failure))
+    }
+
+    fn wait_failed(&mut self, failure: Failure) -> Failure {
+        if failure.code == vk::Result::TIMEOUT {
+            self.device.set_stuck();
+        }
+        self.fail(failure)
     }
 
     /// After a failure, nothing is in flight and nothing can be submitted.
@@ -168,8 +233,11 @@ impl Drop for SubmissionQueue {
         for slot in 0..SLOTS {
             let _ = self.end(slot);
         }
+        let _ = self.end_segment(self.n_segments);
         if !self.device.is_stuck() {
-            // SAFETY: nothing is in flight any more; null fences are ignored.
+            // SAFETY: nothing is in flight any more; null handles are ignored.
+            unsafe { self.device.raw.destroy_semaphore(self.segments, None) };
+            // SAFETY: the same.
             self.fences.iter().for_each(|&fence| unsafe { self.device.raw.destroy_fence(fence, None) });
         }
     }

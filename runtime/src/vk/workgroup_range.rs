@@ -7,21 +7,18 @@ pub struct WorkgroupRange {
     pub first: [u32; 3],
     /// Number of workgroups on each axis.
     pub workgroups: [u32; 3],
+    /// Whether another range precedes it that a dispatch was split into, with no barrier between them.
+    pub continues: bool,
 }
 
 impl WorkgroupRange {
     /// The whole grid.
     pub fn whole(grid: [u32; 3]) -> WorkgroupRange {
-        WorkgroupRange { first: [0; 3], workgroups: grid }
+        WorkgroupRange { first: [0; 3], workgroups: grid, continues: false }
     }
 
     /// Number of workgroups in the range.
     pub fn count(&self) -> u64 {
         self.workgroups.iter().map(|&count| u64::from(count)).product()
-    }
-
-    /// Whether the range begins inside the grid: an earlier range of the same dispatch precedes it.
-    pub fn continues(&self) -> bool {
-        self.first != [0; 3]
     }
 }

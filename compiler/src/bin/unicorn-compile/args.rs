@@ -118,14 +118,15 @@ pub struct Args {
     #[arg(long, value_name = "DEVICE", value_parser = ["phoenix"], help_heading = DEVICE, hide_short_help = true)]
     pub npu: Option<String>,
     /// What the NPU does, whatever the estimate, separated by commas: qkv, output, ffn or none; or draft, all products of a step of one token,
-    /// for a model that makes drafts [default: what is faster there by the estimate]
+    /// of the model that --draft names, or of this one for a model that makes drafts [default: what is faster there by the estimate]
     #[arg(long, value_name = "WORK", requires = "npu", value_delimiter = ',', value_parser = NPU_FOR, help_heading = DEVICE, hide_short_help = true)]
     pub npu_for: Vec<String>,
     /// Columns of the NPU that a program takes
     #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4), help_heading = DEVICE, hide_short_help = true)]
     pub npu_columns: u8,
-    /// Tokens of the step that a program computes: 512, 64 or 8 of a prompt, or 1
-    #[arg(long, value_name = "TOKENS", default_value = "512", requires = "npu", value_parser = clap::value_parser!(u16).range(1..), help_heading = DEVICE, hide_short_help = true)]
+    /// Tokens that a program computes: 512 of a prompt, or a half, a quarter or an eighth of 512 or 64, of which GPU and NPU compute different ones
+    /// at once; or 1
+    #[arg(long, value_name = "TOKENS", default_value = "256", requires = "npu", value_parser = clap::value_parser!(u16).range(1..), help_heading = DEVICE, hide_short_help = true)]
     pub npu_rows: u16,
     /// Also print of each NPU program which limit decided the sizes of its tiles, and of each product the times by which it is given to the NPU or not
     #[arg(long, requires = "npu", conflicts_with_all = ["quiet", "json"], help_heading = DEVICE, hide_short_help = true)]

@@ -29,6 +29,14 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
         }
     }
     let requested = NpuOptions::default().with(|npu| npu.peano.clone_from(&args.npu_peano));
+    if has("draft") && args.draft.is_some() {
+        // Of the draft that is packed into the artifact; the model's own are the GPU's.
+        let columns = usize::from(args.npu_columns);
+        let rows = usize::from(args.npu_rows);
+        return Ok(Some(requested.with(|npu| {
+            (npu.rows, npu.columns, npu.work, npu.draft) = (rows, columns, Some(Vec::new()), true);
+        })));
+    }
     if has("draft") {
         // All products of a token's step: those of a GEMV.
         let columns = usize::from(args.npu_columns);

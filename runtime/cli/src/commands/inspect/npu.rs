@@ -75,7 +75,7 @@ impl<'a> NpuRows<'a> {
             products: &section.products,
             weight_bytes: section.slices.iter().sum(),
             memory: section
-                .memory()
+                .memory(section.most_runs())
                 .into_iter()
                 .map(|(name, bytes, reason)| NpuMemoryRow { name, bytes, reason })
                 .collect(),

@@ -1,17 +1,19 @@
-//! The two queues of a step in which an NPU takes part: what runs in each, in order, and what waits for what.
+//! The two queues of a step in which an NPU takes part, from its schedule: what runs in each, in order, what waits for what, and what runs at the same time.
 //!
 //! ```text
-//! GPU   dispatches ─┐ activations             ┌─ dispatches …
-//! NPU               └─► command ─ outputs ────┘
+//! time   0                 1                  2                     3
+//! GPU    dispatches of a   dispatches of b    ┌─ dispatches of a    ┌─ dispatches of b …
+//! NPU                   └─► command of a ─────┘ command of b ───────┘
 //! ```
 //!
-//! Each end is waited for: the runtime submits dispatches, waits for them, passes the activations on, submits the command, waits
-//! for it, and passes the outputs back.
+//! Time is in entries, all of which are drawn as long as each other: how long the GPU's take is not known before they are measured.
+
+use std::ops::Range;
 
 use serde::Serialize;
 use unicorn_artifact::account::size;
-use unicorn_artifact::npu::{ACTIVATIONS, OUTPUTS};
-use unicorn_artifact::{Dispatch, NpuCommand, NpuSection, NpuSteps, Program};
+use unicorn_artifact::npu::{ACTIVATIONS, DispatchPart, NpuScheduleEntry, NpuWorkItem, OUTPUTS};
+use unicorn_artifact::{NpuCommand, NpuProgram, NpuSection, NpuSteps, Program};
 
 use crate::report::table::Column::{Left, Right};
 use crate::report::table::table;
@@ -22,7 +24,11 @@ use crate::report::text::printable;
 pub struct NpuQueues {
     pub target: String,
     pub rows: u32,
-    /// Entries of both queues, in the order in which they run.
+    /// Dispatches of the step.
+    pub dispatches: usize,
+    /// Commands of the step; each runs once for each part of the rows.
+    pub commands: usize,
+    /// Entries of both queues, in the order in which they are submitted.
     pub entries: Vec<QueueEntry>,
 }
 
@@ -33,14 +39,18 @@ pub struct QueueEntry {
     pub queue: &'static str,
     /// Names of its first and last dispatch, or of its product and program.
     pub what: String,
+    /// Its rows of the step: the first, and the one behind the last.
+    pub rows: [u32; 2],
     /// Number of dispatches; 0 for a command of the NPU.
     pub dispatches: usize,
     /// Layer of a product.
     pub layer: Option<u32>,
     /// Index of the entry of the other queue that it waits for.
     pub waits_for: Option<usize>,
-    /// Bytes that this entry receives from that one.
+    /// Bytes that this entry receives from that one and those before it.
     pub handed_bytes: u64,
+    /// When it begins, in entries: behind the one before it in its queue, and the one that it waits for.
+    pub begins_at: usize,
     /// Estimated seconds of a command at the highest and at the lower clock. `None`: work of the GPU, which is not estimated.
     pub estimated_seconds: Option<[f64; 2]>,
     /// Index of a command's program.
@@ -54,68 +64,120 @@ pub fn queues(section: &NpuSection) -> Vec<NpuQueues> {
 }
 
 fn queues_of(section: &NpuSection, steps: &NpuSteps) -> Option<NpuQueues> {
-    let programs = steps.kernels.programs.iter().zip(&steps.commands);
-    let with_commands = programs.filter(|(_, commands)| !commands.is_empty());
+    let programs = steps.kernels.programs.iter().zip(&steps.commands).enumerate();
+    let with_commands = programs.filter(|(_, (_, commands))| !commands.is_empty());
     // The first of those with equally many rows.
-    let (program, commands) = with_commands.min_by_key(|(program, _)| std::cmp::Reverse(program.rows))?;
-    let target = steps.kernels.name.clone();
-    Some(NpuQueues { target, rows: program.rows, entries: entries(section, program, commands) })
+    let (index, (program, commands)) = with_commands.min_by_key(|(_, (program, _))| std::cmp::Reverse(program.rows))?;
+    let schedule = steps.schedule(index, &section.runs(program.rows, commands));
+    let step = Step { section, program, commands };
+    Some(NpuQueues {
+        target: steps.kernels.name.clone(),
+        rows: program.rows,
+        dispatches: program.dispatches.len(),
+        commands: commands.len(),
+        entries: step.entries(&schedule.entries),
+    })
 }
 
-fn entries(section: &NpuSection, program: &Program, commands: &[NpuCommand]) -> Vec<QueueEntry> {
-    let (mut entries, mut done, mut handed_bytes) = (Vec::new(), 0, 0);
-    let gpu = |dispatches: &[Dispatch], waits_for: Option<usize>, handed_bytes: u64| QueueEntry {
-        queue: "gpu",
-        what: first_and_last(dispatches),
-        dispatches: dispatches.len(),
-        layer: None,
-        waits_for,
-        handed_bytes,
-        estimated_seconds: None,
-        program: None,
-    };
-    for command in commands {
-        let end = (command.before_dispatch as usize).clamp(done, program.dispatches.len());
-        entries.push(gpu(&program.dispatches[done..end], entries.len().checked_sub(1), handed_bytes));
-        done = end;
-        let product = &section.products[command.product as usize];
-        let npu_program = &section.programs[product.program as usize];
-        // A step with more rows runs the program several times.
-        let runs = npu_program.runs_of(program.rows).unwrap_or(1);
-        let bytes = |argument: usize| u64::from(runs) * npu_program.arguments.get(argument).map_or(0, |one| one.bytes);
-        let times = if runs > 1 { format!(", {runs} runs") } else { String::new() };
-        handed_bytes = bytes(OUTPUTS);
-        entries.push(QueueEntry {
+struct Step<'s> {
+    section: &'s NpuSection,
+    program: &'s Program,
+    commands: &'s [NpuCommand],
+}
+
+impl Step<'_> {
+    fn entries(&self, schedule: &[NpuScheduleEntry]) -> Vec<QueueEntry> {
+        let (mut entries, mut received): (Vec<QueueEntry>, usize) = (Vec::new(), 0);
+        for entry in schedule {
+            let waits_for = entry.waits_for.map(|other| other as usize);
+            let mut made = match &entry.work {
+                NpuWorkItem::Dispatches(parts) => {
+                    let awaited = received..waits_for.map_or(received, |other| other + 1);
+                    received = received.max(awaited.end);
+                    QueueEntry { handed_bytes: self.output_bytes(&schedule[awaited]), ..self.dispatches(parts) }
+                }
+                NpuWorkItem::Run { command, run } => self.run(*command, *run),
+            };
+            let ends = |entry: &QueueEntry| entry.begins_at + 1;
+            let before = entries.iter().rev().find(|one| one.queue == made.queue).map_or(0, ends);
+            made.begins_at = before.max(waits_for.map_or(0, |other| ends(&entries[other])));
+            made.waits_for = waits_for;
+            entries.push(made);
+        }
+        entries
+    }
+
+    fn dispatches(&self, parts: &[DispatchPart]) -> QueueEntry {
+        let label = |part: &DispatchPart| self.program.dispatches[part.dispatch as usize].label.clone();
+        let what = match parts {
+            [] => String::new(),
+            [only] => label(only),
+            [first, .., last] => format!("{} to {}", label(first), label(last)),
+        };
+        // All dispatches of an entry have the same rows.
+        let rows = parts.first().map_or([0, self.program.rows], |part| {
+            let all = self.program.dispatches[part.dispatch as usize].workgroups[usize::from(part.axis)];
+            [part.begin, part.end].map(|at| (u64::from(self.program.rows) * u64::from(at) / u64::from(all)) as u32)
+        });
+        QueueEntry {
+            queue: "gpu",
+            what,
+            rows,
+            dispatches: parts.len(),
+            layer: None,
+            waits_for: None,
+            handed_bytes: 0,
+            begins_at: 0,
+            estimated_seconds: None,
+            program: None,
+        }
+    }
+
+    fn run(&self, command: u32, run: u32) -> QueueEntry {
+        let product = &self.section.products[self.commands[command as usize].product as usize];
+        let program = self.program_of(command);
+        let rows = program.shape.rows.min(self.program.rows);
+        QueueEntry {
             queue: "npu",
-            what: format!("{} by {}{times}", product.name, npu_program.name),
+            what: format!("{} by {}", product.name, program.name),
+            rows: [run * rows, (run + 1) * rows],
             dispatches: 0,
             layer: product.layer,
-            waits_for: Some(entries.len() - 1),
-            handed_bytes: bytes(ACTIVATIONS),
-            estimated_seconds: Some(npu_program.estimate.seconds().map(|seconds| f64::from(runs) * seconds)),
+            waits_for: None,
+            handed_bytes: argument_bytes(program, ACTIVATIONS),
+            begins_at: 0,
+            estimated_seconds: Some(program.estimate.seconds()),
             program: Some(product.program),
-        });
+        }
     }
-    entries.push(gpu(&program.dispatches[done..], entries.len().checked_sub(1), handed_bytes));
-    entries
+
+    /// Bytes of the outputs of the runs among these entries.
+    fn output_bytes(&self, entries: &[NpuScheduleEntry]) -> u64 {
+        let bytes = |entry: &NpuScheduleEntry| match entry.work {
+            NpuWorkItem::Run { command, .. } => argument_bytes(self.program_of(command), OUTPUTS),
+            NpuWorkItem::Dispatches(_) => 0,
+        };
+        entries.iter().map(bytes).sum()
+    }
+
+    fn program_of(&self, command: u32) -> &NpuProgram {
+        let product = &self.section.products[self.commands[command as usize].product as usize];
+        &self.section.programs[product.program as usize]
+    }
 }
 
-fn first_and_last(dispatches: &[Dispatch]) -> String {
-    match dispatches {
-        [] => String::new(),
-        [only] => only.label.clone(),
-        [first, .., last] => format!("{} to {}", first.label, last.label),
-    }
+fn argument_bytes(program: &NpuProgram, argument: usize) -> u64 {
+    program.arguments.get(argument).map_or(0, |one| one.bytes)
 }
 
 impl NpuQueues {
     /// A line an entry, the GPU's on the left and the NPU's on the right; layers that are like the one before them are left out.
     pub fn text(&self) -> String {
-        let commands = self.entries.iter().filter(|entry| entry.queue == "npu").count();
-        let dispatches: usize = self.entries.iter().map(|entry| entry.dispatches).sum();
-        let (rows, target) = (self.rows, printable(&self.target));
+        let NpuQueues { rows, dispatches, commands, .. } = self;
+        let target = printable(&self.target);
         let heading = format!(
-            "  Two queues in a step of {rows} rows on {target}: {dispatches} dispatches and {commands} commands, which wait for each other\n"
+            "  Two queues in a step of {rows} rows on {target}: {dispatches} dispatches and {commands} commands, {}\n",
+            self.at_once()
         );
         let (mut lines, mut left_out) = (Vec::new(), Vec::new());
         let layers = self.layers();
@@ -128,25 +190,43 @@ impl NpuQueues {
             lines.extend(range.clone().map(|index| self.entries[index].cells(index)));
         }
         lines.extend(like_before(&mut left_out));
-        let columns = [Right(""), Left("GPU"), Left("waits"), Left("NPU"), Left("estimate")];
+        let columns = [Right(""), Right("time"), Left("GPU"), Left("waits"), Left("NPU"), Left("estimate")];
         heading + &table(&columns, &lines)
     }
 
-    /// Ranges of entries that belong to one layer: its commands, each with the dispatches before it. The last dispatches are a range of their own.
-    fn layers(&self) -> Vec<std::ops::Range<usize>> {
-        let mut ranges: Vec<(Option<u32>, std::ops::Range<usize>)> = Vec::new();
+    /// How much of the time both queues work.
+    fn at_once(&self) -> String {
+        let times = |queue: &str| -> std::collections::BTreeSet<usize> {
+            self.entries.iter().filter(|entry| entry.queue == queue).map(|entry| entry.begins_at).collect()
+        };
+        let (gpu, npu) = (times("gpu"), times("npu"));
+        match gpu.intersection(&npu).count() {
+            0 => "which wait for each other".to_owned(),
+            both => format!("at once in {both} of {} units of time", gpu.union(&npu).count()),
+        }
+    }
+
+    /// Ranges of entries that belong to one layer: the runs of its commands, each with the dispatches before it. The last dispatches are a range of their own.
+    fn layers(&self) -> Vec<Range<usize>> {
+        let mut ranges: Vec<(Option<u32>, Range<usize>)> = Vec::new();
+        let mut begin = 0;
         for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.queue == "npu") {
             match ranges.last_mut() {
                 Some((layer, range)) if *layer == entry.layer => range.end = index + 1,
-                _ => ranges.push((entry.layer, index - 1..index + 1)),
+                _ => ranges.push((entry.layer, begin..index + 1)),
             }
+            begin = index + 1;
         }
-        let end = ranges.last().map_or(0, |(_, range)| range.end);
-        ranges.into_iter().map(|(_, range)| range).chain(std::iter::once(end..self.entries.len())).collect()
+        ranges.into_iter().map(|(_, range)| range).chain(std::iter::once(begin..self.entries.len())).collect()
     }
 
-    fn shape(&self, range: &std::ops::Range<usize>) -> Vec<(usize, Option<u32>)> {
-        self.entries[range.clone()].iter().map(|entry| (entry.dispatches, entry.program)).collect()
+    /// What makes layers alike: kinds of work, and how far back each wait is.
+    fn shape(&self, range: &Range<usize>) -> Vec<(usize, Option<u32>, [u32; 2], Option<usize>)> {
+        let of_entry = |index: usize| {
+            let entry = &self.entries[index];
+            (entry.dispatches, entry.program, entry.rows, entry.waits_for.map(|other| index - other))
+        };
+        range.clone().map(of_entry).collect()
     }
 }
 
@@ -159,12 +239,13 @@ fn like_before(left_out: &mut Vec<Option<u32>>) -> Option<Vec<String>> {
         [only] => format!("layer {} likewise", name(only)),
         [first, .., last] => format!("layers {} to {} likewise", name(first), name(last)),
     };
-    Some(vec!["…".into(), text, String::new(), String::new(), String::new()])
+    Some(vec!["…".into(), String::new(), text, String::new(), String::new(), String::new()])
 }
 
 impl QueueEntry {
     fn cells(&self, index: usize) -> Vec<String> {
-        let what = printable(&self.what).into_owned();
+        let [first, end] = self.rows;
+        let what = format!("{}, rows {first} to {}", printable(&self.what), end.saturating_sub(1));
         let wait = |arrow: &str| match self.waits_for {
             None => String::new(),
             Some(other) => format!("{arrow} for {other}, {}", size(self.handed_bytes)),
@@ -177,7 +258,7 @@ impl QueueEntry {
             "npu" => (String::new(), wait("─►"), what),
             _ => (format!("{} dispatches: {what}", self.dispatches), wait("◄─"), String::new()),
         };
-        vec![index.to_string(), gpu, waits, npu, estimate]
+        vec![index.to_string(), self.begins_at.to_string(), gpu, waits, npu, estimate]
     }
 }
 
@@ -185,40 +266,52 @@ impl QueueEntry {
 mod tests {
     use super::*;
 
-    fn entry(queue: &'static str, layer: Option<u32>, index: usize) -> QueueEntry {
-        let is_npu = queue == "npu";
-        QueueEntry {
-            queue,
-            what: format!("work{index}"),
-            dispatches: if is_npu { 0 } else { 3 },
-            layer,
-            waits_for: index.checked_sub(1),
-            handed_bytes: 2048,
-            estimated_seconds: is_npu.then_some([1e-3, 2e-3]),
-            program: is_npu.then_some(0),
+    /// Two parts of the rows, of layers of one command each.
+    fn entries(layers: usize) -> Vec<QueueEntry> {
+        let mut entries: Vec<QueueEntry> = Vec::new();
+        let mut push = |is_npu: bool, layer: usize, part: usize, waits_for: Option<usize>, begins_at: usize| {
+            entries.push(QueueEntry {
+                queue: if is_npu { "npu" } else { "gpu" },
+                what: format!("work{}", entries.len()),
+                rows: [32 * part as u32, 32 * (part as u32 + 1)],
+                dispatches: if is_npu { 0 } else { 3 },
+                layer: is_npu.then_some(layer as u32),
+                waits_for,
+                handed_bytes: 2048,
+                begins_at,
+                estimated_seconds: is_npu.then_some([1e-3, 2e-3]),
+                program: is_npu.then_some(0),
+            });
+        };
+        for layer in 0..=layers {
+            for part in 0..2 {
+                let at = 4 * layer + 2 * part;
+                push(false, layer, part, (layer > 0).then(|| at - 3), 2 * layer + part);
+                if layer < layers {
+                    push(true, layer, part, Some(at), 2 * layer + part + 1);
+                }
+            }
         }
+        entries
     }
 
     #[test]
     fn both_queues_are_drawn_with_their_waits_and_layers_that_repeat_once() {
-        let mut entries = Vec::new();
-        for layer in 0..4 {
-            entries.push(entry("gpu", None, entries.len()));
-            entries.push(entry("npu", Some(layer), entries.len()));
-        }
-        entries.push(entry("gpu", None, entries.len()));
-        let text = NpuQueues { target: "generic".into(), rows: 64, entries }.text();
+        let text =
+            NpuQueues { target: "generic".into(), rows: 64, dispatches: 15, commands: 4, entries: entries(4) }.text();
         for part in [
-            "step of 64 rows on generic: 15 dispatches and 4 commands",
-            "3 dispatches: work0",
+            "step of 64 rows on generic: 15 dispatches and 4 commands, at once in 8 of 10 units of time",
+            "3 dispatches: work0, rows 0 to 31",
             "─► for 0, 2.00 KiB",
-            "work1",
+            "work3, rows 32 to 63",
             "1.00 to 2.00 ms",
-            "layers 1 to 3 likewise",
-            "◄─ for 7, 2.00 KiB",
+            "layers 2 to 3 likewise",
+            "◄─ for 13, 2.00 KiB",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
-        assert!(!text.contains("work3") && text.contains("work8"), "{text}");
+        assert!(text.contains("work4,") && !text.contains("work8,") && text.contains("work16,"), "{text}");
+        let in_turns = NpuQueues { target: String::new(), rows: 64, dispatches: 3, commands: 0, entries: entries(0) };
+        assert!(in_turns.text().contains("which wait for each other"));
     }
 }
