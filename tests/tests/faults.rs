@@ -7,17 +7,19 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tests::compiled::{Compiled, Silent, eight_layers, options};
+use tests::compiled::{Compiled, Silent, eight_layers, options, with};
 use tests::http::{get, post};
 use tests::known_texts::known_texts;
 use tests::models::models;
 use tests::skip;
-use unicorn_compiler::{Source, compile};
+use unicorn_compiler::{NpuOptions, NpuWork, Source, compile};
+use unicorn_npu_simulator::Simulator;
+use unicorn_runtime::npu::{NpuOpener, NpuUse};
 use unicorn_runtime::{
     BatchRow, DeviceChoice, Fault, FaultKind, LoadError, LoadOptions, Model, RunError, Sampling, Session, UploadPath,
     Verification,
 };
-use unicorn_runtime::{inject, injected, limit_reads};
+use unicorn_runtime::{inject, inject_into, injected, limit_reads, made_calls};
 use unicorn_serve::{HttpLimits, HttpListener, ServeOptions, Server};
 use unicorn_spirv::target;
 
@@ -100,6 +102,52 @@ fn the_text_after_a_lost_device_is_the_text_without_it() {
         }
         assert!(!model.take_recoveries().is_empty(), "{name}: no fault occurred");
     }
+}
+
+/// A GPU that is lost while an NPU works on another part of the step's rows: the NPU's commands end, and the step runs again with both.
+#[test]
+fn a_gpu_that_is_lost_beside_an_npu_comes_back() {
+    let _lock = one_test();
+    let made = with(options(vec![target::by_name("generic").unwrap()], Vec::new()), |options| {
+        let work = Some(vec![NpuWork::Qkv, NpuWork::Ffn]);
+        options.npu = Some(NpuOptions::default().with(|npu| (npu.rows, npu.work) = (8, work)));
+    });
+    let compiled = Compiled::of_folder(&models().join("tiny/llama3-rope"), &made);
+    let simulator = Simulator::default();
+    simulator.run_late();
+    let opened = simulator.clone();
+    let options = load_options().with(|options| {
+        (options.npu, options.npu_opener) = (NpuUse::Required, NpuOpener::new(move || opened.open()));
+    });
+    inject(None);
+    let model = Model::load(&compiled.artifact_path(), &options).expect("it loads");
+    let tokens: Vec<u32> = (0..64).map(|index| index * 37 % 2000).collect();
+    let logits = |model: &Model| {
+        let mut bits = Vec::new();
+        let mut session = model.session()?;
+        session.feed_with_logits(&tokens, &mut |_, row| bits.extend(row.iter().map(|logit| logit.to_bits())))?;
+        Ok::<_, RunError>(bits)
+    };
+    inject(None);
+    let expected = logits(&model).expect("the step runs");
+    let calls = made_calls();
+    let mut faults = 0;
+    for name in ["vkQueueSubmit", "vkWaitSemaphores", "vkWaitForFences"] {
+        let count = calls.iter().filter(|call| **call == name).count() as u64;
+        for call in [0, count / 2, count - 1] {
+            for kind in [FaultKind::DeviceLost, FaultKind::DeviceLostAfter] {
+                inject_into(name, Fault { call, kind });
+                let found = logits(&model).unwrap_or_else(|error| panic!("{name} {call}, {kind:?}: {error}"));
+                assert!(found == expected, "{name} {call}, {kind:?}: other logits");
+                faults += usize::from(injected().1.is_some());
+            }
+        }
+    }
+    inject(None);
+    let recoveries = model.take_recoveries();
+    assert!(faults >= 12 && recoveries.len() >= faults, "{faults} faults, {} recoveries", recoveries.len());
+    assert!(recoveries.iter().all(|recovery| !recovery.without_npu), "{recoveries:?}");
+    assert_eq!(simulator.errors(), Vec::<String>::new());
 }
 
 /// A server reports a device that cannot be made ready again as long as it cannot, and then that it was lost.

@@ -116,7 +116,7 @@ impl Buffers {
         let (input, input_view) = input.transpose()?.unzip();
         let of_npu = npu.map(|(npu, bytes)| {
             let copied = |what: &str, bytes: u64, usage| allocator.mapped(what, bytes, usage);
-            npu_memory::allocate(allocator.device, npu, bytes, &copied)
+            npu_memory::allocate(allocator.device, npu, bytes, copied)
         });
         let NpuBuffers { buffers: of_npu, views: npu_views, memory: npu_memory } =
             of_npu.transpose()?.unwrap_or_default();

@@ -78,7 +78,7 @@ pub fn allocate(
     device: &Arc<Device>,
     npu: &mut NpuDevice,
     NpuBytes { runs, activations, outputs }: NpuBytes,
-    copied: &dyn Fn(&str, u64, BufferUse) -> Result<(Arc<Buffer>, Mapping), LoadError>,
+    copied: impl Fn(&str, u64, BufferUse) -> Result<(Arc<Buffer>, Mapping), LoadError>,
 ) -> Result<NpuBuffers, LoadError> {
     let mut all = NpuBuffers::default();
     for run in 0..runs {

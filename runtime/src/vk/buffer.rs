@@ -156,6 +156,7 @@ impl Buffer {
         })?;
         // From here on Drop cleans up.
         let buffer = Arc::new(Buffer { device: device.clone(), raw, memory, len_bytes, memory_type, host: None });
+        faults::before("vkGetMemoryFdKHR").map_err(to_text)?;
         let request = vk::MemoryGetFdInfoKHR::default().memory(memory).handle_type(handle);
         // SAFETY: the memory was allocated to be exported in this way.
         let fd = unsafe { functions.get_memory_fd(&request) }.named("vkGetMemoryFdKHR").map_err(to_text)?;

@@ -7,7 +7,7 @@ use ash::vk;
 
 use crate::vk::command_list::CommandList;
 use crate::vk::device::Device;
-use crate::vk::{Failure, Named};
+use crate::vk::{Failure, Named, faults};
 
 /// Submits command lists and waits for them. It has slots, each with a fence, so that the lists of one can be submitted while
 /// those of another run.
@@ -96,6 +96,7 @@ impl SubmissionQueue {
         if self.segments == vk::Semaphore::null() {
             let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
             let request = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+            faults::before("vkCreateSemaphore")?;
             // SAFETY: a plain request; every device of Vulkan 1.2 has timelines. Destroyed by Drop.
             self.segments = unsafe { self.device.raw.create_semaphore(&request, None) }.named("vkCreateSemaphore")?;
         }
@@ -121,6 +122,7 @@ impl SubmissionQueue {
         // Slots may have lists before it in the queue.
         let before = (number - self.n_segments_ended) as u32 + self.in_flight.iter().sum::<u32>();
         let timeout = self.timeout_of(before);
+        faults::before("vkWaitSemaphores").map_err(|failure| self.fail(failure))?;
         // SAFETY: the semaphore is alive, and a submission signals the number.
         let waited = unsafe { self.device.raw.wait_semaphores(&wait, timeout) }.named("vkWaitSemaphores");
         waited.map_err(|failure| self.wait_failed(failure))?;

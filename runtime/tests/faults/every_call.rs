@@ -6,7 +6,7 @@ use std::path::Path;
 use unicorn_runtime::{layered_calls, layered_fields};
 
 /// Functions without a result.
-const CANNOT_FAIL: [&str; 34] = [
+const CANNOT_FAIL: [&str; 35] = [
     "cmd_bind_descriptor_sets",
     "cmd_bind_pipeline",
     "cmd_copy_buffer",
@@ -29,6 +29,7 @@ const CANNOT_FAIL: [&str; 34] = [
     "destroy_pipeline_cache",
     "destroy_pipeline_layout",
     "destroy_query_pool",
+    "destroy_semaphore",
     "destroy_shader_module",
     "free_memory",
     "get_buffer_memory_requirements",

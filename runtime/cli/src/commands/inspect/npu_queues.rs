@@ -182,7 +182,7 @@ impl NpuQueues {
         let (mut lines, mut left_out) = (Vec::new(), Vec::new());
         let layers = self.layers();
         for (index, range) in layers.iter().enumerate() {
-            if index > 0 && self.shape(range) == self.shape(&layers[index - 1]) {
+            if index > 0 && self.are_alike(range, &layers[index - 1]) {
                 left_out.push(self.entries[range.clone()].iter().find_map(|entry| entry.layer));
                 continue;
             }
@@ -220,13 +220,14 @@ impl NpuQueues {
         ranges.into_iter().map(|(_, range)| range).chain(std::iter::once(begin..self.entries.len())).collect()
     }
 
-    /// What makes layers alike: kinds of work, and how far back each wait is.
-    fn shape(&self, range: &Range<usize>) -> Vec<(usize, Option<u32>, [u32; 2], Option<usize>)> {
-        let of_entry = |index: usize| {
-            let entry = &self.entries[index];
-            (entry.dispatches, entry.program, entry.rows, entry.waits_for.map(|other| index - other))
+    /// Whether two layers have the same kinds of work, which wait for what is as far back.
+    fn are_alike(&self, one: &Range<usize>, other: &Range<usize>) -> bool {
+        let alike = |(one, other): (usize, usize)| {
+            let (entry, like) = (&self.entries[one], &self.entries[other]);
+            (entry.dispatches, entry.program, entry.rows) == (like.dispatches, like.program, like.rows)
+                && entry.waits_for.map(|waited| one - waited) == like.waits_for.map(|waited| other - waited)
         };
-        range.clone().map(of_entry).collect()
+        one.len() == other.len() && one.clone().zip(other.clone()).all(alike)
     }
 }
 
