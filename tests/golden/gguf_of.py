@@ -49,6 +49,8 @@ GLM4_NORMS = {
     "post_attention_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
 }
+# What a head that predicts the token behind the next one has in front of its layer and behind it: names of later versions of `gguf`.
+NEXTN = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
 # Vectors that have the name of the matrix that they belong to.
 GEMMA4_SCALES = {"router.scale": "ffn_gate_inp", "router.per_expert_scale": "ffn_down_exps"}
 # How transformers names an expert's matrices, and what a stack of them is called in the name map.
@@ -61,10 +63,16 @@ def write(name):
     deepstack = len(config.get("vision_config", {}).get("deepstack_visual_indexes", []))
     config |= config.get("text_config", {})
     architecture = ARCHITECTURES[config["model_type"]]
-    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    stored = load_file(folder / "model.safetensors")
+    # A head that predicts the token behind the next one is a layer behind the others.
+    further = int(any(name.startswith("mtp.") for name in stored))
+    layers = config["num_hidden_layers"] + further
+    names = gguf.get_tensor_name_map(architecture, layers)
     writer = gguf.GGUFWriter(MODELS / "gguf" / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[architecture])
     heads = config["num_attention_heads"]
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(layers)
+    if further:
+        writer.add_nextn_predict_layers(further)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     is_lfm2 = config["model_type"] in ("lfm2", "lfm2_moe")
@@ -143,7 +151,7 @@ def write(name):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if is_softmax else gguf.ExpertGatingFuncType.SIGMOID)
         dense = config.get("num_dense_layers", config.get("first_k_dense_replace"))
         writer.add_leading_dense_block_count(config["mlp_layer_types"].count("dense") if dense is None else dense)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = behind_the_layers(stored, config["num_hidden_layers"])
     if deepstack:
         tensors = text_of_qwen3_vl(tensors)
     tensors = upright(tensors) if config["model_type"] == "gpt_oss" else canonical(tensors)
@@ -166,6 +174,8 @@ def write(name):
         norm = source.split(".")[-2]
         if config["model_type"] == "glm4" and norm in GLM4_NORMS:
             target = f"blk.{source.split('.')[2]}.{GLM4_NORMS[norm]}.weight"
+        part = source.removesuffix(".weight").split(".", 3)[-1]
+        target = f"blk.{source.split('.')[2]}.nextn.{NEXTN[part]}.weight" if part in NEXTN else target
         assert target, f"{source} has no name in GGUF"
         values = tensor.float().numpy()
         if source.endswith("conv.conv.weight"):
@@ -182,6 +192,20 @@ def write(name):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def behind_the_layers(tensors, layers):
+    """The tensors of a head that predicts the token behind the next one, by the names that llama.cpp's converter gives them."""
+    parts = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
+    found = {}
+    for name, tensor in tensors.items():
+        head, _, part = name.partition("mtp.")
+        if not head and part.startswith("layers.0."):
+            name = f"model.layers.{layers}.{part.removeprefix('layers.0.')}"
+        elif not head and part:
+            name = f"model.layers.{layers}.{parts[part.removesuffix('.weight')]}.weight"
+        found[name] = tensor
+    return found
 
 
 def text_of_qwen3_vl(tensors):

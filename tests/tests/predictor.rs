@@ -4,8 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-use tests::changed_weights::with_weights;
+use tests::changed_weights::{chain_with_head, with_weights};
 use tests::compiled::{Compiled, options, with};
 use tests::models::models;
 use tests::recorder::{Recorder, ask, text};
@@ -81,6 +80,19 @@ fn logits_are_those_of_the_formula() {
                 assert!(error <= F16_TOLERANCE, "{what}: relative error {error}");
             }
         }
+    }
+}
+
+/// The head of a GGUF file, with llama.cpp's names, is that of the folder.
+#[test]
+fn a_gguf_file_has_the_same_head() {
+    for name in FOLDERS {
+        let (golden, of_head) = (read_golden(tiny(name)), read_predictor_golden(tiny(name)));
+        let tokens = tokens_of(&golden.tokens);
+        let model = load(&models().join("gguf").join(format!("{name}.gguf")), &f16("generic"), 1);
+        let found = predicted(&mut model.session().expect("a free slot"), &tokens, 7);
+        let error = relative_error(&expected(&of_head.predicted, tokens.len(), 7), &found);
+        assert!(error <= F16_TOLERANCE, "{name}: relative error {error}");
     }
 }
 
@@ -201,30 +213,10 @@ fn always(model: &Model) -> Speculation {
     model.own_speculation().expect("a head for drafts").with(|one| (one.max_tokens, one.adaptive) = (3, false))
 }
 
-/// A model whose text is a chain of tokens, each by the one before alone, and whose head has the same chain: all branches of layers end in zeros,
-/// norms do nothing more, and `fc` takes the token and leaves the hidden row.
-fn chain() -> TempDir {
-    with_weights(&tiny(FOLDERS[1]), |name, values| {
-        const BRANCHES: [&str; 3] = ["o_proj.weight", "out_proj.weight", "down_proj"];
-        if BRANCHES.iter().any(|branch| name.trim_end_matches(".weight").ends_with(branch.trim_end_matches(".weight")))
-        {
-            values.fill(0.0);
-        }
-        if matches!(name, "model.norm.weight" | "mtp.norm.weight" | "mtp.pre_fc_norm_embedding.weight") {
-            values.fill(0.0);
-        }
-        if name == "mtp.fc.weight" {
-            let columns = 2 * 64;
-            values.fill(0.0);
-            (0..columns / 2).for_each(|row| values[row * columns + row] = 1.0);
-        }
-    })
-}
-
 /// Whatever the head predicts, the text is that of the model. Random heads are almost never right, that of the chain always.
 #[test]
 fn the_text_is_that_of_the_model() {
-    let chain = chain();
+    let chain = chain_with_head();
     for (folder, is_right) in [(tiny(FOLDERS[0]), false), (tiny(FOLDERS[1]), false), (chain.path().into(), true)] {
         let model = load(&folder, &f16("generic"), 1);
         let mut session = model.session().expect("a free slot");
@@ -245,7 +237,7 @@ fn the_text_is_that_of_the_model() {
 /// Where drafts are accepted, steps give more tokens: speculation that adapts goes on with them; where none is, it ends them.
 #[test]
 fn speculation_follows_what_is_accepted() {
-    let chain = chain();
+    let chain = chain_with_head();
     let drafted = |folder: &Path| {
         let model = load(folder, &f16("generic"), 1);
         let mut session = model.session().expect("a free slot");
@@ -264,7 +256,7 @@ fn speculation_follows_what_is_accepted() {
 /// continues from another's tokens.
 #[test]
 fn requests_speculate_with_the_head() {
-    let chain = chain();
+    let chain = chain_with_head();
     let model = load(chain.path(), &f16("generic"), 3);
     let prompts = [text(1, 70), [&text(1, 64)[..], &text(2, 9)].concat(), text(3, 20)];
     let mut alone: Scheduler<Recorder> = model.scheduler().expect("slots");

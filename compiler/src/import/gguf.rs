@@ -63,13 +63,13 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
         tried(&parsed.tokenizer.tokenizer_json).map_err(|what| CompileError::malformed(path, what))?;
     }
     Ok(Checkpoint {
-        predictor_left_out: None,
         source_bytes: parsed.source_bytes(),
         config: parsed.config,
         tensors: parsed.tensors.into_iter().map(|(name, place)| (name, place.tensor(&maps))).collect(),
         tokenizer: parsed.tokenizer,
         license: parsed.license,
         skipped: parsed.skipped,
+        predictor_left_out: parsed.predictor_left_out,
         config_json: parsed.config_json,
         source: source(&maps),
         added_files: Vec::new(),
@@ -106,9 +106,12 @@ fn parse_parts(parts: &[(&Path, &[u8])]) -> Result<ParsedGguf> {
         // config.json has Llama 3's divisors as a LongRoPE with the same list twice.
         rope.long.take_if(|long| long.inv_freq == rope.inv_freq);
     }
+    let head = config::head(&gguf, architecture, config.layers.len())?;
+    let predictor_left_out = head.and_then(|head| config.add_predictor(head).err());
     let (tensors, skipped) = tensors::locate(&gguf, architecture, &config)?;
     config.kept_codes = tensors.iter().filter_map(|(name, place)| Some((name.clone(), place.kept_codes()?))).collect();
-    Ok(ParsedGguf { config, config_json, tokenizer, license: license(&gguf)?, skipped, tensors })
+    let license = license(&gguf)?;
+    Ok(ParsedGguf { config, config_json, tokenizer, license, skipped, predictor_left_out, tensors })
 }
 
 /// `general.license` is an SPDX expression; `general.license.name` its name for people, where it has no SPDX identifier.

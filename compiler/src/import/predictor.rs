@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! x[i] = fc [ norm_e(E[t[i]]) | norm_h(h[i - 1]) ]       h: the stream behind the model's final norm; of further drafts, y of the draft before
-//! y[i] = norm(layer(x[0..=i]))                            one layer with attention to all tokens, and the MLP or the experts of others
+//! y[i] = norm(layer(x[1..=i]))                            one layer with attention to all tokens, and the MLP or the experts of others
 //! logits of t[i + 1] = lm_head y[i]                       the model's own head, and its embedding E
 //! ```
 //!
 //! The formula is that of vLLM's `Qwen3_5MultiTokenPredictor` and `Qwen3NextMultiTokenPredictor` (`vllm/model_executor/models/qwen3_5_mtp.py`),
-//! whose input `hidden_states` is what the model's `forward` returns, after `norm`; transformers skips these tensors. vLLM's row of `t[i + 1]` and
-//! `h[i]` has position `i`, ours `i + 1`: rotary embeddings depend on differences alone.
+//! whose input `hidden_states` is what the model's `forward` returns, after `norm`, and of llama.cpp's `qwen35.cpp` (`graph_mtp`, `t_h_nextn`);
+//! transformers skips these tensors. Their row of `t[i + 1]` and `h[i]` has position `i`, ours `i + 1`, so that what a page of the cache holds depends on the
+//! page's tokens and those before alone; rotary embeddings depend on differences of positions alone. Position 0 has no row, and none attends to it.
 //!
 //! Its layer is the last of [`ModelConfig::layers`], so that its tensors, its cache and its kernels are found as those of others.
 
@@ -36,7 +37,8 @@ impl ModelConfig {
             return Err(format!("mtp_num_hidden_layers is {}, heads of 1 layer are compiled", head.n_layers));
         }
         if head.has_own_embedding {
-            return Err("mtp_use_dedicated_embeddings, heads that share the model's embedding are compiled".into());
+            let ours = "heads that share the model's embedding and output head are compiled";
+            return Err(format!("mtp_use_dedicated_embeddings is set, {ours}"));
         }
         let of_attention = self.layers.iter().find(|layer| !layer.is_recurrent);
         let Some(LayerConfig { rope, .. }) = of_attention.filter(|_| self.delta.is_some()).copied() else {
@@ -109,7 +111,7 @@ impl ModelConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) n_layers: usize,
-    /// It has an embedding that is not the model's.
+    /// It has an embedding or an output head that is not the model's.
     pub(super) has_own_embedding: bool,
 }
 

@@ -12,6 +12,7 @@ use super::reader::Gguf;
 use super::rope::{self, RopeShape};
 use super::value::Value;
 use crate::error::{CompileError, Result};
+use crate::import::predictor::Head;
 
 /// Makes the config.json; `tokenizer` gives its token ids.
 ///
@@ -402,6 +403,22 @@ fn gemma_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
 fn layer_types(keys: &Keys, layers: usize, window: Option<usize>, default_period: usize) -> Result<Vec<&'static str>> {
     let name = |slides: bool| if slides && window.is_some() { "sliding_attention" } else { "full_attention" };
     Ok(keys.sliding_layers(layers, default_period)?.into_iter().map(name).collect())
+}
+
+/// The head that predicts the token behind the next one, if the file has its tensors and models of the architecture have one that is compiled.
+///
+/// # Errors
+/// When a key has the wrong type.
+pub fn head(gguf: &Gguf, architecture: Architecture, n_layers: usize) -> Result<Option<Head>> {
+    let keys = Keys { gguf, architecture };
+    let first = format!("blk.{n_layers}.nextn.");
+    let has = |name: &str| gguf.tensors.contains_key(format!("{first}{name}.weight").as_str());
+    if !(architecture.has_delta_nets() && has("eh_proj")) {
+        return Ok(None);
+    }
+    let n_layers = keys.size("nextn_predict_layers")?.unwrap_or(0);
+    let has_own_embedding = has("embed_tokens") || has("shared_head_head");
+    Ok(Some(Head { n_layers, has_own_embedding }))
 }
 
 /// The numbers that several fields are made from.

@@ -15,6 +15,8 @@ pub struct ParsedGguf {
     pub(crate) tokenizer: TokenizerSection,
     pub(crate) license: Option<LicenseSection>,
     pub(crate) skipped: Skipped,
+    /// See [`crate::import::Checkpoint`].
+    pub(crate) predictor_left_out: Option<String>,
     pub(super) tensors: BTreeMap<String, TensorPlace>,
 }
 

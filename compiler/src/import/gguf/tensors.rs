@@ -198,7 +198,12 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         "mlp.up_proj" => fused_up(config.intermediate_size),
         _ => None,
     };
-    from_fused.unwrap_or_else(|| whole(in_layer(source_part(architecture, config, part))))
+    let own = in_layer(source_part(architecture, config, part));
+    if part == "norm" && !gguf.tensors.contains_key(own.as_str()) {
+        // llama.cpp then takes the model's last norm for the head's.
+        return whole("output_norm.weight".to_owned());
+    }
+    from_fused.unwrap_or_else(|| whole(own))
 }
 
 /// Heads' matrices of latent attention in files that llama.cpp wrote before April 2025: of each head, the rows that make a key of the
@@ -256,9 +261,14 @@ fn stored_as(architecture: Architecture, canonical: &str) -> StoredAs {
     match canonical {
         _ if canonical.ends_with("linear_attn.A_log") => StoredAs::NegatedExponential,
         _ if canonical.ends_with("linear_attn.norm.weight") => StoredAs::Itself,
-        _ if architecture.adds_one_to_norms() && canonical.ends_with("norm.weight") => StoredAs::Plus(1.0),
+        _ if architecture.adds_one_to_norms() && is_norm(canonical) => StoredAs::Plus(1.0),
         _ => StoredAs::Itself,
     }
+}
+
+/// Whether a tensor is the weight of a norm; the names of those in front of a head's `fc` end in what they are of.
+fn is_norm(canonical: &str) -> bool {
+    canonical.ends_with("norm.weight") || canonical.contains(".pre_fc_norm_")
 }
 
 fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> &'static str {
@@ -296,6 +306,10 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "mlp.shared_expert.gate_proj" => "ffn_gate_shexp",
         "mlp.shared_expert.up_proj" => "ffn_up_shexp",
         "mlp.shared_expert.down_proj" => "ffn_down_shexp",
+        "fc" => "nextn.eh_proj",
+        "pre_fc_norm_embedding" => "nextn.enorm",
+        "pre_fc_norm_hidden" => "nextn.hnorm",
+        "norm" => "nextn.shared_head_norm",
         _ => unreachable!("{part} is no part of a layer"),
     }
 }
@@ -373,7 +387,7 @@ fn account_for_the_rest(
         let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let in_layer = in_layer.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
         let is_known = in_layer.is_some_and(|(layer, part)| match config.layers.len() {
-            // After the layers come those that predict further tokens.
+            // After the layers come those that predict further tokens and are not compiled.
             layers if layer >= layers => architecture.predicts_further(),
             // Keys and values of layers that read the cache of another.
             _ => {
