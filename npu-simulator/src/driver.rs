@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unicorn_artifact::npu::OUTPUTS;
 use unicorn_runtime::npu::NpuError;
 use unicorn_runtime::npu::command::{Packet, Start};
 use unicorn_runtime::npu::driver::{
-    BufferKind, DeviceBuffer, Direction, Driver, MAX_RUNNING, MAX_TENSORS, MAX_UNITS, NpuFacts, SharedMemory, Unit,
+    BufferKind, DeviceBuffer, Direction, Driver, MAX_RUNNING, MAX_TENSORS, MAX_UNITS, NpuFacts, SharedMemory,
+    SharedPages, Unit,
 };
 
 use crate::array::Array;
@@ -179,12 +182,17 @@ impl Driver for Simulated {
     }
 
     fn share(&mut self, memory: &SharedMemory) -> Result<Option<DeviceBuffer>, NpuError> {
-        match memory {
-            SharedMemory::Pages(pages) if !self.simulator.state().refuses_sharing => {
-                self.memory.share(pages).map(Some).map_err(refused)
-            }
-            _ => Ok(None),
+        if self.simulator.state().refuses_sharing {
+            return Ok(None);
         }
+        let pages = match memory {
+            SharedMemory::Pages(pages) => pages.clone(),
+            SharedMemory::DmaBuf(dma_buf, bytes) => match SharedPages::of_dma_buf(dma_buf.as_fd(), *bytes) {
+                Ok(pages) => Arc::new(pages),
+                Err(_) => return Ok(None),
+            },
+        };
+        self.memory.share(pages).map(Some).map_err(refused)
     }
 
     fn free_buffer(&mut self, buffer: DeviceBuffer) -> Result<(), NpuError> {

@@ -88,10 +88,10 @@ impl Memory {
     }
 
     /// A buffer over pages of the process.
-    pub fn share(&mut self, pages: &Arc<SharedPages>) -> Result<DeviceBuffer, String> {
+    pub fn share(&mut self, pages: Arc<SharedPages>) -> Result<DeviceBuffer, String> {
         let made = self.create(BufferKind::Shared, pages.bytes() as u64)?;
         let buffer = self.buffers.get_mut(&made.handle).expect("just made");
-        (buffer.host, buffer.pages) = (Vec::new(), Some(pages.clone()));
+        (buffer.host, buffer.pages) = (Vec::new(), Some(pages));
         Ok(made)
     }
 

@@ -121,7 +121,7 @@ fn a_gpu_that_is_lost_beside_an_npu_comes_back() {
     });
     inject(None);
     let model = Model::load(&compiled.artifact_path(), &options).expect("it loads");
-    let tokens: Vec<u32> = (0..64).map(|index| index * 37 % 2000).collect();
+    let tokens: Vec<u32> = (0..64).map(|index| index * 37 % 500).collect();
     let logits = |model: &Model| {
         let mut bits = Vec::new();
         let mut session = model.session()?;

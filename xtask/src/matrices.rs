@@ -19,10 +19,11 @@ use crate::suites::Built;
 const SUITE: &str = "sid";
 const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"];
 /// Tests to run there: the program, and parts of the tests' names.
-const TESTS: [(&str, &[&str]); 4] = [
+const TESTS: [(&str, &[&str]); 5] = [
     ("differential", &["gemm", "flash", "in_chunks", "alternatives::of_rdna3"]),
     ("tune", &["any_mix_of_alternatives_of_rdna3"]),
     ("e2e", &["register_gemms", "rows_beside_a_prompt"]),
+    ("npu_queues", &["matrix_units"]),
     ("filetests", &["valid"]),
 ];
 

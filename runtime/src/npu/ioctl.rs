@@ -312,6 +312,20 @@ impl SharedPages {
         Ok(SharedPages { mapping: Mapping { start: checked(mapped)?, bytes } })
     }
 
+    /// The bytes of a dma-buf, which another driver has exported.
+    ///
+    /// # Errors
+    /// When its driver maps it into no process.
+    pub fn of_dma_buf(dma_buf: BorrowedFd<'_>, bytes: u64) -> io::Result<SharedPages> {
+        let bytes = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // SAFETY: a new range, which replaces nothing.
+        let mapped = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, dma_buf.as_raw_fd(), 0)
+        };
+        Ok(SharedPages { mapping: Mapping { start: checked(mapped)?, bytes } })
+    }
+
     /// Address of the first byte.
     pub fn address(&self) -> u64 {
         self.mapping.address()
@@ -364,6 +378,9 @@ fn unmap(range: NonNull<u8>, from: usize, bytes: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -378,5 +395,14 @@ mod tests {
         pages.read(&mut found);
         assert_eq!(found, [7, 8, 9, 0, 0, 0, 0, 0]);
         assert!(SharedPages::new(0).is_err() && SharedPages::new(u64::MAX).is_err());
+        // Any file that can be mapped has bytes as a dma-buf has.
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[5; 4096]).unwrap();
+        let mapped = SharedPages::of_dma_buf(file.as_fd(), 4096).unwrap();
+        mapped.write(&[6, 7]);
+        mapped.read(&mut found);
+        assert_eq!(found, [6, 7, 5, 5, 5, 5, 5, 5]);
+        let (nothing, _) = std::io::pipe().unwrap();
+        assert!(SharedPages::of_dma_buf(nothing.as_fd(), 4096).is_err());
     }
 }
