@@ -16,27 +16,15 @@ import sys
 
 import torch
 from make import CASES as MODELS_OF_MAKE
-from make import MODELS, family, load_float32, make_case
+from make import MODELS, load_float32, make_case
 from safetensors.torch import load_file, save_file
 
+MIXTURE = MODELS_OF_MAKE["qwen35-moe"]
 CASES = {
     # The layers of `qwen35-delta`: a gated delta net, attention; then the head's.
     "qwen35-mtp": MODELS_OF_MAKE["qwen35-delta"] | dict(tokens=48, greedy=12),
     # Experts, and a shared one, in the head's layer as in others; stacked as transformers 5 does.
-    "qwen35-moe-mtp": dict(
-        tokens=40,
-        greedy=12,
-        margin=0.15,
-        stacked=True,
-        config=family(
-            "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 64, 96, 2, 2, 1,
-            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
-            linear_conv_kernel_dim=4, linear_key_head_dim=48, linear_value_head_dim=24, linear_num_key_heads=2,
-            linear_num_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40,
-            shared_expert_intermediate_size=48, full_attention_interval=2, dtype="bfloat16", mtp_num_hidden_layers=1,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-        ),
-    ),
+    "qwen35-moe-mtp": MIXTURE | dict(config=MIXTURE["config"] | dict(mtp_num_hidden_layers=1)),
 }
 
 DRAFTS = 6

@@ -40,6 +40,7 @@ pub mod typed;
 pub mod known_texts;
 pub mod launch;
 pub mod recorder;
+pub mod texts;
 
 pub use skip::skip;
 

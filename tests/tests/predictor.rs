@@ -9,6 +9,7 @@ use tests::compiled::{Compiled, options, with};
 use tests::models::models;
 use tests::recorder::{Recorder, ask, text};
 use tests::reference::{read_golden, read_predictor_golden, relative_error};
+use tests::texts::text_of;
 use unicorn_compiler::{CompileOptions, WeightsOption};
 use unicorn_runtime::scheduler::Scheduler;
 use unicorn_runtime::{BatchRow, DeviceChoice, LoadOptions, Model, Sampling, Session, Speculation};
@@ -197,15 +198,6 @@ fn sampled() -> Sampling {
         (sampling.temperature, sampling.top_k, sampling.top_p) = (0.9, 50, 0.95);
         (sampling.repeat_penalty, sampling.seed) = (1.1, 11);
     })
-}
-
-/// `prompt` and `n_tokens` tokens behind it, of a session that is new.
-fn text_of(session: &mut Session, prompt: &[u32], sampling: &Sampling, n_tokens: usize) -> Vec<u32> {
-    session.clear();
-    let first = session.feed_and_sample(prompt, sampling).expect("the steps run").token;
-    let rest = session.generate(first, sampling, n_tokens as u32 - 1);
-    let rest = rest.map(|sampled| sampled.expect("the step runs").token);
-    prompt.iter().copied().chain([first]).chain(rest).collect()
 }
 
 /// All drafts are verified.

@@ -9,6 +9,7 @@ use tests::known_texts::known_texts;
 use tests::models::models;
 use tests::recorder::{Recorder, ask, text};
 use tests::reference::relative_error;
+use tests::texts::text_of;
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::Scheduler;
 use unicorn_runtime::{DeviceChoice, LoadOptions, Model, Sampling, Session, Speculation};
@@ -36,15 +37,6 @@ fn load_with(compiled: &Compiled, change: impl FnOnce(&mut LoadOptions)) -> Mode
 
 fn load(family: &str, slots: u32) -> Model {
     load_with(&compile(&models().join("tiny").join(family)), |options| options.slots = slots)
-}
-
-/// `prompt` and `n_tokens` tokens behind it, of a session that is new.
-fn text_of(session: &mut Session, prompt: &[u32], sampling: &Sampling, n_tokens: usize) -> Vec<u32> {
-    session.clear();
-    let first = session.feed_and_sample(prompt, sampling).expect("the steps run").token;
-    let rest = session.generate(first, sampling, n_tokens as u32 - 1);
-    let rest = rest.map(|sampled| sampled.expect("the step runs").token);
-    prompt.iter().copied().chain([first]).chain(rest).collect()
 }
 
 /// Compares what follows the tokens of `session` with what follows them in a session that was fed nothing else.
