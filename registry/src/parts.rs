@@ -7,6 +7,8 @@
 //! hidden/NAME     one target's programs that write hidden rows, of a section with the same structure
 //! image/NAME      one target's programs of images, of another such section
 //! mixed/NAME      one target's programs of several sequences and a prompt, of another
+//! predicted/NAME  one target's programs that predict the token behind the next one, of another
+//! beside-two/NAME one target's programs of several sequences and two prompts, of another
 //! weights/I/C     chunk C of weight section I
 //! ```
 //!
@@ -43,6 +45,10 @@ pub enum PartName {
     Image(String),
     /// A target's programs of several sequences and a prompt.
     Mixed(String),
+    /// A target's programs that predict the token behind the next one.
+    Predicted(String),
+    /// A target's programs of several sequences and two prompts.
+    BesideTwo(String),
     /// A chunk of a weight section.
     Weights {
         /// Index of the section.
@@ -64,6 +70,8 @@ impl PartName {
             section @ SectionKind::HiddenPrograms => Some((section, PartName::Hidden)),
             section @ SectionKind::ImagePrograms => Some((section, PartName::Image)),
             section @ SectionKind::MixedPrograms => Some((section, PartName::Mixed)),
+            section @ SectionKind::PredictedPrograms => Some((section, PartName::Predicted)),
+            section @ SectionKind::BesideTwoPrograms => Some((section, PartName::BesideTwo)),
             _ => None,
         }
     }
@@ -78,6 +86,8 @@ impl fmt::Display for PartName {
             PartName::Hidden(target) => write!(f, "hidden/{target}"),
             PartName::Image(target) => write!(f, "image/{target}"),
             PartName::Mixed(target) => write!(f, "mixed/{target}"),
+            PartName::Predicted(target) => write!(f, "predicted/{target}"),
+            PartName::BesideTwo(target) => write!(f, "beside-two/{target}"),
             PartName::Weights { section, chunk } => write!(f, "weights/{section:04}/{chunk:04}"),
             PartName::Signature => f.write_str("signature"),
         }
@@ -102,6 +112,8 @@ impl FromStr for PartName {
             "hidden" if is_target_name(rest) => Ok(PartName::Hidden(rest.into())),
             "image" if is_target_name(rest) => Ok(PartName::Image(rest.into())),
             "mixed" if is_target_name(rest) => Ok(PartName::Mixed(rest.into())),
+            "predicted" if is_target_name(rest) => Ok(PartName::Predicted(rest.into())),
+            "beside-two" if is_target_name(rest) => Ok(PartName::BesideTwo(rest.into())),
             "weights" => pair('/').map(|(section, chunk)| PartName::Weights { section, chunk }).ok_or(()),
             _ => Err(()),
         }
@@ -221,6 +233,21 @@ pub fn invalid(what: impl Into<String>, expected: impl fmt::Display, found: impl
 mod tests {
     use super::*;
 
+    /// Otherwise a pull of some targets would keep the programs of all.
+    #[test]
+    fn every_section_of_programs_is_cut_by_target() {
+        let kinds =
+            (0..64).filter(|&kind| SectionKind::from_u32(kind).is_some_and(|kind| kind.name().contains("programs")));
+        let kinds: Vec<u32> = kinds.collect();
+        assert!(kinds.len() >= 5, "{kinds:?}");
+        for kind in kinds {
+            let (section, name) = PartName::of_programs(kind).expect("a part for each target");
+            assert_eq!(section as u32, kind);
+            let name = name("generic".into());
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+    }
+
     #[test]
     fn names_are_read_as_they_are_written() {
         for name in [
@@ -229,6 +256,8 @@ mod tests {
             PartName::Kernels("nvidia-server".into()),
             PartName::Image("generic".into()),
             PartName::Mixed("generic".into()),
+            PartName::Predicted("generic".into()),
+            PartName::BesideTwo("generic".into()),
             PartName::Weights { section: 3, chunk: 12 },
         ] {
             assert_eq!(name.to_string().parse(), Ok(name));

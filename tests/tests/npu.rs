@@ -184,7 +184,7 @@ fn changed(change: impl FnOnce(&mut NpuSection, &mut Vec<u8>)) -> Vec<u8> {
         kept(SectionKind::Plan),
         kept(SectionKind::Kernels),
         kept(SectionKind::HiddenPrograms),
-        kept(SectionKind::MixedPrograms),
+        kept(SectionKind::BesideTwoPrograms),
         kept(SectionKind::Tokenizer),
         (SectionKind::Npu, &encoded),
     ])
