@@ -197,9 +197,9 @@ fn the_manifest_is_modelpacks() {
             "hidden/rdna3",
             "hidden/llvmpipe",
             "hidden/generic",
-            "mixed/rdna3",
-            "mixed/llvmpipe",
-            "mixed/generic",
+            "beside-two/rdna3",
+            "beside-two/llvmpipe",
+            "beside-two/generic",
             "section/10.0"
         ]
     );
@@ -224,7 +224,7 @@ fn a_client_fetches_the_kernels_of_its_own_target() {
     assert_eq!(reproduce(&path, None, &mut Silent).unwrap().targets, ["llvmpipe"], "verify finds nothing in it");
 
     let kernels = |target: &str| {
-        let parts = ["kernels", "hidden", "mixed"].map(|part| format!("{part}/{target}"));
+        let parts = ["kernels", "hidden", "beside-two"].map(|part| format!("{part}/{target}"));
         parts.map(|part| layer_bytes(&registry, "draft", "1", &part)).iter().sum::<u64>()
     };
     let pulled = user.pull(&reference, &["--target", "all"]);
