@@ -22,7 +22,7 @@ const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "spirv-tools"]
 const TESTS: [(&str, &[&str]); 5] = [
     ("differential", &["gemm", "flash", "in_chunks", "alternatives::of_rdna3"]),
     ("tune", &["any_mix_of_alternatives_of_rdna3"]),
-    ("e2e", &["register_gemms", "rows_beside_a_prompt"]),
+    ("e2e", &["register_gemms", "rows_beside_prompts"]),
     ("npu_queues", &["matrix_units"]),
     ("filetests", &["valid"]),
 ];
