@@ -141,7 +141,7 @@ pub struct ModelConfig {
     pub(crate) vocab_size: usize,
     /// Longest context, in tokens.
     pub max_positions: usize,
-    /// One entry for each decoder layer, in the order of execution; behind them that of the head of [`ModelConfig::predictor`].
+    /// One entry for each decoder layer, in the order of execution; behind them that of the head of `ModelConfig::predictor`.
     pub layers: Vec<LayerConfig>,
     pub(crate) ropes: Vec<RopeConfig>,
     /// Added to the mean square in every RMS norm.
