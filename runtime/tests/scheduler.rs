@@ -95,6 +95,22 @@ fn alone(model: &Model, prompt: &[u32], wanted: usize) -> Vec<u32> {
     std::iter::once(first).chain(rest).collect()
 }
 
+/// Runs the requests to their ends: each has got the tokens that follow its prompt alone.
+fn end_as_alone(
+    scheduler: &mut Scheduler<Receiver>,
+    reference: &Model,
+    prompts: &[Vec<u32>],
+    received: impl IntoIterator<Item = Rc<RefCell<Received>>>,
+) {
+    while !scheduler.is_idle() {
+        tick(scheduler);
+    }
+    for (prompt, received) in prompts.iter().zip(received) {
+        let received = received.take();
+        assert_eq!(received.tokens, alone(reference, prompt, received.tokens.len()));
+    }
+}
+
 #[test]
 fn equal_prompts_are_computed_once() {
     let (model, _folder) = toy(3);
@@ -175,13 +191,7 @@ fn sequences_get_a_token_in_each_step_of_a_prompt() {
     }
     // Six tokens beside the two sequences, and the last four with the third one's first.
     assert_eq!((n_ticks, third.borrow().fed.clone()), (7, vec![6, 12, 18, 24, 30, 36, 40]));
-    while !scheduler.is_idle() {
-        tick(&mut scheduler);
-    }
-    for (prompt, received) in prompts.iter().zip([first, second, third]) {
-        let received = received.take();
-        assert_eq!(received.tokens, alone(&reference, prompt, received.tokens.len()));
-    }
+    end_as_alone(&mut scheduler, &reference, &prompts, [first, second, third]);
 }
 
 /// A step that ends a prompt also feeds the next one.
@@ -201,13 +211,7 @@ fn a_step_feeds_parts_of_two_prompts() {
     assert_eq!((scheduler.in_prefill(), scheduler.decoding()), (1, 2));
     tick(&mut scheduler);
     assert_eq!((third.borrow().fed.clone(), third.borrow().tokens.len()), (vec![4, 9], 1));
-    while !scheduler.is_idle() {
-        tick(&mut scheduler);
-    }
-    for (prompt, received) in prompts.iter().zip([first, second, third]) {
-        let received = received.take();
-        assert_eq!(received.tokens, alone(&reference, prompt, received.tokens.len()));
-    }
+    end_as_alone(&mut scheduler, &reference, &prompts, [first, second, third]);
 }
 
 /// Prompts that begin alike are not fed at the same time: the later one has the beginning for nothing.
