@@ -25,7 +25,7 @@ use unicorn_kernels::embed::EmbedSpec;
 use unicorn_kernels::heads::RopePositions;
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::sample::SampleSpec;
-use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, StateLayout, WeightLayout};
+use unicorn_kernels::{CacheLayout, KernelSpec, KvFormat, Role, WeightLayout};
 use unicorn_spirv::Target;
 
 use crate::fuse::{FusedGraph, FusedNode, FusedOp, MatrixId};
@@ -281,7 +281,7 @@ impl KvGroup {
     pub(crate) fn page_bytes(&self, config: &ModelConfig, format: KvFormat) -> u64 {
         // Layers of a group have the same heads.
         let bytes = match self.is_recurrent {
-            true => state_layout(config).page_bytes(),
+            true => config.state_layout().page_bytes(),
             false => cache_layout(config, self.layers[0], format).page_bytes(),
         };
         bytes as u64
@@ -311,18 +311,6 @@ pub(crate) fn cache_layout(config: &ModelConfig, layer: usize, format: KvFormat)
     let FullHeads { n_kv_heads, head_dim, .. } = config.heads_of(layer);
     let latent_value = config.latent.map(|latent| latent.rank);
     CacheLayout { format, n_kv_heads, head_dim, page_tokens: PAGE_TOKENS, latent_value }
-}
-
-/// A recurrent layer's state.
-///
-/// # Panics
-/// If the model has no such layers.
-pub(crate) fn state_layout(config: &ModelConfig) -> StateLayout {
-    let (heads, key_dim, value_dim, taps) = match (&config.delta, config.short_conv_taps) {
-        (Some(delta), _) => (delta.value_heads, delta.key_dim, delta.value_dim, delta.taps),
-        (None, taps) => (0, 0, 0, taps.expect("recurrent layers have their sizes")),
-    };
-    StateLayout { heads, key_dim, value_dim, channels: config.conv_channels(), taps }
 }
 
 /// What a compile decides for all of its kernels.

@@ -184,7 +184,7 @@ impl Model {
 
     /// Most prompts of which [`Model::decode_beside_prompts`] takes parts: 0 where the artifact has no programs for that.
     pub fn prompts_beside(&self) -> usize {
-        self.shared.mixed_rows().1
+        self.shared.prompts_beside()
     }
 
     /// Appends each row's token to its sequence and then each token that is sampled for it, one step for all of them, at most

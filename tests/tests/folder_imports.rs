@@ -49,6 +49,18 @@ fn folders_of_the_runtime_use_only_folders_below() {
     assert!(found.is_empty(), "uses against the order {RUNTIME:?}:\n{}", found.join("\n"));
 }
 
+/// What reads models knows no later stage of the compiler: not what kernels are chosen, nor where bytes lie.
+#[test]
+fn the_compilers_import_uses_no_stage_behind_it() {
+    let uses = uses(&root().join("compiler/src"));
+    let of_import: Vec<_> = uses.iter().filter(|(file, _)| file.starts_with("import")).collect();
+    assert!(of_import.len() > 20, "{}", of_import.len());
+    let is_below = |used: &PathBuf| used.starts_with("import") || used == Path::new("error.rs");
+    let against = of_import.iter().flat_map(|(file, used)| used.iter().map(move |used| (file, used)));
+    let against: Vec<_> = against.filter(|(_, used)| !is_below(used)).collect();
+    assert!(against.is_empty(), "{against:#?}");
+}
+
 #[test]
 fn no_files_use_each_other_in_a_circle() {
     for source in SOURCES {

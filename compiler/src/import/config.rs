@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use unicorn_artifact::codebook::{CODEBOOK_GROUP, Codebook};
+use unicorn_kernels::StateLayout;
 use unicorn_kernels::route::ExpertGroups;
 
 use super::experts_config::{ExpertsConfig, Routing};
@@ -423,6 +424,18 @@ impl ModelConfig {
     /// Channels of the convolution in a recurrent layer.
     pub(crate) fn conv_channels(&self) -> usize {
         self.delta.map_or(self.hidden_size, |delta| delta.channels())
+    }
+
+    /// A recurrent layer's state.
+    ///
+    /// # Panics
+    /// If the model has no such layers.
+    pub(crate) fn state_layout(&self) -> StateLayout {
+        let (heads, key_dim, value_dim, taps) = match (&self.delta, self.short_conv_taps) {
+            (Some(delta), _) => (delta.value_heads, delta.key_dim, delta.value_dim, delta.taps),
+            (None, taps) => (0, 0, 0, taps.expect("recurrent layers have their sizes")),
+        };
+        StateLayout { heads, key_dim, value_dim, channels: self.conv_channels(), taps }
     }
 
     /// Numbers in all of the model's tensors.

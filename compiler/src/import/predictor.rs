@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 use unicorn_kernels::previous_row::PreviousRowSpec;
 
 use super::config::{LayerConfig, ModelConfig};
-use crate::select::state_layout;
 
 /// Prefix of its tensors in a folder.
 pub(super) const PREFIX: &str = "mtp.";
@@ -44,7 +43,7 @@ impl ModelConfig {
         let Some(LayerConfig { rope, .. }) = of_attention.filter(|_| self.delta.is_some()).copied() else {
             return Err("heads behind layers with attention and layers with a delta net are compiled".into());
         };
-        if !PreviousRowSpec::fits(&state_layout(self), self.hidden_size) {
+        if !PreviousRowSpec::fits(&self.state_layout(), self.hidden_size) {
             let hidden = self.hidden_size;
             return Err(format!("hidden_size is {hidden}, heads whose rows fit the state of a delta net are compiled"));
         }

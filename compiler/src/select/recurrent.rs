@@ -8,7 +8,7 @@ use unicorn_kernels::short_conv::{ConvForm, ShortConvSpec};
 use unicorn_kernels::{KernelSpec, Number, Role};
 
 use super::attention::SPLIT_ROWS;
-use super::{Operand, Selector, kept_rows_of, state_layout};
+use super::{Operand, Selector, kept_rows_of};
 use crate::fuse::{Columns, DeltaStep, FusedNode, VectorId};
 use crate::graph::ValueId;
 
@@ -22,7 +22,7 @@ impl Selector<'_> {
         out: ValueId,
     ) {
         let spec = ShortConvSpec {
-            state: state_layout(self.config),
+            state: self.config.state_layout(),
             kv_group: self.cache_of(node).0,
             form,
             input_stride: self.stride_of(input),
@@ -43,7 +43,7 @@ impl Selector<'_> {
 
     pub(super) fn delta_rule(&mut self, node: &FusedNode, step: &DeltaStep) {
         let spec = DeltaRuleSpec {
-            state: state_layout(self.config),
+            state: self.config.state_layout(),
             key_heads: self.config.delta.expect("recurrent layers have their sizes").key_heads,
             kv_group: self.cache_of(node).0,
             input_stride: self.stride_of(step.input),
@@ -93,7 +93,7 @@ impl Selector<'_> {
             // The config's epsilon is added to the mean square of a row that is divided by the square root of its inputs' number.
             (GatedForm::Sum, Some(inputs)) => (config.layers.len(), inputs.width, eps * config.hidden_size as f32),
             (GatedForm::Sum, None) => unreachable!("the graph was checked"),
-            (GatedForm::Silu, _) => (state_layout(config).heads, state_layout(config).value_dim, eps),
+            (GatedForm::Silu, _) => (config.state_layout().heads, config.state_layout().value_dim, eps),
         };
         let spec = GatedNormSpec {
             heads,
@@ -140,7 +140,7 @@ impl Selector<'_> {
 
     fn previous_row_spec(&self, node: &FusedNode, row_use: RowUse, input: ValueId) -> PreviousRowSpec {
         PreviousRowSpec {
-            state: state_layout(self.config),
+            state: self.config.state_layout(),
             kv_group: kept_rows_of(self.groups, node.layer.expect("a head for drafts is a layer")).0,
             row_use,
             width: self.config.hidden_size,

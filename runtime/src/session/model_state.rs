@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{KvGroupPlan, ModelMeta};
+use unicorn_artifact::{KvGroupPlan, ModelMeta, Program};
 
 use crate::device::facts::DeviceFacts;
 use crate::error::{LoadError, RunError};
@@ -125,18 +125,24 @@ impl Shared {
         programs.iter().filter(|one| one.batch && one.samples).map(|one| one.rows).max().unwrap_or(0)
     }
 
-    /// Rows of the programs that take newest tokens of several sequences and parts of prompts, the smallest first, and of how many prompts all of
-    /// them do. None where an NPU computes products of prompts, which has no such programs.
-    pub fn mixed_rows(&self) -> (Vec<u32>, usize) {
-        let target = self.artifact.target(self.decided.target);
-        if self.decided.options.npu != NpuUse::Off && self.artifact.npu_steps(&target.name).is_some() {
-            return (Vec::new(), 0);
-        }
-        let mixed = || target.programs.iter().filter(|one| one.logits.prompts_beside() > 0);
-        let mut rows: Vec<u32> = mixed().map(|one| one.rows).collect();
+    /// Rows of the programs that take newest tokens of several sequences and parts of prompts, the smallest first.
+    pub fn mixed_rows(&self) -> Vec<u32> {
+        let mut rows: Vec<u32> = self.mixed_programs().map(|one| one.rows).collect();
         rows.sort_unstable();
         rows.dedup();
-        (rows, mixed().map(|one| one.logits.prompts_beside()).min().unwrap_or(0))
+        rows
+    }
+
+    /// Most prompts of which each of these programs takes parts; 0: there are none.
+    pub fn prompts_beside(&self) -> usize {
+        self.mixed_programs().map(|one| one.logits.prompts_beside()).min().unwrap_or(0)
+    }
+
+    /// None where an NPU computes products of prompts, which has no such programs.
+    fn mixed_programs(&self) -> impl Iterator<Item = &Program> {
+        let target = self.artifact.target(self.decided.target);
+        let has_npu = self.decided.options.npu != NpuUse::Off && self.artifact.npu_steps(&target.name).is_some();
+        target.programs.iter().filter(move |one| !has_npu && one.logits.prompts_beside() > 0)
     }
 
     /// Longest time of several decode steps in one submission, in seconds.

@@ -233,7 +233,6 @@ impl<R: TokenReceiver> Scheduler<R> {
             return Err(RunError::NoProgram { wanted: "a token of each sequence of the batch" });
         }
         let idle = (0..shared.slots()).map(|_| Session::new(shared.clone())).collect::<Result<_, _>>()?;
-        let (mixed_rows, prompts_beside) = shared.mixed_rows();
         let (waiting, prefill, decoding, ended) = (VecDeque::new(), VecDeque::new(), Vec::new(), VecDeque::new());
         Ok(Scheduler {
             shared: shared.clone(),
@@ -250,8 +249,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             logits: Vec::new(),
             speculation: None,
             times: StepTimes::default(),
-            mixed_times: MixedTimes::new(mixed_rows),
-            prompts_beside,
+            mixed_times: MixedTimes::new(shared.mixed_rows()),
+            prompts_beside: shared.prompts_beside(),
             deterministic: false,
             kv_store: None,
             kv_store_error: None,
