@@ -18,6 +18,8 @@ use unicorn_runtime::{
 };
 use unicorn_runtime::{inject, injected, limit_reads};
 
+#[path = "faults/allocations.rs"]
+mod allocations;
 #[path = "faults/every_call.rs"]
 mod every_call;
 #[path = "faults/masks_ahead.rs"]

@@ -455,8 +455,11 @@ impl Engine {
         self.read_pages(&tables.iter().map(pages).collect::<Vec<_>>())
     }
 
-    /// Writes what [`Engine::read_state`] has read to the pages of another sequence. Waits for steps in flight.
+    /// Writes what [`Engine::read_state`] has read to the pages of another sequence. Where that is something, it waits for steps in flight.
     pub fn write_state(&mut self, tables: &[BlockTable], mut state: &[u8]) -> Result<(), Failure> {
+        if state.is_empty() {
+            return Ok(());
+        }
         let (mut places, len_bytes) = (Vec::new(), state.len() as u64);
         let mut at = 0;
         for (group, table) in tables.iter().enumerate().filter(|(_, table)| table.is_state()) {
