@@ -1,5 +1,5 @@
-//! The status of a running `unicorn-run`, for `top`: a small file in [`location`]'s folder, named by its process, written at most
-//! twice a second and removed at the end. Files of processes that are gone are ignored.
+//! The status of a running `unicorn-run`, for `top`: a small file in [`location`]'s folder, named by its process, written when the process begins to
+//! do something else, otherwise at most twice a second, and removed at the end. Files of processes that are gone are ignored.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -122,6 +122,8 @@ pub struct StatusWriter {
     status: Status,
     /// When the rate was last taken, and the tokens there were then.
     last: (Instant, u64),
+    /// When the file was last written, and the length of the queue then.
+    written: (Instant, u32),
 }
 
 impl StatusWriter {
@@ -147,23 +149,25 @@ impl StatusWriter {
             kv_pages,
             queue: 0,
         };
-        let mut writer = StatusWriter { folder: location().folder, stem, status, last: (Instant::now(), 0) };
+        let now = Instant::now();
+        let mut writer = StatusWriter { folder: location().folder, stem, status, last: (now, 0), written: (now, 0) };
         writer.write(model);
         writer
     }
 
-    /// Sets state and number of waiting requests, and writes them if they have changed.
+    /// Sets state and number of waiting requests. A new state is written at once; a number, which changes with each request, at some later call, so
+    /// that steps do not wait for files.
     pub fn set(&mut self, doing: State, queue: u32, model: &Model) {
-        if (self.status.doing, self.status.queue) == (doing, queue) {
-            return;
-        }
-        if self.status.doing != doing {
+        let is_new_state = self.status.doing != doing;
+        if is_new_state {
             self.status.tokens_per_s = None;
             self.last = (Instant::now(), self.status.tokens);
         }
-        self.status.doing = doing;
-        self.status.queue = queue;
-        self.write(model);
+        (self.status.doing, self.status.queue) = (doing, queue);
+        let (written, written_queue) = self.written;
+        if is_new_state || queue != written_queue && written.elapsed() >= MIN_INTERVAL {
+            self.write(model);
+        }
     }
 
     /// Adds sampled tokens.
@@ -180,6 +184,7 @@ impl StatusWriter {
 
     fn write(&mut self, model: &Model) {
         (self.status.kv_pages_used, _) = model.kv_pages();
+        self.written = (Instant::now(), self.status.queue);
         put(&self.folder, &self.stem, &self.status);
     }
 }
