@@ -11,8 +11,9 @@ Each folder gets config.json (exactly the dictionary below), model.safetensors, 
 and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The logits come from reading the written
 folder again, in float32 with eager attention, so they are those of the stored (rounded) weights.
 
-Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those with
-experts, and for gemma4, olmo2, olmo3, granite, glm, glm4, ministral and mistral3; 5.23.0 for qwen3-vl-moe), safetensors 0.8.0.
+Versions that made the committed files: Python 3.11.7, torch 2.15.0, transformers 5.23.0 (5.24.0 for those of FP8, with
+accelerate 1.15.0, for those with experts, and for gemma4, olmo2, olmo3, granite, glm, glm4, ministral and mistral3;
+5.23.0 for qwen3-vl-moe), safetensors 0.8.0.
 """
 
 import json
@@ -26,7 +27,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, FineGrainedFP8Config, Mxfp4Config
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils import logging
 
@@ -572,6 +573,34 @@ CASES = {
             torch_dtype="bfloat16",
         ),
     ),
+    # As DeepSeek publishes it: FP8 with a factor for each block of rows and columns, in all linear layers but the router.
+    "deepseek-v3-fp8": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.03,
+        config=family(
+            "DeepseekV3ForCausalLM", "deepseek_v3", 64, 96, 2, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=40,
+            qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=20, first_k_dense_replace=1, n_routed_experts=8,
+            n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True,
+            routed_scaling_factor=1.5, scoring_func="sigmoid", topk_method="noaux_tc", n_group=2, topk_group=1,
+            rope_theta=10000.0, torch_dtype="bfloat16",
+            quantization_config={
+                "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [8, 8],
+            },
+        ),
+    ),
+    # One factor for each matrix, as Mistral and NVIDIA publish them, and biases that are not quantised.
+    "qwen2-fp8": dict(
+        tokens=40,
+        greedy=12,
+        config=family(
+            "Qwen2ForCausalLM", "qwen2", 96, 160, 2, 4, 2,
+            hidden_act="silu", tie_word_embeddings=True, sliding_window=None, use_sliding_window=False, rope_theta=10000.0,
+            torch_dtype="bfloat16",
+            quantization_config={"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None},
+        ),
+    ),
     # GLM-4.5: the experts alone, with heads that are normed and half rotated.
     "glm4-moe": dict(
         tokens=40,
@@ -930,8 +959,8 @@ CHOICE_BIASES = ("e_score_correction_bias", "expert_bias")
 def write_weights(folder, seed, dtype, stacked=False):
     """Random weights large enough that every part of a layer is seen in the logits."""
     config = AutoConfig.from_pretrained(folder)
-    is_mxfp4 = hasattr(config, "quantization_config")
-    if is_mxfp4:
+    quantization = getattr(config, "quantization_config", None)
+    if quantization:
         del config.quantization_config
     model = model_class(folder).from_config(config, dtype=torch.float32)
     config_type = model.config.model_type
@@ -992,8 +1021,11 @@ def write_weights(folder, seed, dtype, stacked=False):
         model.to(dtype).save_pretrained(temporary, save_original_format=not stacked)
         file = folder / "model.safetensors"
         shutil.copyfile(Path(temporary) / "model.safetensors", file)
-    if is_mxfp4:
-        save_file(with_mxfp4(load_file(file)), file, metadata={"format": "pt"})
+    if quantization:
+        tensors = load_file(file)
+        is_fp8 = quantization["quant_method"] == "fp8"
+        tensors = with_fp8(tensors, quantization["weight_block_size"]) if is_fp8 else with_mxfp4(tensors)
+        save_file(tensors, file, metadata={"format": "pt"})
         file.chmod(0o644)
     if config_type == "qwen3_vl_moe":
         # As in published folders; transformers 5 writes stacks that are not transposed, and reads both.
@@ -1023,9 +1055,34 @@ def with_mxfp4(tensors):
     return found
 
 
+def with_fp8(tensors, block):
+    """Matrices of attention and MLPs as FP8, but for the router, with a factor for each block of rows and columns; `block` None: one for all."""
+    found = {}
+    for name, tensor in tensors.items():
+        is_linear = tensor.dim() == 2 and (".self_attn." in name or ".mlp." in name)
+        if not is_linear or name.endswith("mlp.gate.weight"):
+            found[name] = tensor
+            continue
+        rows, cols = block or tensor.shape
+        blocks = tensor.float().unflatten(0, (-1, rows)).unflatten(2, (-1, cols))
+        # 448 is the largest number of E4M3.
+        factors = blocks.abs().amax((1, 3)) / 448.0
+        numbers = (blocks / factors[:, None, :, None]).flatten(2).flatten(0, 1)
+        found[name] = numbers.to(torch.float8_e4m3fn).contiguous()
+        found[f"{name}_scale_inv"] = factors if block else factors.reshape(())
+        if not block:
+            # Of activations, which only some programs quantise.
+            found[name.replace("weight", "activation_scale")] = torch.tensor(0.5)
+    return found
+
+
 def load_float32(folder):
     rest = {}
-    if hasattr(AutoConfig.from_pretrained(folder), "quantization_config"):
+    quantization = getattr(AutoConfig.from_pretrained(folder), "quantization_config", None)
+    if quantization and quantization["quant_method"] == "fp8":
+        block = quantization["weight_block_size"]
+        rest["quantization_config"] = FineGrainedFP8Config(dequantize=True, weight_block_size=block)
+    elif quantization:
         rest["quantization_config"] = Mxfp4Config(dequantize=True)
     return model_class(folder).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **rest).eval()
 

@@ -9,6 +9,7 @@ use unicorn_artifact::codebook::CODEBOOK_GROUP;
 use unicorn_artifact::int4::WideInt4Params;
 use unicorn_artifact::{LicenseSection, MappedFile, TokenizerSection};
 
+use super::block_scales::{BlockScales, e4m3};
 use super::config::ModelConfig;
 use super::gguf::blocks::{dequantize, iq4_codes};
 use super::packed_fp4::PackedFp4;
@@ -130,6 +131,8 @@ pub struct Tensor {
     pub(crate) stored_as: StoredAs,
     /// Codes and scales, where the source has them in tensors of their own; they replace the bytes at `offset_bytes`.
     pub(super) packed: Option<Packed>,
+    /// Factors of FP8 numbers.
+    pub(super) scales: Option<Arc<BlockScales>>,
     /// Products that adapters add to it.
     pub(super) added: Vec<LowRank>,
     pub(super) map: Arc<MappedFile>,
@@ -237,9 +240,25 @@ impl Tensor {
                 }
             }
         }
+        if let Some(scales) = &self.scales {
+            self.multiply_by(scales, rows.clone(), out);
+        }
         self.stored_as.restore(out);
         for product in &self.added {
             product.add_rows(rows.clone(), self.cols, out);
+        }
+    }
+
+    /// Multiplies the numbers of our rows `rows`, which are `out`, by their factors.
+    fn multiply_by(&self, scales: &BlockScales, rows: Range<usize>, out: &mut [f32]) {
+        for (row, out_row) in rows.zip(out.chunks_exact_mut(self.cols)) {
+            match self.row_order {
+                RowOrder::Strided(elements) => {
+                    let numbers = out_row.iter_mut().enumerate();
+                    numbers.for_each(|(column, number)| *number *= scales.of_element(elements.at(row, column)));
+                }
+                order => scales.multiply_row(order.source_row(self.first_row, row), out_row),
+            }
         }
     }
 
@@ -357,6 +376,7 @@ impl SourceDType {
             SourceDType::F32 => read_elements(bytes, out, f32::from_le_bytes),
             SourceDType::F16 => read_elements(bytes, out, |element| f16::from_le_bytes(element).to_f32()),
             SourceDType::Bf16 => read_elements(bytes, out, |element| bf16::from_le_bytes(element).to_f32()),
+            SourceDType::F8E4M3 => read_elements(bytes, out, |[byte]| e4m3(byte)),
             block_type => dequantize(block_type, bytes, out),
         }
     }
@@ -390,6 +410,7 @@ mod tests {
             row_order: RowOrder::Plain,
             stored_as: StoredAs::Itself,
             packed: None,
+            scales: None,
             added: Vec::new(),
             map: Arc::new(MappedFile::open(file.path()).unwrap()),
             offset_bytes: 0,

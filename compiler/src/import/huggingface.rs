@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use unicorn_artifact::TokenizerSection;
 
+use super::block_scales::{self, BlockScales, is_beside_fp8, is_fp8};
 use super::checkpoint::{Checkpoint, Packed, Skipped, Tensor};
 use super::config::{KeptCodes, ModelConfig};
 use super::config_json;
@@ -36,6 +37,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     let config_json = parse_json(&config_path, &files.required("config.json")?)?;
     let mut config = config_json::model_config(&config_path, &config_json)?;
     let scheme = config_json::packing(&config_path, &config_json)?;
+    let fp8_block = block_scales::block_size(&Fields::root(&config_path, &config_json)?)?;
     let weights = Weights::open(&mut files)?;
     config.tied_embeddings |= config_json::head_may_be_missing(&config_path, &config_json)? && !weights.have_head();
     if config.vision.is_some() && !weights.have_tower() {
@@ -48,7 +50,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     }
     let head = Head::of_tensors(weights.file_of_tensor.keys().map(String::as_str));
     let predictor_left_out = head.and_then(|head| config.add_predictor(head).err());
-    let FoundTensors { tensors, skipped, kept } = find_tensors(&config, &weights, scheme.as_ref())?;
+    let FoundTensors { tensors, skipped, kept } = find_tensors(&config, &weights, scheme.as_ref(), fp8_block)?;
     config.kept_codes = kept;
     let tokenizer = tokenizer::read(&mut files, &config, config_json::stop_ids(&config_path, &config_json)?)?;
     let source_bytes = tensors.values().map(Tensor::source_bytes).sum();
@@ -181,8 +183,14 @@ struct FoundTensors {
     kept: BTreeMap<String, KeptCodes>,
 }
 
-/// Finds every tensor that the config requires, splits fused projections, and refuses tensors that belong to none.
-fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>) -> Result<FoundTensors> {
+/// Finds every tensor that the config requires, splits fused projections, and refuses tensors that belong to none. `fp8_block`: rows and columns
+/// of a block of FP8 numbers.
+fn find_tensors(
+    config: &ModelConfig,
+    weights: &Weights,
+    scheme: Option<&Scheme>,
+    fp8_block: [usize; 2],
+) -> Result<FoundTensors> {
     let expected = config.tensor_shapes();
     let mut found = FoundTensors { tensors: BTreeMap::new(), skipped: Skipped::default(), kept: BTreeMap::new() };
     let find = |name: &str| weights.find(name);
@@ -194,7 +202,7 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             let module = scheme.tool.module_of_others(source_name)?;
             weights.find(&format!("{module}.{}", scheme.tool.names().0[0]))
         };
-        if scheme.and_then(is_beside_codes).is_some() {
+        if scheme.and_then(is_beside_codes).is_some() || is_beside_fp8(source_name, &find) {
             continue;
         }
         let weight_name = module.map_or(source_name.clone(), |module| format!("{module}.weight"));
@@ -217,7 +225,11 @@ fn find_tensors(config: &ModelConfig, weights: &Weights, scheme: Option<&Scheme>
             found.skipped.bytes += stored.bytes as u64;
             continue;
         }
-        let source = SourceTensor { name: source_name, stored, file };
+        let scales = match is_fp8(stored) {
+            true => Some(Arc::new(BlockScales::open(source_name, stored, fp8_block, &find)?)),
+            false => None,
+        };
+        let source = SourceTensor { name: source_name, stored, file, scales };
         let unknown = || CompileError::Unsupported {
             what: format!("tensor {source_name} of {file_name}"),
             detail: format!("{} as config.json describes it has no such weight", config.architecture),
@@ -315,6 +327,8 @@ struct SourceTensor<'a> {
     name: &'a str,
     stored: &'a StoredTensor,
     file: &'a SafetensorsFile,
+    /// Of FP8 numbers.
+    scales: Option<Arc<BlockScales>>,
 }
 
 impl SourceTensor<'_> {
@@ -333,6 +347,7 @@ impl SourceTensor<'_> {
             row_order: RowOrder::Plain,
             stored_as: StoredAs::Itself,
             packed: Some(packed),
+            scales: None,
             added: Vec::new(),
             map: Arc::clone(&self.file.map),
             offset_bytes: self.stored.offset_bytes,
@@ -362,9 +377,10 @@ impl SourceTensor<'_> {
         let file_name = self.file.file_name();
         let shape = &self.stored.shape;
         self.check_shape(canonical, expected_shape)?;
-        let dtype = self.stored.weight_dtype().ok_or_else(|| CompileError::Unsupported {
+        let fp8 = self.scales.as_ref().map(|_| SourceDType::F8E4M3);
+        let dtype = fp8.or(self.stored.weight_dtype()).ok_or_else(|| CompileError::Unsupported {
             what: format!("element type {} of tensor {} in {file_name}", self.stored.dtype, self.name),
-            detail: "weights are read as BF16, F16 or F32".to_owned(),
+            detail: "weights are read as BF16, F16, F32 or F8_E4M3".to_owned(),
         })?;
         let (rows, cols) = if let [_, .., cols] = shape[..] { (rows, cols) } else { (1, rows) };
         Ok(Tensor {
@@ -377,6 +393,7 @@ impl SourceTensor<'_> {
             row_order: RowOrder::Plain,
             stored_as: StoredAs::Itself,
             packed: None,
+            scales: self.scales.clone(),
             added: Vec::new(),
             map: Arc::clone(&self.file.map),
             offset_bytes: self.stored.offset_bytes,

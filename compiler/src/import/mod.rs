@@ -3,6 +3,7 @@
 //! In: a Hugging Face folder or a `.gguf` file. Out: a [`ModelConfig`] without family names in its fields, tensors by
 //! canonical name, the tokenizer's files. Bytes from outside are checked here, once, and trusted after.
 
+mod block_scales;
 mod checkpoint;
 mod config;
 mod config_record;

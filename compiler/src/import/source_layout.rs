@@ -8,6 +8,8 @@ pub(crate) enum SourceDType {
     F32,
     F16,
     Bf16,
+    /// Numbers of 8 bits, with factors in another tensor.
+    F8E4M3,
     Q4_0,
     Q4_1,
     Q5_0,
@@ -31,6 +33,7 @@ impl SourceDType {
         match self {
             SourceDType::F32 => (1, 4),
             SourceDType::F16 | SourceDType::Bf16 => (1, 2),
+            SourceDType::F8E4M3 => (1, 1),
             SourceDType::Q4_0 => (32, 18),
             SourceDType::Q4_1 => (32, 20),
             SourceDType::Q5_0 => (32, 22),
@@ -62,6 +65,7 @@ impl Display for SourceDType {
             SourceDType::F32 => "F32",
             SourceDType::F16 => "F16",
             SourceDType::Bf16 => "BF16",
+            SourceDType::F8E4M3 => "F8_E4M3",
             SourceDType::Q4_0 => "Q4_0",
             SourceDType::Q4_1 => "Q4_1",
             SourceDType::Q5_0 => "Q5_0",

@@ -415,8 +415,8 @@ fn what_we_do_not_do_is_refused_by_name() {
         ),
         (json!({ "architectures": [] }), "config.json: architectures is missing, expected a list of one name"),
         (
-            json!({ "quantization_config": { "quant_method": "fp8" } }),
-            "quantization_config (method fp8) is not supported",
+            json!({ "quantization_config": { "quant_method": "bitsandbytes" } }),
+            "quantization_config (method bitsandbytes) is not supported",
         ),
         (json!({ "hidden_act": "gelu" }), "hidden_act gelu is not supported: supported are silu and gelu_pytorch_tanh"),
         (

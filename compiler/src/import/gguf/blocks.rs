@@ -29,7 +29,7 @@ pub fn dequantize(dtype: SourceDType, bytes: &[u8], out: &mut [f32]) {
         SourceDType::Iq4Nl => iq4_nl,
         SourceDType::Iq4Xs => iq4_xs,
         SourceDType::MxFp4 => mxfp4,
-        SourceDType::F32 | SourceDType::F16 | SourceDType::Bf16 | SourceDType::Int4 => {
+        SourceDType::F32 | SourceDType::F16 | SourceDType::Bf16 | SourceDType::F8E4M3 | SourceDType::Int4 => {
             unreachable!("{dtype:?} has no blocks")
         }
     };

@@ -38,6 +38,7 @@ impl TensorPlace {
             row_order: self.row_order,
             stored_as: self.stored_as,
             packed: None,
+            scales: None,
             added: Vec::new(),
             map: Arc::clone(&maps[self.source.part]),
             offset_bytes: self.source.offset_bytes,

@@ -322,3 +322,46 @@ fn the_tiny_models_open() {
         assert_eq!(checkpoint.tokenizer.bos_token.as_deref(), Some("<bos>"), "{}", path.display());
     }
 }
+
+#[test]
+fn fp8_numbers_need_their_factors() {
+    const NAME: &str = "model.layers.0.mlp.up_proj.weight";
+    let mut folder = Folder::llama();
+    folder.config["quantization_config"] = json!({ "quant_method": "fp8", "weight_block_size": [8, 4] });
+    folder.add(NAME, Dtype::F8_E4M3, &[12, 8]);
+    let missing = format!("tensor {NAME}_scale_inv is missing, which holds the factors of the FP8 numbers of {NAME}");
+    assert_eq!(folder.refusal(), missing);
+    // Blocks of the config, the last of which is smaller; rows; halves of columns; one for all.
+    for shape in [&[2, 2][..], &[12, 1], &[1, 2], &[1, 1], &[1], &[]] {
+        folder.add(&format!("{NAME}_scale_inv"), Dtype::F32, shape);
+        folder.add("model.layers.0.mlp.up_proj.activation_scale", Dtype::F32, &[]);
+        let checkpoint = folder.open().unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+        assert_eq!(checkpoint.tensors["layers.0.mlp.up_proj.weight"].dtype, SourceDType::F8E4M3);
+        assert_eq!(checkpoint.skipped, Skipped::default());
+    }
+    for (dtype, shape, expected) in [
+        (Dtype::F32, &[2, 3][..], "has shape [2, 3], expected [2, 2]"),
+        (Dtype::F32, &[0, 2], "has shape [0, 2], expected [2, 2]"),
+        (Dtype::I32, &[2, 2], "elements are I32, expected F32, F16, BF16 or U8"),
+    ] {
+        folder.add(&format!("{NAME}_scale_inv"), dtype, shape);
+        let message = folder.refusal();
+        assert!(message.contains(expected), "{message}");
+    }
+    folder.config["quantization_config"]["weight_block_size"] = json!([0, 4]);
+    let message = folder.refusal();
+    assert!(message.contains("weight_block_size is [0,4], expected rows and columns, each above 0"), "{message}");
+    folder.config["quantization_config"] = json!({ "quant_method": "fp8", "fmt": "e5m2" });
+    assert!(folder.refusal().contains("quantization_config.fmt e5m2"));
+}
+
+/// As compressed-tensors writes FP8: a factor for each row, and one of activations.
+#[test]
+fn fp8_of_compressed_tensors_is_read() {
+    let mut folder = Folder::llama();
+    folder.config["quantization_config"] = json!({ "quant_method": "compressed-tensors", "format": "float-quantized" });
+    folder.add("model.layers.0.mlp.up_proj.weight", Dtype::F8_E4M3, &[12, 8]);
+    folder.add("model.layers.0.mlp.up_proj.weight_scale", Dtype::BF16, &[12, 1]);
+    folder.add("model.layers.0.mlp.up_proj.input_scale", Dtype::BF16, &[1]);
+    assert_eq!(names(&folder.open().unwrap()), names(&Folder::llama().open().unwrap()));
+}

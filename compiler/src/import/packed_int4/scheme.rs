@@ -60,7 +60,7 @@ impl Tool {
 }
 
 impl Scheme {
-    /// Reads `config`'s quantization_config; `None`: weights are floats.
+    /// Reads `config`'s quantization_config; `None`: weights are floats, of 8 bits also.
     ///
     /// # Errors
     /// For another tool, and for formats that are not supported: other bits, other layouts, quantised activations.
@@ -69,13 +69,16 @@ impl Scheme {
         match fields.text("quant_method")? {
             Some("awq") => awq(&fields).map(Some),
             Some("gptq") => gptq(&fields).map(Some),
+            Some("compressed-tensors") if is_fp8(&fields)? => Ok(None),
             Some("compressed-tensors") => compressed_tensors(&fields).map(Some),
+            // Its numbers are recognised by their type, see block_scales.rs.
+            Some("fp8" | "fbgemm_fp8") => expect(&fields, "fmt", &["e4m3"]).map(|()| None),
             // Tensors of its blocks and scales are recognised by their names, see packed_fp4.rs.
             Some("mxfp4") => Ok(None),
             method => Err(unsupported(
                 format!("quantization_config (method {})", method.unwrap_or("without a name")),
-                "weights are read as bf16, f16 or f32, as INT4 of awq, gptq or compressed-tensors, or as mxfp4; take the model they were \
-                 quantised from",
+                "weights are read as bf16, f16 or f32, as FP8 of fp8 or compressed-tensors, as INT4 of awq, gptq or compressed-tensors, or as \
+                 mxfp4; take the model they were quantised from",
             )),
         }
     }
@@ -135,6 +138,12 @@ fn gptq(fields: &Fields) -> Result<Scheme> {
     }
     let zeros_less_one = fields.text("checkpoint_format")?.is_none_or(|format| format.eq_ignore_ascii_case("gptq"));
     Ok(Scheme { tool: Tool::Gptq { zeros_less_one }, group: group_size(fields)?, has_no_zeros: false })
+}
+
+/// Whether compressed-tensors has written FP8 numbers.
+fn is_fp8(fields: &Fields) -> Result<bool> {
+    let format = fields.text("format")?.unwrap_or_default();
+    Ok(format == "float-quantized" || format == "naive-quantized")
 }
 
 fn compressed_tensors(fields: &Fields) -> Result<Scheme> {
