@@ -97,9 +97,14 @@ pub struct Serving {
     pub draft: DraftUse,
 }
 
+/// Longest time of several steps in one submission of a server, whose requests come at any time and wait for it, and whose streams get a token in each
+/// step. Only steps of a millisecond and less are so short that the time between submissions counts.
+const SERVED_MULTISTEP: Duration = Duration::from_millis(4);
+
 /// The same for a server, which reads the cause of a failure.
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
     try_load(artifact, &serving.load, |options| {
+        options.multistep = SERVED_MULTISTEP;
         (options.slots, options.context_tokens, options.kv_tokens, options.draft) =
             (serving.slots, serving.context_tokens, serving.kv_tokens, serving.draft);
     })
