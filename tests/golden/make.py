@@ -554,6 +554,20 @@ CASES = {
             torch_dtype="bfloat16",
         ),
     ),
+    # DeepSeek V2 (236B): experts of two of four groups, by each group's best, and queries from a vector of low rank.
+    "deepseek-v2-groups": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.03,
+        config=family(
+            "DeepseekV2ForCausalLM", "deepseek_v2", 64, 96, 2, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=32,
+            qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, n_routed_experts=12,
+            n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=44, norm_topk_prob=False,
+            routed_scaling_factor=4.0, topk_method="group_limited_greedy", n_group=4, topk_group=2, rope_theta=10000.0,
+            torch_dtype="bfloat16",
+        ),
+    ),
     # DeepSeek V3: experts of two of four groups, by the sums of each group's two best.
     "deepseek-v3": dict(
         tokens=48,
@@ -911,7 +925,9 @@ def keep_apart(folder, ids, margin, generator):
             chosen = getattr(text, "num_experts_per_tok", None) or text.top_k_experts
             groups, kept = getattr(text, "n_group", None) or 1, getattr(text, "topk_group", None) or 1
             if kept < groups:
-                sums = all_ranks.unflatten(-1, (groups, -1)).topk(2).values.sum(-1)
+                # Of a group's best two, or one: DeepSeek V3 and V2.
+                best = 1 if getattr(text, "topk_method", None) == "group_limited_greedy" else 2
+                sums = all_ranks.unflatten(-1, (groups, -1)).topk(best).values.sum(-1)
                 if doubt(sums, kept) < margin:
                     ids[position] = torch.randint(FIRST_ORDINARY_TOKEN, text.vocab_size, (1,), generator=generator)
                     continue
