@@ -56,13 +56,8 @@ fn shape_of(program: &NpuProgram) -> GemmShape {
     let NpuShape { rows, cols, depth, columns, core_rows, core_cols, core_depth } = program.shape;
     let [rows, cols, depth, columns] = [rows, cols, depth, columns].map(|size| size as usize);
     let [core_rows, core_cols, core_depth] = [core_rows, core_cols, core_depth].map(|size| size as usize);
-    GemmShape {
-        rows,
-        cols,
-        depth,
-        columns,
-        core: CoreTile { rows: core_rows, cols: core_cols, depth: core_depth, epilogue },
-    }
+    let core = CoreTile { groups: depth / core_depth, ..CoreTile::new(core_rows, core_cols, core_depth, epilogue) };
+    GemmShape { rows, cols, depth, columns, core }
 }
 
 /// Deterministic values in -1..1.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use unicorn_artifact::npu::ACTIVATIONS;
-use unicorn_artifact::{ArtifactView, MappedFile, NpuSection};
+use unicorn_artifact::{ArtifactView, MappedFile, NpuProgram, NpuSection};
 use unicorn_compiler::{NpuCheck, npu_passthrough};
 use unicorn_runtime::npu::{COMMAND_LIMIT, NpuDevice, NpuUse};
 use unicorn_runtime::{LoadOptions, Model};
@@ -85,6 +85,14 @@ pub fn run(args: &NpuSelftestArgs) -> Result<(), CliError> {
     }
 }
 
+/// Why a program cannot be compared with its definition.
+fn other_layout(program: &NpuProgram) -> String {
+    format!(
+        "NPU program {} has another activation or layout than those that this version makes; compile the model again",
+        program.name
+    )
+}
+
 /// Loads a section on a device of its own.
 fn loaded(options: &LoadOptions, section: &NpuSection, slices: &[&[u8]]) -> Result<NpuDevice, CliError> {
     let driver = options.npu_opener.open().map_err(CliError::new)?;
@@ -124,8 +132,7 @@ fn check_products(options: &LoadOptions, section: &NpuSection, slices: &[&[u8]])
         let product = &section.products[index];
         let weights = &slices[product.slice as usize][product.offset_bytes as usize..][..product.len_bytes as usize];
         let check = NpuCheck::of(program, product, weights);
-        let check =
-            check.ok_or_else(|| CliError::new(format!("activation of NPU program {} is unknown", program.name)))?;
+        let check = check.ok_or_else(|| CliError::new(other_layout(program)))?;
         let activations = check.activations();
         let write = |bytes: &mut [u8]| bytes.copy_from_slice(&activations);
         let outputs = device.run(index, write).map_err(CliError::new)?.to_vec();
