@@ -100,7 +100,7 @@ pub use error::{CompileError, InputKind, NotAModel, Remedy, Result};
 pub use export::export;
 pub use format_policy::{FormatPolicy, WeightsOption};
 pub use import::{Adapter, TRIAL_THREAD, check_is_artifact, input_kind};
-pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuTexts, NpuWork, npu_mlir, npu_passthrough};
+pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuTexts, NpuWork, npu_mlir, npu_passthrough, npu_product};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};
 pub use prediction::Prediction;

@@ -43,7 +43,7 @@ use products::{Product, products, solution};
 use timeline::Timeline;
 
 use attention::attention;
-pub use check::NpuCheck;
+pub use check::{NpuCheck, npu_product};
 use control::control_part;
 pub(crate) use control::{keep_control, with_control, with_cores};
 pub use mlir::npu_mlir;

@@ -49,6 +49,37 @@ impl NpuCheck {
     }
 }
 
+/// The outputs of `program`, bf16, from the definition of its product, by all threads of the host. `activations` and `weights` are as the program reads them;
+/// rows whose scale is 0 are 0. `None`: its activation is unknown, or its activations have the layout of another version.
+///
+/// # Panics
+/// If the number of activations or of weights is not the program's.
+pub fn npu_product(program: &NpuProgram, activations: &[u8], weights: &[u8]) -> Option<Vec<u8>> {
+    let shape = shape_of(program)?;
+    let (activations, weights) = (Activations::unpack(&shape, activations), Weights::unpack(&shape, weights));
+    let row_bytes = 2 * shape.outputs();
+    let mut outputs = vec![0; shape.rows * row_bytes];
+    let with_values = |(row, _): &(usize, &mut [u8])| activations.row_scales[*row] != 0.0;
+    let mut rows: Vec<(usize, &mut [u8])> =
+        outputs.chunks_exact_mut(row_bytes).enumerate().filter(with_values).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = rows.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for rows in rows.chunks_mut(each) {
+            scope.spawn(|| {
+                for (row, bytes) in rows {
+                    let values = twin::product_of_rows(&shape, &activations, &weights, [*row]);
+                    bytes
+                        .chunks_exact_mut(2)
+                        .zip(values)
+                        .for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
+                }
+            });
+        }
+    });
+    Some(outputs)
+}
+
 /// The shape of a program whose activations have this version's layout.
 fn shape_of(program: &NpuProgram) -> Option<GemmShape> {
     let has_layout = |shape: &GemmShape| program.arguments[ACTIVATIONS].bytes == shape.activation_bytes() as u64;
