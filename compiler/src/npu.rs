@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FusedGraph ─ products ─► cost ─ timeline ─► chooser: decisions ─► NpuPlan: record of the NPU section, matrices ─ weights ─► sections of NPU weights
-//!                                                    └ mlir ─► the same programs as MLIR (feature `npu`)
+//!                                                                   └ mlir ─► the same programs as MLIR (feature `npu`)
 //! ```
 
 mod attention;
