@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use unicorn_artifact::write::new_file_permissions;
 use unicorn_artifact::{ArtifactView, MappedFile, NpuProduct, WeightPlan};
 use unicorn_kernels::npu::quantize::{Weights, source_column};
-use unicorn_kernels::npu::rotation::ROTATED;
 use unicorn_kernels::npu::tile::GemmShape;
+use unicorn_kernels::npu::tile::LAYOUT;
 
 use crate::error::{CompileError, Result};
 use crate::fuse::{self, FusedGraph};
@@ -23,7 +23,7 @@ use crate::import::{self, Checkpoint, ModelConfig, RowOrder};
 use crate::progress::{self, Progress, Stage};
 use crate::retarget::recorded;
 use crate::weights::{PackedSource, PackedWeights};
-use crate::{CompileOptions, NPU_ROTATION};
+use crate::{CompileOptions, NPU_LAYOUT};
 
 /// Writes `folder` (made if absent) from the artifact at `artifact`, which was compiled from `model` with these options:
 /// `config.json` of the text model, `model.safetensors` in f32, and the tokenizer's files. They are written beside it and then
@@ -66,7 +66,7 @@ fn write_folder(
     let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
     let view = ArtifactView::parse(file.bytes())
         .map_err(|error| CompileError::Malformed { path: artifact.to_owned(), what: error.to_string() })?;
-    npu_weights_are_rotated(&view).map_err(|what| CompileError::malformed(artifact, what))?;
+    npu_weights_are_of_this_layout(&view).map_err(|what| CompileError::malformed(artifact, what))?;
     let shapes = checkpoint.config.tensor_shapes();
     let packed = Packed { view: &view, graph: &graph, weights: &weights, shapes: &shapes };
 
@@ -81,12 +81,12 @@ fn write_folder(
 }
 
 /// Whether NPU weights of `view`, if there are any, are in the form that [`Weights`] reads.
-fn npu_weights_are_rotated(view: &ArtifactView) -> std::result::Result<(), String> {
-    let found = recorded(view, NPU_ROTATION).unwrap_or("none");
-    if view.npu.is_none() || found == ROTATED.to_string() {
+fn npu_weights_are_of_this_layout(view: &ArtifactView) -> std::result::Result<(), String> {
+    let found = recorded(view, NPU_LAYOUT).unwrap_or("older");
+    if view.npu.is_none() || found == LAYOUT.to_string() {
         return Ok(());
     }
-    Err(format!("rotation of its NPU weights is {found}, expected {ROTATED}; compile the model again"))
+    Err(format!("layout of its NPU weights is {found}, expected {LAYOUT}; compile the model again"))
 }
 
 /// A temporary folder on the same disk, which is removed when the value is dropped.

@@ -84,7 +84,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use unicorn_artifact::{ArtifactWriter, Meta, ModelMeta, NpuSection, NpuSteps, Program, Provenance};
-use unicorn_kernels::npu::rotation::ROTATED;
+use unicorn_kernels::npu::tile::LAYOUT;
 
 use draft::PlannedDraft;
 use graph::ModelGraph;
@@ -100,7 +100,7 @@ pub use error::{CompileError, InputKind, NotAModel, Remedy, Result};
 pub use export::export;
 pub use format_policy::{FormatPolicy, WeightsOption};
 pub use import::{Adapter, TRIAL_THREAD, check_is_artifact, input_kind};
-pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuTexts, NpuWork, npu_mlir, npu_passthrough};
+pub use npu::{NpuCheck, NpuMlir, NpuOptions, NpuPlan, NpuTexts, NpuWork, npu_mlir, npu_passthrough, npu_product};
 pub use options::CompileOptions;
 pub use outputs::{check_export, check_kind, check_replaced, write_bytes, write_text};
 pub use prediction::Prediction;
@@ -623,8 +623,8 @@ fn meta(source: Source, planned: &Planned, options: &CompileOptions, errors: &pa
     }
 }
 
-/// Option in the metadata: values of k that are rotated together in NPU weights; absent in artifacts whose NPU weights are not rotated.
-pub(crate) const NPU_ROTATION: &str = "npu-rotation";
+/// Option in the metadata: version of the layout of NPU weights and activations ([`LAYOUT`]); absent in artifacts of versions before it was recorded.
+pub(crate) const NPU_LAYOUT: &str = "npu-layout";
 
 /// The work placed on the NPU, by estimate or by request, and the rows of a step that it is for.
 fn npu_options(planned: &Planned, options: &CompileOptions) -> Vec<(String, String)> {
@@ -636,7 +636,7 @@ fn npu_options(planned: &Planned, options: &CompileOptions) -> Vec<(String, Stri
         ("npu-for".into(), if works.is_empty() { "none".into() } else { works.join(",") }),
         ("npu-columns".into(), requested.columns.to_string()),
         ("npu-rows".into(), requested.rows.to_string()),
-        (NPU_ROTATION.into(), ROTATED.to_string()),
+        (NPU_LAYOUT.into(), LAYOUT.to_string()),
     ]
 }
 

@@ -1,12 +1,13 @@
 //! The NPU's work for a model: which products, by which programs, and where their weights are stored.
 //!
 //! ```text
-//! FusedGraph ─ products ─► cost ─► decisions ─► NpuPlan: record of the NPU section, matrices ─ weights ─► sections of NPU weights
-//!                                                    └ mlir ─► the same programs as MLIR (feature `npu`)
+//! FusedGraph ─ products ─► cost ─ timeline ─► chooser: decisions ─► NpuPlan: record of the NPU section, matrices ─ weights ─► sections of NPU weights
+//!                                                                   └ mlir ─► the same programs as MLIR (feature `npu`)
 //! ```
 
 mod attention;
 mod check;
+mod chooser;
 mod control;
 mod cost;
 #[cfg_attr(not(feature = "npu"), path = "npu/mlir_disabled.rs")]
@@ -14,6 +15,7 @@ mod mlir;
 mod options;
 mod passthrough;
 mod products;
+mod timeline;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -30,25 +32,24 @@ use unicorn_npu::stream::encode;
 use unicorn_npu::{Problem, Solution};
 
 use crate::error::{CompileError, Result};
-use crate::format_policy::{FormatPolicy, WeightsOption};
-use crate::fuse::{FusedGraph, FusedOp, MatrixId};
+use crate::format_policy::FormatPolicy;
+use crate::fuse::{FusedGraph, MatrixId};
 use crate::import::ModelConfig;
 use crate::place::npu::places;
 use crate::select::NpuProducts;
-use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, NPU_OPS_PER_S, SHIM_BYTES_PER_S, Times};
+use chooser::{Candidates, Chooser};
+use cost::{Cost, GPU_BYTES_PER_S, GPU_OPS_PER_S, SHIM_BYTES_PER_S, Times};
 use products::{Product, products, solution};
+use timeline::Timeline;
 
 use attention::attention;
-pub use check::NpuCheck;
+pub use check::{NpuCheck, npu_product};
 use control::control_part;
 pub(crate) use control::{keep_control, with_control, with_cores};
 pub use mlir::npu_mlir;
 pub use options::{NpuMlir, NpuOptions, NpuTexts, NpuWork};
 pub use passthrough::npu_passthrough;
 pub(crate) use weights::pack;
-
-/// Products without a program that a decision names.
-const NAMED: usize = 3;
 
 /// XDNA1, as mlir-aie calls it.
 const DEVICE: &str = "npu1";
@@ -131,7 +132,9 @@ pub fn npu_plan(
     plan: Option<&Plan>,
 ) -> Result<NpuPlan> {
     options.check()?;
-    let mut chooser = Chooser { options, policy, free_bytes: plan.and_then(free_bytes), graph };
+    let context_tokens = plan.map_or(options.rows, |plan| plan.planned_context_tokens as usize);
+    let mut free = plan.and_then(free_bytes);
+    let (mut problems, mut with_program) = (BTreeMap::new(), BTreeMap::new());
     let mut solutions: BTreeMap<Problem, std::result::Result<Solution, String>> = BTreeMap::new();
     let mut works = Vec::new();
     let all = products(graph, options);
@@ -139,15 +142,18 @@ pub fn npu_plan(
         let of_work: Vec<Product> = all.iter().filter(|one| one.work == work).copied().collect();
         let mut candidates = Candidates::default();
         for product in &of_work {
+            let problem = product.problem;
+            problems.insert(product.matrix, problem);
             if product.has_bias {
                 candidates.biased += 1;
                 continue;
             }
-            let problem = product.problem;
             match solutions.entry(problem).or_insert_with(|| solution(&problem)) {
                 Ok(solution) => {
                     let weight_bytes = solution.estimate.shape.weight_bytes() as u64;
-                    candidates.cost.add(Cost::of(&times_of(&problem, solution), weight_bytes));
+                    let times = times_of(&problem, solution);
+                    with_program.insert(product.matrix, (work, times));
+                    candidates.cost.add(Cost::of(&times, weight_bytes));
                     candidates.products.push(*product);
                 }
                 Err(why) => candidates.unfit.push(format!("{} ({why})", graph.matrices[product.matrix.0].name)),
@@ -160,25 +166,15 @@ pub fn npu_plan(
         solutions.values().flatten().map(|one| bytes(&one.estimate.shape) as u64).max().unwrap_or(0)
     };
     let fixed = HEAP_BYTES + longest(GemmShape::activation_bytes) + longest(|shape| 2 * shape.rows * shape.outputs());
-    chooser.free_bytes = chooser.free_bytes.map(|free| free.saturating_sub(fixed));
-    // What saves most is given memory first.
-    works.sort_by(|one, other| other.1.cost.saved_s().total_cmp(&one.1.cost.saved_s()));
-    let mut chosen = Vec::new();
-    let mut decisions = Vec::new();
-    for (work, candidates) in works {
-        let decision = chooser.decide(work, &candidates)?;
-        if decision.on_npu {
-            chosen.extend(candidates.products);
-        }
-        decisions.push((work, decision));
-    }
-    decisions.sort_by_key(|(work, _)| *work);
-    let mut decisions: Vec<NpuDecision> = decisions.into_iter().map(|(_, decision)| decision).collect();
-    decisions.push(attention_decision(
-        config,
-        options,
-        plan.map_or(options.rows, |plan| plan.planned_context_tokens as usize),
-    ));
+    free = free.map(|free| free.saturating_sub(fixed));
+    let timeline = Timeline::of_step(graph, config, options, context_tokens, &problems, &with_program);
+    let chooser = Chooser::of(options, policy, graph, &timeline, free, &works)?;
+    let mut decisions: Vec<NpuDecision> =
+        works.iter().map(|(work, candidates)| chooser.decision(*work, candidates)).collect();
+    let is_chosen = |(work, _): &&(NpuWork, Candidates)| chooser.choice.contains(work);
+    let mut chosen: Vec<Product> =
+        works.iter().filter(is_chosen).flat_map(|(_, candidates)| candidates.products.iter().copied()).collect();
+    decisions.push(attention_decision(config, options, context_tokens));
     decisions.extend((options.rows > 1 || chosen.is_empty()).then(|| decode_decision(plan)));
     // In the order of a step.
     chosen.sort_by_key(|product| all.iter().position(|one| one.matrix == product.matrix));
@@ -202,97 +198,6 @@ fn free_bytes(plan: &Plan) -> Option<u64> {
     let account = Account::of(plan);
     let shared = account.tiers.iter().filter(|tier| matches!(tier.tier, Tier::Gtt | Tier::Host));
     Some(budget.saturating_sub(shared.map(|tier| tier.bytes()).sum()))
-}
-
-/// Products of one kind of work.
-#[derive(Default)]
-struct Candidates {
-    /// Products that have a program.
-    products: Vec<Product>,
-    /// Total cost of `products`.
-    cost: Cost,
-    /// Number of products with a bias, which no program adds.
-    biased: usize,
-    /// Names of products that fit no program, with the reason.
-    unfit: Vec<String>,
-}
-
-impl Candidates {
-    /// What stays on the GPU whatever is decided, as the end of a sentence.
-    fn rest(&self) -> String {
-        let biased = match self.biased {
-            0 => String::new(),
-            count => format!("; {count} products with biases stay on the GPU"),
-        };
-        biased + &if self.unfit.is_empty() { String::new() } else { format!("; {}", self.unfit_on_gpu()) }
-    }
-
-    /// The first few names: a model has as many as layers.
-    fn unfit_on_gpu(&self) -> String {
-        let named = self.unfit.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-        let more = self.unfit.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("without an NPU program, on the GPU: {named}{more}")
-    }
-}
-
-struct Chooser<'a> {
-    options: &'a NpuOptions,
-    policy: FormatPolicy,
-    free_bytes: Option<u64>,
-    graph: &'a FusedGraph,
-}
-
-impl Chooser<'_> {
-    fn decide(&mut self, work: NpuWork, candidates: &Candidates) -> Result<NpuDecision> {
-        let cost = &candidates.cost;
-        let decision =
-            |on_npu, overruled, reason| Ok(NpuDecision { work: work.name().into(), on_npu, overruled, reason });
-        let requested = self.options.work.as_ref().map(|all| all.contains(&work));
-        if cost.products == 0 {
-            return decision(false, false, self.nothing_to_do(work, candidates));
-        }
-        let figures = format!("estimate for {} tokens: {}{}", self.options.rows, figures(cost), candidates.rest());
-        if requested == Some(false) {
-            return decision(false, true, format!("not requested; {figures}"));
-        }
-        let needed = cost.weight_bytes;
-        if let Some(free) = self.free_bytes.filter(|free| *free < needed) {
-            let what = format!(
-                "weights of {work} for the NPU have {}, and memory has {} left for them",
-                size(needed),
-                size(free)
-            );
-            if requested == Some(true) {
-                return Err(CompileError::Option { option: "npu_for", what });
-            }
-            return decision(false, false, format!("{what}; {figures}"));
-        }
-        let on_npu = requested.unwrap_or(cost.saved_s() > 0.0 && self.policy.weights == WeightsOption::Int4);
-        if on_npu {
-            self.free_bytes = self.free_bytes.map(|free| free - needed);
-        }
-        let why = match (requested, self.policy.weights) {
-            (Some(_), _) => "requested; ".to_owned(),
-            (None, WeightsOption::Int4) => String::new(),
-            (None, other) => format!("NPU programs have INT4 weights, {} was requested; ", other.name()),
-        };
-        decision(on_npu, requested.is_some(), why + &figures)
-    }
-
-    fn nothing_to_do(&self, work: NpuWork, candidates: &Candidates) -> String {
-        if !candidates.unfit.is_empty() {
-            return candidates.unfit_on_gpu();
-        }
-        let has_experts = self.graph.nodes.iter().any(|node| matches!(node.op, FusedOp::ExpertMatMul { .. }));
-        match (work, candidates.biased) {
-            (_, biased @ 1..) => format!("{biased} products with biases, which NPU programs do not add"),
-            (NpuWork::Ffn, 0) if has_experts => {
-                "experts multiply other rows each, for which there is no NPU program".into()
-            }
-            _ => "the model has no such product".into(),
-        }
-    }
 }
 
 fn times_of(problem: &Problem, solution: &Solution) -> Times {
@@ -330,18 +235,6 @@ fn named<S: AsRef<str>>(names: &[S]) -> String {
     let first: Vec<&str> = names.iter().take(2).map(AsRef::as_ref).collect();
     let more = names.len() - first.len();
     first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
-}
-
-fn figures(cost: &Cost) -> String {
-    format!(
-        "{:.1} ms on the GPU at {:.1} TOP/s or {:.0} GB/s of weights, {:.1} ms on the NPU in {} commands at {:.2} TOP/s and less",
-        1e3 * cost.gpu_s,
-        GPU_OPS_PER_S / 1e12,
-        GPU_BYTES_PER_S / 1e9,
-        1e3 * cost.npu_s,
-        cost.products,
-        NPU_OPS_PER_S / 1e12
-    )
 }
 
 /// Attention, which no plan gives to the NPU, whatever the figures: no kernel of the GPU writes its operands.

@@ -8,7 +8,7 @@ use unicorn_artifact::account::size;
 use unicorn_artifact::rewrite::{Change, NewKernels, rewrite};
 use unicorn_artifact::{ArtifactView, Budget, Kernels, Machine, MachinePlan, Meta, NpuProgram, NpuSection, Plan, fit};
 use unicorn_kernels::KvFormat;
-use unicorn_kernels::npu::rotation::ROTATED;
+use unicorn_kernels::npu::tile::LAYOUT;
 use unicorn_spirv::{Target, target};
 
 use crate::error::{CompileError, Result};
@@ -17,7 +17,7 @@ use crate::import::{ModelConfig, map_artifact};
 use crate::npu::{NpuOptions, NpuWork, keep_control};
 use crate::place::replace::replace;
 use crate::progress::{Progress, Stage};
-use crate::{CompileOptions, Design, NPU_ROTATION, Stages, design, target_names};
+use crate::{CompileOptions, Design, NPU_LAYOUT, Stages, design, target_names};
 
 /// Kernels that [`retarget`] adds. The default adds none: what the artifact has is made again.
 #[derive(Clone, Debug, Default)]
@@ -112,8 +112,9 @@ fn same_npu_weights(path: &Path, view: &ArtifactView, mut made: NpuSection) -> R
         let shape = |program: &NpuProgram| (program.shape, program.activation.clone());
         section.programs.iter().map(shape).collect::<Vec<_>>()
     };
-    let is_rotated = recorded(view, NPU_ROTATION) == Some(ROTATED.to_string().as_str());
-    if !is_rotated || made.products != found.products || made.slices != found.slices || shapes(&made) != shapes(found) {
+    let is_of_layout = recorded(view, NPU_LAYOUT) == Some(LAYOUT.to_string().as_str());
+    if !is_of_layout || made.products != found.products || made.slices != found.slices || shapes(&made) != shapes(found)
+    {
         return Err(CompileError::OtherNpuWeights { path: path.to_owned() });
     }
     keep_control(&mut made, found);

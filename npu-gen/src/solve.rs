@@ -2,7 +2,8 @@
 //!
 //! The estimate counts cycles of each part of a core and of each stream; the largest count is used, since all of them run at once:
 //!
-//! * matrix unit: a 4×16 by 16×8 product a cycle, and one more for each block and group, which multiplies the 32 sums of a group;
+//! * matrix unit: a 4×16 by 16×8 product a cycle, one more for each block and group, which multiplies the 32 sums of a group, and one for the blocks below
+//!   each other in registers, which multiplies the group's multipliers of rows and of columns;
 //! * loads and stores of a core, with 4×2 blocks of sums in registers;
 //! * the streams of activations and of weights into a core, 4 bytes a cycle each, and those out of the shim tiles, which are as wide.
 //!
@@ -12,8 +13,8 @@
 use std::fmt::{self, Display};
 
 use unicorn_kernels::npu::tile::{
-    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, CoreTile, Epilogue, GEMV_ROWS, GemmShape, REGISTER_COLS,
-    REGISTER_ROWS,
+    BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CoreTile, Epilogue, GEMV_ROWS, GemmShape,
+    REGISTER_COLS, REGISTER_ROWS,
 };
 
 use crate::addresses::product_reserved_bytes;
@@ -56,7 +57,7 @@ pub struct Problem {
 pub struct ChunkCycles {
     /// Products.
     pub products: usize,
-    /// Products and multiplications by multipliers, in the same unit.
+    /// Products and multiplications of and by multipliers, in the same unit.
     pub multiplications: usize,
     /// Loads.
     pub loads: usize,
@@ -81,12 +82,12 @@ impl ChunkCycles {
         let shared = register_rows * REGISTER_COLS;
         let operands = blocks / shared * (register_rows + REGISTER_COLS) * steps * BLOCK_BYTES;
         let sums = 4 * core.sums();
-        let multipliers = blocks * BLOCK_ROWS * BLOCK_COLS;
+        let multipliers = blocks * BLOCK_SUMS + core.row_multipliers() * BLOCK_COLS;
         let [columns, _] = shape.activation_spread();
         let fed = (0..columns).map(|column| shape.array_rows_of(column).len()).max().unwrap_or(1);
         ChunkCycles {
             products,
-            multiplications: products + blocks,
+            multiplications: products + blocks + blocks / register_rows,
             loads: (operands + sums + multipliers + core.scales_bytes()).div_ceil(LOAD_BYTES_PER_CYCLE),
             stores: (sums + core.scales_bytes()).div_ceil(STORE_BYTES_PER_CYCLE),
             activations: core.activation_bytes().div_ceil(STREAM_BYTES_PER_CYCLE),
@@ -192,7 +193,7 @@ pub fn solve(problem: &Problem) -> Option<Solution> {
         let gemm = (BLOCK_ROWS * REGISTER_ROWS..=ROWS_MAX).step_by(BLOCK_ROWS * REGISTER_ROWS);
         for rows in gemv.into_iter().chain(gemm) {
             for cols in (BLOCK_COLS * REGISTER_COLS..=COLS_MAX).step_by(BLOCK_COLS * REGISTER_COLS) {
-                let core = CoreTile { rows, cols, depth, epilogue: problem.epilogue };
+                let core = CoreTile::new(rows, cols, depth, problem.epilogue);
                 tried += 1;
                 too_large += usize::from(core_bytes(&core) > limits(TileKind::Core).memory_bytes);
                 let shape = GemmShape::padded(problem.rows, problem.cols, problem.depth, problem.columns, core);

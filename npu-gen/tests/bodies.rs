@@ -66,7 +66,8 @@ unsafe fn call<const N: usize>(engine: &ExecutionEngine, name: &str, mut memrefs
 #[test]
 fn bodies_compute_what_their_twins_do() {
     for (rows, cols, depth) in [(16, 16, 32), (32, 48, 64), (16, 32, 96), (16, 16, 128), (8, 16, 32), (8, 96, 128)] {
-        let core = CoreTile { rows, cols, depth, epilogue: Epilogue::Scale };
+        // As many groups as need a shift of several bits.
+        let core = CoreTile { groups: 40, ..CoreTile::new(rows, cols, depth, Epilogue::Scale) };
         let random =
             |n: usize, seed| values(n, seed).into_iter().map(|value| (value * 127.0) as i8 as u8).collect::<Vec<u8>>();
         let (mut activations, mut weights) = (random(core.activation_bytes(), 7), random(core.weight_bytes(), 11));
@@ -122,7 +123,7 @@ const CAUGHT: f64 = 0.95;
 #[test]
 fn single_mistakes_in_a_body_are_caught() {
     // Several turns of each loop: what is multiplied by a turn of 0 is never seen.
-    let core = CoreTile { rows: 32, cols: 32, depth: 64, epilogue: Epilogue::Scale };
+    let core = CoreTile { groups: 40, ..CoreTile::new(32, 32, 64, Epilogue::Scale) };
     let random =
         |n: usize, seed| -> Vec<u8> { values(n, seed).into_iter().map(|value| (value * 127.0) as i8 as u8).collect() };
     let (activations, weights) = (random(core.activation_bytes(), 7), random(core.weight_bytes(), 11));
@@ -167,7 +168,7 @@ fn single_mistakes_in_a_body_are_caught() {
     });
     let caught = (mutants.len() - survivors.len()) as f64 / mutants.len() as f64;
     println!("{} of {} mistakes caught; survivors: {survivors:#?}", mutants.len() - survivors.len(), mutants.len());
-    assert!(mutants.len() >= 300, "only {} mistakes were tried", mutants.len());
+    assert!(mutants.len() >= 290, "only {} mistakes were tried", mutants.len());
     assert!(caught >= CAUGHT, "{caught} of the mistakes are caught; survivors: {survivors:#?}");
     // One turn more of the loop that copies row scales: what it writes, the next loop overwrites.
     assert!(

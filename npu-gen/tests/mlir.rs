@@ -21,7 +21,7 @@ fn each_dialect_has_its_own_syntax() {
     assert_eq!(new[0], "aie.device(npu1) @main {");
     for line in [
         "aie.objectfifo @w_col_0(%tile_0_1, {%tile_0_2, %tile_0_3, %tile_0_4, %tile_0_5}, 2 : i32) : !aie.objectfifo<memref<384xi8>>",
-        "aie.objectfifo @a_row_1(%tile_1_1, {%tile_0_3, %tile_1_3, %tile_2_3, %tile_3_3}, 2 : i32) : !aie.objectfifo<memref<576xi8>>",
+        "aie.objectfifo @a_row_1(%tile_1_1, {%tile_0_3, %tile_1_3, %tile_2_3, %tile_3_3}, 2 : i32) : !aie.objectfifo<memref<608xi8>>",
         "aie.objectfifo @out_2(%tile_2_1, {%tile_2_0}, 2 : i32) : !aie.objectfifo<memref<256xbf16>>",
         "aie.objectfifo.release @a_row_0(Consume, 1)",
         "aiex.npu.dma_wait {symbol = @out_3}",

@@ -19,11 +19,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use half::bf16;
-use support::{small, small_gemv, values};
+use support::{activations, small, small_gemv, values};
 use unicorn_artifact::npu::control::{check_control, runs_cores};
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::attention::{AttentionShape, AttentionTile};
-use unicorn_kernels::npu::quantize::{Activations, Weights};
+use unicorn_kernels::npu::quantize::Weights;
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_kernels::npu::twin;
 use unicorn_npu::addresses::addresses;
@@ -63,7 +63,7 @@ impl CoreCase {
         let core = shape.core;
         let mut case = CoreCase { core, activations: Vec::new(), weights: Vec::new(), expected: Vec::new() };
         for seed in [11, 12] {
-            let a = Activations::quantize(shape, &values(shape.rows * shape.depth, seed), shape.depth).pack(shape);
+            let a = activations(shape, seed).pack(shape);
             let w = Weights::quantize(shape, &values(shape.cols * shape.depth, 2 * seed), shape.cols, shape.depth);
             let w = w.pack(shape);
             let (mut sums, mut scales) = (vec![0; core.sums()], vec![0; core.scales_bytes()]);
@@ -181,7 +181,7 @@ fn cores_compiled_for_the_host_compute_what_their_twins_do() {
         ("gelu", 16, 48, 128, 1, gelu),
         ("gemv", GEMV_ROWS, 32, 96, 2, silu),
     ] {
-        let shape = single(CoreTile { rows, cols, depth, epilogue }, columns, 4);
+        let shape = single(CoreTile::new(rows, cols, depth, epilogue), columns, 4);
         let design = gemm::design(&shape);
         let lowered = lower(&design);
         let texts = core_texts(&design, &lowered).unwrap();
@@ -197,7 +197,7 @@ fn cores_compiled_for_the_host_compute_what_their_twins_do() {
 /// The check itself: single mistakes in the text.
 #[test]
 fn mistakes_in_a_core_are_noticed() {
-    let core = CoreTile { rows: 16, cols: 32, depth: 64, epilogue: Epilogue::Scale };
+    let core = CoreTile::new(16, 32, 64, Epilogue::Scale);
     let shape = single(core, 1, 4);
     let design = gemm::design(&shape);
     let lowered = lower(&design);
@@ -208,6 +208,9 @@ fn mistakes_in_a_core_are_noticed() {
     for (number, (right, wrong)) in [
         ("#define HALF 1", "#define HALF 0"),
         ("#define SHIFT 1", "#define SHIFT 2"),
+        ("#define MULTIPLIER_HALF 1", "#define MULTIPLIER_HALF 0"),
+        ("#define MULTIPLIER_SHIFT 1", "#define MULTIPLIER_SHIFT 2"),
+        ("BLOCK_SUMS * (down / REGISTER_ROWS)", "BLOCK_SUMS * (1 + down / REGISTER_ROWS)"),
         ("clear(MEMORY", "if (0) clear(MEMORY"),
         ("set_rnd(0)", "set_rnd(1)"),
         ("release(48, 1);", "release(49, 1);"),

@@ -60,9 +60,9 @@ fn words_are_where_the_registers_are() {
     assert_eq!(words[16..28], [0x81, 48, 0, 0, 0, 0, 0x1d004, 0, gemm::OUTPUTS as u32, 0, 0, 0]);
     // Into DRAM, three runs, and the end is reported.
     assert_eq!(words[28..34], [0x00, 0, 0x1d204, 0, 1 << 31 | 2 << 16, 24]);
-    // Activations: four rows of cores × 4 objects of 16 × 36 bytes, three times.
+    // Activations: four rows of cores × 4 objects of 16 × 38 bytes, three times.
     assert_eq!(words[34..38], [0x01, 0, 0x1d020, 48]);
-    assert_eq!(words[38], 4 * 4 * 16 * 36 / 4);
+    assert_eq!(words[38], 4 * 4 * 16 * 38 / 4);
     assert_eq!(words[44], 0, "the same activations for every tile of columns");
     assert_eq!(words[58..64], [0x00, 0, 0x1d214, 0, 2 << 16 | 1, 24]);
     // Weights: 3 tiles × 4 objects in a line, once, by the second channel out of DRAM.

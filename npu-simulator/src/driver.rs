@@ -113,6 +113,7 @@ impl Simulated {
                 self.contexts.get_mut(&context).expect("it runs").is_lost = true;
                 return Ok(Some(ABORT));
             }
+            Some(Fault::Stale) => return Ok(Some(COMPLETED)),
             Some(Fault::Wrong) | None => {}
         }
         if let Err(error) = array.run(&stream, &mut arguments) {

@@ -14,6 +14,8 @@ pub enum Fault {
     Reset,
     /// The run ends as it should, with one bit of its outputs wrong.
     Wrong,
+    /// The run ends as it should, and its outputs are not there yet: what was in their memory before is.
+    Stale,
 }
 
 /// Failures by run.
@@ -39,7 +41,8 @@ impl FromStr for Fault {
             "error" => Ok(Fault::Error),
             "reset" => Ok(Fault::Reset),
             "wrong" => Ok(Fault::Wrong),
-            other => Err(format!("{other} is no fault, expected hang, error, reset or wrong")),
+            "stale" => Ok(Fault::Stale),
+            other => Err(format!("{other} is no fault, expected hang, error, reset, wrong or stale")),
         }
     }
 }

@@ -100,7 +100,7 @@ pub fn smallest_npu_section() -> NpuSection {
 
 /// The smallest product that the NPU's kernel computes: one tile of one column.
 pub fn smallest_gemm() -> GemmShape {
-    let core = CoreTile { rows: 16, cols: 16, depth: 32, epilogue: Epilogue::Scale };
+    let core = CoreTile::new(16, 16, 32, Epilogue::Scale);
     GemmShape::padded(64, 16, 64, 1, core)
 }
 

@@ -56,13 +56,8 @@ fn shape_of(program: &NpuProgram) -> GemmShape {
     let NpuShape { rows, cols, depth, columns, core_rows, core_cols, core_depth } = program.shape;
     let [rows, cols, depth, columns] = [rows, cols, depth, columns].map(|size| size as usize);
     let [core_rows, core_cols, core_depth] = [core_rows, core_cols, core_depth].map(|size| size as usize);
-    GemmShape {
-        rows,
-        cols,
-        depth,
-        columns,
-        core: CoreTile { rows: core_rows, cols: core_cols, depth: core_depth, epilogue },
-    }
+    let core = CoreTile { groups: depth / core_depth, ..CoreTile::new(core_rows, core_cols, core_depth, epilogue) };
+    GemmShape { rows, cols, depth, columns, core }
 }
 
 /// Deterministic values in -1..1.
@@ -425,12 +420,21 @@ fn on_npu(plan: &NpuPlan) -> Vec<&str> {
 
 #[test]
 fn the_estimate_gives_large_products_to_the_npu_and_never_decode() {
+    // In two parts of a step: while the NPU has the FFN of one, the GPU has QKV and output projection of the other.
     let large = decided(&eight_layers(512, 4096), |_| ());
-    assert_eq!(on_npu(&large), ["qkv", "output", "ffn"], "{:?}", large.section.decisions);
+    assert_eq!(on_npu(&large), ["ffn"], "{:?}", large.section.decisions);
+    // In one, the devices wait for each other, and the NPU is faster at each.
+    let in_one = decided(&eight_layers(512, 4096), |options| options.npu.as_mut().unwrap().rows = 512);
+    assert_eq!(on_npu(&in_one), ["qkv", "output", "ffn"], "{:?}", in_one.section.decisions);
     let reason = |plan: &NpuPlan, work: &str| {
         plan.section.decisions.iter().find(|decision| decision.work == work).expect("each has one").reason.clone()
     };
-    for part in ["estimate for 256 tokens", "ms on the GPU at 4.7 TOP/s", "ms on the NPU in 16 commands"] {
+    for part in [
+        "estimate for 256 tokens",
+        "ms on the GPU at 4.7 TOP/s",
+        "ms on the NPU in 16 commands",
+        "at once, a step of 512 tokens takes ",
+    ] {
         assert!(reason(&large, "ffn").contains(part), "{}", reason(&large, "ffn"));
     }
     assert!(reason(&large, "decode").contains("at 73 GB/s, through the NPU's shim tiles in "));
@@ -485,7 +489,9 @@ fn memory_that_the_gpu_leaves_bounds_what_the_npu_is_given() {
     let on_machine = |mib: u64| {
         let budget = format!("gtt={mib}MiB,host={mib}MiB").parse().unwrap();
         let machine = Machine::named("phoenix-16gb").unwrap().plan(&budget).unwrap();
-        try_decided(&eight_layers(512, 4096), |options| options.machine = machine)
+        // In one part, where all three are the NPU's.
+        let npu = NpuOptions::default().with(|npu| npu.rows = 512);
+        try_decided(&eight_layers(512, 4096), |options| (options.machine, options.npu) = (machine, Some(npu)))
     };
     assert_eq!(on_npu(&on_machine(8192).unwrap()).len(), 3);
     // The least in which the GPU's part finds room, within 200 MiB.

@@ -146,9 +146,32 @@ fn the_option_is_for_the_draft_that_is_packed() {
     assert!(done.status.success(), "{text}");
     let [of_model, of_draft] = sections(&std::fs::read(output.path().join("model.unicorn")).unwrap());
     assert!(of_model.products.is_empty() && !of_draft.products.is_empty());
+    inspect_shows_the_drafts_part(&output.path().join("model.unicorn"), &of_draft);
     for part in
         ["attention on the GPU: no kernel of the GPU writes its operands for the NPU yet; estimate for ", "draft: "]
     {
         assert!(text.contains(part), "{part} is not in {text}");
     }
+}
+
+/// As text, in the summary, as JSON and in the page.
+fn inspect_shows_the_drafts_part(artifact: &Path, of_draft: &NpuSection) {
+    let inspect = |arguments: &[&str]| {
+        let output = program("unicorn-run").arg("inspect").arg(artifact).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = inspect(&["--section", "npu"]);
+    let (of_model, of_draft_text) = text.split_once("\nDraft ").expect("the draft has a part of its own");
+    assert!(of_model.contains("qkv on the GPU: not requested"), "{of_model}");
+    let programs = format!("NPU (npu1), {} programs, ", of_draft.programs.len());
+    for part in [&programs, "qkv on the NPU: requested", "of system memory: NPU weights ", &of_draft.programs[0].name] {
+        assert!(of_draft_text.contains(part), "{part} is not in {of_draft_text}");
+    }
+    assert!(inspect(&[]).lines().any(|line| line.trim_start().starts_with("npu ") && line.ends_with(" for the draft")));
+    let json: serde_json::Value = serde_json::from_str(&inspect(&["--json"])).unwrap();
+    assert_eq!(json["draft"]["npu"]["products"].as_array().map(Vec::len), Some(of_draft.products.len()));
+    let page = artifact.with_extension("html");
+    inspect(&["--html", page.to_str().unwrap()]);
+    assert!(std::fs::read_to_string(&page).unwrap().contains(&of_draft.programs[0].name));
 }

@@ -119,10 +119,10 @@ fn an_npus_steps_are_those_of_a_compile_for_all_targets() {
     assert!(steps(&found).iter().all(|steps| steps.commands.iter().any(|commands| !commands.is_empty())));
     assert!(found == both, "other bytes than those of a compile");
 
-    // Weights that are not rotated, as of a version before rotation.
+    // Weights of a version that did not record their layout.
     let view = ArtifactView::parse(&one).unwrap();
     let mut meta = view.meta.clone();
-    meta.provenance.options.retain(|(name, _)| name != "npu-rotation");
+    meta.provenance.options.retain(|(name, _)| name != "npu-layout");
     let new = NewKernels { meta: &meta, plan: &view.plan, kernels: &view.kernels, npu: None };
     std::fs::write(&path, &one).unwrap();
     rewrite::rewrite(&path, &path, &new.into(), |_| ()).unwrap();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use unicorn_npu::attention::AttentionProblem;
 
+use super::cost::attention_on_gpu;
 use super::options::NpuOptions;
 use crate::import::{FullHeads, ModelConfig};
 
@@ -40,6 +41,16 @@ pub fn attention(
         found.entry(problem).or_default().push(index);
     }
     Ok(found)
+}
+
+/// Seconds of each layer's attention on the GPU, by layer; none of a model whose attention no program computes.
+pub fn attention_of_layers(config: &ModelConfig, options: &NpuOptions, context_tokens: usize) -> BTreeMap<usize, f64> {
+    let by_shape = attention(config, options, context_tokens.max(options.rows)).unwrap_or_default();
+    let of_shape = |(problem, layers): (AttentionProblem, Vec<usize>)| {
+        let s = attention_on_gpu(&problem).s;
+        layers.into_iter().map(move |layer| (layer, s))
+    };
+    by_shape.into_iter().flat_map(of_shape).collect()
 }
 
 /// A shape such as `attention-8x2048x8192x128`: heads of keys, query rows of each, keys, and values of a head.

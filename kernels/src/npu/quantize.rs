@@ -3,17 +3,17 @@
 use super::rotation::{rotate, rotated};
 use super::tile::{
     ACTIVATION_MAX, BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, CODE_MIN, CORE_ROWS, CoreTile,
-    Epilogue, GemmShape,
+    Epilogue, GemmShape, MULTIPLIER_MAX,
 };
 
-/// A quantised matrix, rotated: `rotated weight(column, k) = column_scales[column] / 2^shift · multipliers[column, group] · codes[column, k]`.
+/// A quantised matrix, rotated: `rotated weight(column, k) = column_scales[column] / 2^shifts · multipliers[column, group] · codes[column, k]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     /// (cols, depth), -8..=7.
     pub codes: Vec<i8>,
     /// (cols, depth / group), 0..=127.
     pub multipliers: Vec<i8>,
-    /// (cols), times the 2^shift that the sum of a group is divided by.
+    /// (cols), times 2^shifts: what the sum of a group and the product of its multipliers are divided by.
     pub column_scales: Vec<f32>,
 }
 
@@ -24,7 +24,6 @@ impl Weights {
     pub fn quantize(shape: &GemmShape, values: &[f32], cols: usize, depth: usize) -> Weights {
         assert_eq!(values.len(), cols * depth, "values are not (cols, depth)");
         let (group, chunks) = (shape.core.depth, shape.chunks());
-        let multiplier_max = shape.core.multiplier_max(chunks);
         let mut weights = Weights {
             codes: vec![0; shape.cols * shape.depth],
             multipliers: vec![0; shape.cols * chunks],
@@ -38,10 +37,10 @@ impl Weights {
             if largest == 0.0 {
                 continue;
             }
-            let column_scale = largest / multiplier_max as f32;
-            weights.column_scales[col] = column_scale * (1 << shape.core.shift()) as f32;
+            let column_scale = largest / MULTIPLIER_MAX as f32;
+            weights.column_scales[col] = column_scale * removed(&shape.core);
             for (index, (values, scale)) in column.chunks(group).zip(&group_scales).enumerate() {
-                let multiplier = (scale / column_scale).round().clamp(1.0, multiplier_max as f32);
+                let multiplier = (scale / column_scale).round().clamp(1.0, MULTIPLIER_MAX as f32);
                 weights.multipliers[col * chunks + index] = multiplier as i8;
                 let at = col * shape.depth + index * group;
                 for (code, value) in weights.codes[at..].iter_mut().zip(values) {
@@ -62,7 +61,7 @@ impl Weights {
     /// The rotated weight that a code stands for.
     fn value(&self, shape: &GemmShape, col: usize, k: usize) -> f32 {
         let multiplier = self.multipliers[col * shape.chunks() + k / shape.core.depth];
-        let column_scale = self.column_scales[col] / (1 << shape.core.shift()) as f32;
+        let column_scale = self.column_scales[col] / removed(&shape.core);
         column_scale * f32::from(multiplier) * f32::from(self.codes[col * shape.depth + k])
     }
 
@@ -150,9 +149,19 @@ pub fn pack_tile(shape: &GemmShape, values: &[f32], depth: usize) -> Vec<u8> {
     Weights::quantize(&tile, values, core.cols, depth).pack(&tile)
 }
 
+/// What the shifts of a core divide its sums by.
+fn removed(core: &CoreTile) -> f32 {
+    (1u32 << (core.shift() + core.multiplier_shift())) as f32
+}
+
+/// Largest magnitude.
+fn largest_of(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |most, value| most.max(value.abs()))
+}
+
 /// Largest magnitude over 7: code -8 is used only where rounding of the multiplier leaves room.
 fn scale_of_group(values: &[f32]) -> f32 {
-    values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / 7.0
+    largest_of(values) / 7.0
 }
 
 /// Column of the source matrix that packed column `col` holds; `None` for padding.
@@ -168,11 +177,17 @@ pub fn source_column(epilogue: Epilogue, col: usize, cols: usize) -> Option<usiz
     }
 }
 
-/// Quantised rows, rotated: `rotated activation(row, k) = row_scales[row] · codes[row, k]`.
+/// Quantised rows, rotated: `rotated activation(row, k) = row_scales[row] · multipliers[row, group] · codes[row, k]`.
+///
+/// A group's multiplier follows its largest value: where a few values of a row are far larger than the others, only their own groups lose bits. Rows of the
+/// same place in the blocks that a core has in registers ([`CoreTile::sharing_rows`]) have the same multipliers, so that the core multiplies them by those of
+/// the weights once for all of these blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activations {
     /// (rows, depth), -127..=127.
     pub codes: Vec<i8>,
+    /// (rows, depth / group), 1..=127.
+    pub multipliers: Vec<i8>,
     /// (rows).
     pub row_scales: Vec<f32>,
 }
@@ -180,20 +195,46 @@ pub struct Activations {
 impl Activations {
     /// Rotates and quantises `values`, (rows, depth), to the shape's padding; rows of padding are 0.
     pub fn quantize(shape: &GemmShape, values: &[f32], depth: usize) -> Activations {
-        let mut activations =
-            Activations { codes: vec![0; shape.rows * shape.depth], row_scales: vec![0.0; shape.rows] };
-        for (row, values) in values.chunks_exact(depth).enumerate() {
-            let values = rotated(values, shape.depth);
-            let scale = values.iter().fold(0.0f32, |most, value| most.max(value.abs())) / ACTIVATION_MAX as f32;
-            if scale == 0.0 {
-                continue;
-            }
-            activations.row_scales[row] = scale;
-            for (code, value) in activations.codes[row * shape.depth..].iter_mut().zip(&values) {
-                *code = (value / scale).round().clamp(-ACTIVATION_MAX as f32, ACTIVATION_MAX as f32) as i8;
+        let (group, chunks) = (shape.core.depth, shape.chunks());
+        let mut activations = Activations {
+            codes: vec![0; shape.rows * shape.depth],
+            multipliers: vec![1; shape.rows * chunks],
+            row_scales: vec![0.0; shape.rows],
+        };
+        let mut rows: Vec<Vec<f32>> = values.chunks_exact(depth).map(|row| rotated(row, shape.depth)).collect();
+        rows.resize(shape.rows, vec![0.0; shape.depth]);
+        for sharing in shape.sharing_rows() {
+            let largest: Vec<f32> = sharing.iter().map(|row| largest_of(&rows[*row])).collect();
+            for index in 0..chunks {
+                let values_of = |row: usize| &rows[row][index * group..][..group];
+                // Of the row's largest value.
+                let part = |(row, largest): (&usize, &f32)| {
+                    if *largest > 0.0 { largest_of(values_of(*row)) / largest } else { 0.0 }
+                };
+                let part = sharing.iter().zip(&largest).map(part).fold(0.0, f32::max);
+                let multiplier = (part * MULTIPLIER_MAX as f32).ceil().clamp(1.0, MULTIPLIER_MAX as f32);
+                for (row, largest) in sharing.iter().zip(&largest) {
+                    activations.multipliers[row * chunks + index] = multiplier as i8;
+                    let row_scale = largest / (ACTIVATION_MAX * MULTIPLIER_MAX) as f32;
+                    activations.row_scales[*row] = row_scale;
+                    if row_scale == 0.0 {
+                        continue;
+                    }
+                    let at = row * shape.depth + index * group;
+                    for (code, value) in activations.codes[at..].iter_mut().zip(values_of(*row)) {
+                        let code_of = (value / (multiplier * row_scale)).round();
+                        *code = code_of.clamp(-ACTIVATION_MAX as f32, ACTIVATION_MAX as f32) as i8;
+                    }
+                }
             }
         }
         activations
+    }
+
+    /// The rotated activation that a code stands for.
+    pub fn value(&self, shape: &GemmShape, row: usize, k: usize) -> f32 {
+        let multiplier = self.multipliers[row * shape.chunks() + k / shape.core.depth];
+        self.row_scales[row] * f32::from(multiplier) * f32::from(self.codes[row * shape.depth + k])
     }
 
     /// All activation objects, in the order that the array reads them.
@@ -212,6 +253,40 @@ impl Activations {
         bytes
     }
 
+    /// Restores the activations that [`Activations::pack`] has packed.
+    ///
+    /// # Panics
+    /// If `bytes` have another length than the shape's activations.
+    pub fn unpack(shape: &GemmShape, bytes: &[u8]) -> Activations {
+        assert_eq!(bytes.len(), shape.activation_bytes(), "bytes of packed activations");
+        let (CoreTile { rows, depth, .. }, chunks) = (shape.core, shape.chunks());
+        let mut activations = Activations {
+            codes: vec![0; shape.rows * shape.depth],
+            multipliers: vec![0; shape.rows * chunks],
+            row_scales: vec![0.0; shape.rows],
+        };
+        let [columns, _] = shape.activation_spread();
+        let places = (0..shape.row_tiles())
+            .flat_map(|tile| (0..columns).map(move |column| (tile, column)))
+            .flat_map(|(tile, column)| (0..chunks).map(move |chunk| (tile, column, chunk)))
+            .flat_map(|(tile, column, chunk)| shape.array_rows_of(column).map(move |row| (tile, chunk, row)));
+        for (object, (tile, chunk, array_row)) in bytes.chunks_exact(shape.core.activation_bytes()).zip(places) {
+            for row in 0..rows {
+                let matrix_row = shape.matrix_row(tile, array_row, row);
+                for k in 0..depth {
+                    let block = row / BLOCK_ROWS * (depth / BLOCK_DEPTH) + k / BLOCK_DEPTH;
+                    let byte = object[block * BLOCK_BYTES + row % BLOCK_ROWS * BLOCK_DEPTH + k % BLOCK_DEPTH];
+                    activations.codes[matrix_row * shape.depth + chunk * depth + k] = byte as i8;
+                }
+                let multiplier = shape.core.row_multipliers_at() + BLOCK_COLS * shape.core.row_multiplier_of(row);
+                activations.multipliers[matrix_row * chunks + chunk] = object[multiplier] as i8;
+                let scale = &object[shape.core.row_scales_at() + 4 * row..][..4];
+                activations.row_scales[matrix_row] = f32::from_le_bytes(scale.try_into().expect("four bytes"));
+            }
+        }
+        activations
+    }
+
     fn pack_object(&self, shape: &GemmShape, tile: usize, array_row: usize, chunk: usize, bytes: &mut Vec<u8>) {
         let CoreTile { rows, depth, .. } = shape.core;
         assert!(array_row < CORE_ROWS);
@@ -223,6 +298,11 @@ impl Activations {
                     bytes.push(self.codes[row * shape.depth + k] as u8);
                 }
             }
+        }
+        for multiplier in 0..shape.core.row_multipliers() {
+            let row = (0..rows).find(|row| shape.core.row_multiplier_of(*row) == multiplier).expect("a row has it");
+            let of_row = self.multipliers[shape.matrix_row(tile, array_row, row) * shape.chunks() + chunk];
+            bytes.extend([of_row as u8; BLOCK_COLS]);
         }
         for row in 0..rows {
             bytes.extend(self.row_scales[shape.matrix_row(tile, array_row, row)].to_le_bytes());
@@ -240,7 +320,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_weight_is_within_a_step_of_its_source(values in prop::collection::vec(-2.0f32..2.0, 16 * 128)) {
-            let core = CoreTile { rows: 16, cols: 16, depth: 64, epilogue: Epilogue::Scale };
+            let core = CoreTile::new(16, 16, 64, Epilogue::Scale);
             let shape = GemmShape::padded(64, 16, 128, 1, core);
             let weights = Weights::quantize(&shape, &values, 16, 128);
             for (col, column) in values.chunks(128).enumerate() {
@@ -256,6 +336,36 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// A group's step is a 127th of the largest value of its own, in any of the rows that share its multiplier, and the multiplier rounds up.
+    #[test]
+    fn an_activation_is_within_half_a_step_of_its_groups_own_scale() {
+        let core = CoreTile::new(16, 16, 64, Epilogue::Scale);
+        let shape = GemmShape::padded(64, 16, 256, 1, core);
+        // The first group of each row is 50 times as large as the others.
+        let value = |index: usize| ((index * 37 % 101) as f32 / 50.0 - 1.0) * if index % 256 < 64 { 50.0 } else { 1.0 };
+        let values: Vec<f32> = (0..64 * 256).map(value).collect();
+        let activations = Activations::quantize(&shape, &values, 256);
+        for (row, values) in values.chunks(256).enumerate() {
+            let values = rotated(values, 256);
+            let largest = largest_of(&values);
+            let errors: Vec<f32> = (0..256).map(|k| (activations.value(&shape, row, k) - values[k]).abs()).collect();
+            assert!(largest_of(&errors[..64]) <= largest / 127.0 * 0.5001, "row {row}");
+            // With the row's step, it would be ten times as much.
+            assert!(largest_of(&errors[64..]) < largest / 127.0 * 0.05, "row {row}: {}", largest_of(&errors[64..]));
+        }
+    }
+
+    #[test]
+    fn packed_activations_are_restored() {
+        for (rows, columns) in [(32, 1), (16, 3), (GEMV_ROWS, 2)] {
+            let shape = GemmShape::padded(70, 16, 150, columns, CoreTile::new(rows, 16, 48, Epilogue::Scale));
+            let values: Vec<f32> =
+                (0..70 * 150).map(|index| (index * 37 % 101) as f32 / (1 + index / 48 % 9) as f32 - 1.0).collect();
+            let activations = Activations::quantize(&shape, &values, 150);
+            assert_eq!(Activations::unpack(&shape, &activations.pack(&shape)), activations, "{shape:?}");
         }
     }
 
@@ -275,7 +385,7 @@ mod tests {
         let epilogues = [Epilogue::Scale, Epilogue::ActMul(Activation::Silu)];
         for (rows, epilogue) in [16, GEMV_ROWS].into_iter().flat_map(|rows| epilogues.map(|epilogue| (rows, epilogue)))
         {
-            let core = CoreTile { rows, cols: 32, depth: 32, epilogue };
+            let core = CoreTile::new(rows, 32, 32, epilogue);
             // 72 columns and 100 values of k: both are padded.
             let (cols, depth) = (72, 100);
             let shape = GemmShape::padded(64, cols, depth, 2, core);
@@ -301,7 +411,7 @@ mod tests {
 
     #[test]
     fn objects_have_the_size_of_their_shape() {
-        let core = CoreTile { rows: 16, cols: 32, depth: 32, epilogue: Epilogue::Scale };
+        let core = CoreTile::new(16, 32, 32, Epilogue::Scale);
         let shape = GemmShape::padded(64, 64, 64, 2, core);
         let weights = Weights::quantize(&shape, &vec![0.5; 64 * 64], 64, 64);
         let packed = weights.pack(&shape);

@@ -1,19 +1,23 @@
 //! Shapes of one core's work, and the layout of the objects that its streams carry.
 //!
 //! ```text
-//! activation object   rows/4 × depth/16 blocks of 4×16 i8, row-major inside │ rows f32: row scales
+//! activation object   rows/4 × depth/16 blocks of 4×16 i8, row-major inside │ rows/16 × 32 i8: multipliers │ rows f32: row scales
 //! weight object       cols/8 × depth/16 blocks of 16×8 i4, low nibble first │ cols/8 × 32 i8: multipliers │ cols f32: column scales
 //! output object       4 rows × outputs bf16, row-major
 //! ```
 //!
 //! An object holds one group of k, `depth`. The multipliers of 8 columns are stored four times, once for each row of a block, so
-//! that one vector load gives the 32 lanes that they multiply. Scales travel with every object: a third stream would not fit into a
-//! core's two channels.
+//! that one vector load gives the 32 lanes that they multiply; for the same reason, the multipliers of the four rows of a block of activations are stored
+//! eight times, once for each column. Blocks of activations that a core has in registers at a time (four, in a GEMV two) have the same multipliers. Scales
+//! travel with every object: a third stream would not fit into a core's two channels.
 
 use unicorn_artifact::{NpuProgram, NpuShape};
 
 use crate::Activation;
 
+/// Version of these layouts and of the numbers in them, by which an artifact's programs and weights are recognised: 3. Artifacts of the versions before
+/// did not record it: weights of 1 are not rotated ([`super::rotation`]), and activations of 1 and 2 have no multipliers.
+pub const LAYOUT: u32 = 3;
 /// Rows of activations that the matrix unit takes.
 pub const BLOCK_ROWS: usize = 4;
 /// Values of k that the matrix unit takes.
@@ -34,6 +38,10 @@ pub const CORE_ROWS: usize = 4;
 pub const GEMV_ROWS: usize = 8;
 /// Largest magnitude of a quantised activation.
 pub const ACTIVATION_MAX: i32 = 127;
+/// Most groups of k in a sum: with more, none of them would have a bit in an i32.
+pub const GROUPS_MAX: usize = 1 << 16;
+/// Largest multiplier of a group, of weights and of activations; the smallest is 1.
+pub const MULTIPLIER_MAX: i32 = 127;
 /// Smallest weight code; the largest is 7.
 pub const CODE_MIN: i32 = -8;
 
@@ -65,19 +73,46 @@ pub struct CoreTile {
     pub cols: usize,
     /// Values of k in one object, all of one group: a multiple of 16 from 32 to 128.
     pub depth: usize,
+    /// Groups of k in a sum, which with more of them has fewer bits for each.
+    pub groups: usize,
     /// What is done with the sums.
     pub epilogue: Epilogue,
 }
 
 impl CoreTile {
+    /// A core's share of a sum of one group: [`GemmShape::padded`] sets how many there are.
+    pub fn new(rows: usize, cols: usize, depth: usize, epilogue: Epilogue) -> CoreTile {
+        CoreTile { rows, cols, depth, groups: 1, epilogue }
+    }
+
     /// Bytes of an activation object.
     pub fn activation_bytes(&self) -> usize {
-        self.rows * self.depth + 4 * self.rows
+        self.row_scales_at() + 4 * self.rows
+    }
+
+    /// Offset of the multipliers in an activation object.
+    pub fn row_multipliers_at(&self) -> usize {
+        self.rows * self.depth
+    }
+
+    /// Rows of a tile whose activations have the same multiplier in a group, [`BLOCK_ROWS`] apart: one of each block in registers.
+    pub fn sharing_rows(&self) -> usize {
+        self.register_rows()
+    }
+
+    /// Multipliers of a group: one for each row of a block, for all blocks in registers.
+    pub fn row_multipliers(&self) -> usize {
+        self.rows / self.sharing_rows()
+    }
+
+    /// The multiplier of a row of the tile, as its place among those of a group.
+    pub fn row_multiplier_of(&self, row: usize) -> usize {
+        row / (BLOCK_ROWS * self.sharing_rows()) * BLOCK_ROWS + row % BLOCK_ROWS
     }
 
     /// Offset of the row scales in an activation object.
     pub fn row_scales_at(&self) -> usize {
-        self.rows * self.depth
+        self.row_multipliers_at() + self.row_multipliers() * BLOCK_COLS
     }
 
     /// Bytes of a weight object.
@@ -135,12 +170,31 @@ impl CoreTile {
         (1 << self.shift()) >> 1
     }
 
-    /// Largest multiplier for which the sum over `groups` groups stays within an i32.
-    pub fn multiplier_max(&self, groups: usize) -> i32 {
-        let most = self.depth as i64 * i64::from(ACTIVATION_MAX * -CODE_MIN);
-        let group_max = (most + i64::from(self.half())) >> self.shift();
-        let bound = i64::from(i32::MAX) / (group_max * groups.max(1) as i64);
-        bound.min(127) as i32
+    /// Bits by which the product of a column's and a row's multiplier is shifted, at least 1, so that the sum over all groups stays within an i32.
+    pub fn multiplier_shift(&self) -> u32 {
+        let most = i64::from(self.group_max()) * self.groups.max(1) as i64;
+        let fits =
+            |shift: &u32| most * i64::from(self.multiplier(MULTIPLIER_MAX, MULTIPLIER_MAX, *shift)) <= i32::MAX.into();
+        (1..=14).find(fits).expect("a sum has at most GROUPS_MAX groups")
+    }
+
+    /// Half of what that shift removes: added first, it rounds to nearest.
+    pub fn multiplier_half(&self) -> i32 {
+        (1 << self.multiplier_shift()) >> 1
+    }
+
+    /// What a group's sum is multiplied by: the column's multiplier times the row's, in at most 15 bits.
+    pub fn multiplier_of(&self, column: i32, row: i32) -> i32 {
+        self.multiplier(column, row, self.multiplier_shift())
+    }
+
+    fn multiplier(&self, column: i32, row: i32, shift: u32) -> i32 {
+        (column * row + ((1 << shift) >> 1)) >> shift
+    }
+
+    /// Largest magnitude of a group's sum, shifted.
+    fn group_max(&self) -> i32 {
+        (self.depth as i32 * ACTIVATION_MAX * -CODE_MIN + self.half()) >> self.shift()
     }
 }
 
@@ -173,10 +227,11 @@ impl GemmShape {
         shape.cols = cols.next_multiple_of(shape.tile_cols());
         // An even number of objects, so that every tile begins with the same one of a stream's two buffers.
         shape.depth = depth.next_multiple_of(2 * core.depth);
+        shape.core.groups = shape.chunks();
         shape
     }
 
-    /// The shape of an artifact's program, by its record; `None`: its activation is unknown.
+    /// The shape of an artifact's program, by its record; `None`: its activation is unknown, or its cores compute no sums, or sums of too many groups.
     pub fn of_program(program: &NpuProgram) -> Option<GemmShape> {
         let epilogue = match program.activation.as_deref() {
             None => Epilogue::Scale,
@@ -187,8 +242,9 @@ impl GemmShape {
         };
         let NpuShape { rows, cols, depth, columns, core_rows, core_cols, core_depth } = program.shape;
         let [rows, cols, depth, columns] = [rows, cols, depth, columns].map(|size| size as usize);
-        let core =
-            CoreTile { rows: core_rows as usize, cols: core_cols as usize, depth: core_depth as usize, epilogue };
+        let [core_rows, core_cols, core_depth] = [core_rows, core_cols, core_depth].map(|size| size as usize);
+        let groups = depth.checked_div(core_depth).filter(|groups| *groups <= GROUPS_MAX)?;
+        let core = CoreTile { rows: core_rows, cols: core_cols, depth: core_depth, groups, epilogue };
         Some(GemmShape { rows, cols, depth, columns, core })
     }
 
@@ -252,6 +308,22 @@ impl GemmShape {
         tile * self.tile_rows() + (block * array_rows + array_row) * BLOCK_ROWS + within
     }
 
+    /// All sets of rows that have the same multipliers of activations.
+    pub fn sharing_rows(&self) -> impl Iterator<Item = Vec<usize>> + '_ {
+        let [_, array_rows] = self.activation_spread();
+        let apart = array_rows * BLOCK_ROWS;
+        let window = self.sharing_window();
+        (0..self.rows)
+            .filter(move |row| row % window < apart)
+            .map(move |first| (first..first + window).step_by(apart).collect())
+    }
+
+    /// Consecutive rows of which none shares a multiplier with another row.
+    pub fn sharing_window(&self) -> usize {
+        let [_, array_rows] = self.activation_spread();
+        array_rows * BLOCK_ROWS * self.core.sharing_rows()
+    }
+
     /// First weight column of weight stream `stream` in column tile `tile`.
     pub fn first_col(&self, tile: usize, stream: usize) -> usize {
         (tile * self.weight_streams() + stream) * self.core.cols
@@ -288,7 +360,7 @@ mod tests {
     #[test]
     fn a_groups_sum_fits_into_sixteen_bits_and_all_groups_into_thirty_two() {
         for depth in (32..=128).step_by(16) {
-            let core = CoreTile { rows: 64, cols: 96, depth, epilogue: Epilogue::Scale };
+            let core = CoreTile::new(64, 96, depth, Epilogue::Scale);
             let most = depth as i32 * ACTIVATION_MAX * -CODE_MIN;
             assert!(i16::try_from((most + core.half()) >> core.shift()).is_ok(), "depth {depth}");
             assert!(i16::try_from((-most + core.half()) >> core.shift()).is_ok(), "depth {depth}");
@@ -296,18 +368,55 @@ mod tests {
                 assert!(i16::try_from((most + core.half()) >> (core.shift() - 1)).is_err(), "depth {depth}");
             }
             for groups in [1, 32, 672, 5000] {
-                let multiplier = i64::from(core.multiplier_max(groups));
-                assert!(multiplier >= 1);
+                let core = CoreTile { groups, ..core };
+                let multiplier = i64::from(core.multiplier_of(MULTIPLIER_MAX, MULTIPLIER_MAX));
+                assert!(multiplier >= 1 && i16::try_from(multiplier).is_ok());
                 let largest = i64::from((most + core.half()) >> core.shift()) * groups as i64 * multiplier;
                 assert!(largest <= i64::from(i32::MAX), "depth {depth}, {groups} groups");
+                // No bit is given away: with one more, it would not fit.
+                assert!(
+                    core.multiplier_shift() == 1 || largest > i64::from(i32::MAX / 3),
+                    "depth {depth}, {groups} groups"
+                );
             }
         }
     }
 
     #[test]
+    fn each_row_is_in_one_set_of_rows_that_share_multipliers() {
+        for core in [CoreTile::new(32, 16, 32, Epilogue::Scale), CoreTile::new(GEMV_ROWS, 16, 32, Epilogue::Scale)] {
+            let shape = GemmShape::padded(4 * core.rows, 16, 64, 2, core);
+            let [_, array_rows] = shape.activation_spread();
+            let places =
+                (0..shape.row_tiles()).flat_map(|tile| (0..array_rows).map(move |array_row| (tile, array_row)));
+            let mut expected: Vec<Vec<usize>> = places
+                .flat_map(|(tile, array_row)| {
+                    let of = |one: usize| (0..core.rows).filter(move |row| core.row_multiplier_of(*row) == one);
+                    let rows = move |one: usize| of(one).map(|row| shape.matrix_row(tile, array_row, row)).collect();
+                    (0..core.row_multipliers()).map(rows).collect::<Vec<Vec<usize>>>()
+                })
+                .collect();
+            expected.sort_unstable();
+            assert_eq!(shape.sharing_rows().collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// A core has the blocks of four rows, one below the other, in registers: its rows of the same place in those have one multiplier.
+    #[test]
+    fn rows_of_the_same_place_in_the_blocks_in_registers_share_a_multiplier() {
+        let core = CoreTile::new(32, 16, 32, Epilogue::Scale);
+        assert_eq!((core.sharing_rows(), core.row_multipliers()), (4, 8));
+        let of_rows = |rows: &[usize]| rows.iter().map(|row| core.row_multiplier_of(*row)).collect::<Vec<_>>();
+        assert_eq!(of_rows(&[0, 4, 8, 12, 1, 5, 15, 16, 17, 31]), [0, 0, 0, 0, 1, 1, 3, 4, 5, 7]);
+        let gemv = CoreTile::new(GEMV_ROWS, 16, 32, Epilogue::Scale);
+        assert_eq!((gemv.sharing_rows(), gemv.row_multipliers()), (2, 4));
+        assert_eq!((0..8).map(|row| gemv.row_multiplier_of(row)).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
+    }
+
+    #[test]
     fn every_row_belongs_to_one_core_and_every_array_row_to_one_column() {
         for columns in 1..=4 {
-            let core = CoreTile { rows: 16, cols: 16, depth: 32, epilogue: Epilogue::Scale };
+            let core = CoreTile::new(16, 16, 32, Epilogue::Scale);
             let shape = GemmShape::padded(80, 20, 65, columns, core);
             assert_eq!((shape.rows, shape.depth), (128, 128));
             let mut rows: Vec<usize> = (0..shape.row_tiles())

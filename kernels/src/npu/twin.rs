@@ -11,6 +11,7 @@ use super::tile::{BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, 
 /// Adds the products of one activation object and one weight object to `sums`, rows/4 × cols/8 blocks of 4×8.
 pub fn add_products(core: &CoreTile, activations: &[u8], weights: &[u8], sums: &mut [i32]) {
     let (blocks_across, steps) = (core.cols / BLOCK_COLS, core.depth / BLOCK_DEPTH);
+    let (shift, half) = (core.multiplier_shift(), core.multiplier_half());
     for row_block in 0..core.rows / BLOCK_ROWS {
         for col_block in 0..blocks_across {
             let mut group = [core.half(); BLOCK_SUMS];
@@ -19,11 +20,15 @@ pub fn add_products(core: &CoreTile, activations: &[u8], weights: &[u8], sums: &
                 let w = &weights[(col_block * steps + step) * BLOCK_BYTES..][..BLOCK_BYTES];
                 multiply_block(a, w, &mut group);
             }
-            let multipliers = &weights[core.multipliers_at() + col_block * BLOCK_SUMS..][..BLOCK_SUMS];
+            let of_columns = &weights[core.multipliers_at() + col_block * BLOCK_SUMS..][..BLOCK_SUMS];
+            let of_rows = core.row_multipliers_at() + row_block / core.sharing_rows() * BLOCK_SUMS;
+            let of_rows = &activations[of_rows..][..BLOCK_SUMS];
+            let multipliers = of_columns.iter().zip(of_rows);
             let block = &mut sums[(row_block * blocks_across + col_block) * BLOCK_SUMS..][..BLOCK_SUMS];
-            for ((sum, value), multiplier) in block.iter_mut().zip(group).zip(multipliers) {
+            for ((sum, value), (column, row)) in block.iter_mut().zip(group).zip(multipliers) {
                 let short = (value >> core.shift()) as i16;
-                *sum = sum.wrapping_add(i32::from(short) * i32::from(*multiplier as i8));
+                let multiplier = (i32::from(*column as i8) * i32::from(*row as i8) + half) >> shift;
+                *sum = sum.wrapping_add(i32::from(short) * i32::from(multiplier as i16));
             }
         }
     }
@@ -92,10 +97,12 @@ pub fn product_of_rows(
         let w = &weights.codes[col * shape.depth..][..shape.depth];
         let groups = a.chunks(core.depth).zip(w.chunks(core.depth));
         let of_group = groups.map(|(a, w)| a.iter().zip(w).map(|(a, w)| i32::from(*a) * i32::from(*w)).sum::<i32>());
-        let multipliers = &weights.multipliers[col * shape.chunks()..];
+        let of_column = weights.multipliers[col * shape.chunks()..].iter();
+        let multipliers = of_column.zip(&activations.multipliers[row * shape.chunks()..]);
+        let multiplier = |(column, row): (&i8, &i8)| core.multiplier_of(i32::from(*column), i32::from(*row));
         // Division that rounds down is what an arithmetic shift does.
         let rounded = of_group.map(|sum| (sum + core.half()).div_euclid(1 << core.shift()));
-        rounded.zip(multipliers).map(|(sum, multiplier)| sum * i32::from(*multiplier)).sum::<i32>()
+        rounded.zip(multipliers).map(|(sum, both)| sum * multiplier(both)).sum::<i32>()
     };
     let scaled =
         |row: usize, col: usize| sum(row, col) as f32 * weights.column_scales[col] * activations.row_scales[row];
@@ -115,6 +122,15 @@ mod tests {
     use super::*;
     use crate::Activation;
 
+    /// Rows whose groups have multipliers of many sizes.
+    fn rows(shape: &GemmShape, seed: u32) -> Activations {
+        let mut all = values(shape.rows * shape.depth, seed);
+        for (index, group) in all.chunks_exact_mut(shape.core.depth).enumerate() {
+            group.iter_mut().for_each(|value| *value /= (1 + index % 5) as f32);
+        }
+        Activations::quantize(shape, &all, shape.depth)
+    }
+
     /// Deterministic values in -1..1.
     fn values(n: usize, mut state: u32) -> Vec<f32> {
         let mut next = || {
@@ -131,9 +147,9 @@ mod tests {
             (64, Epilogue::ActMul(Activation::Silu)),
             (128, Epilogue::ActMul(Activation::GeluTanh)),
         ] {
-            let core = CoreTile { rows: 16, cols: 32, depth, epilogue };
+            let core = CoreTile::new(16, 32, depth, epilogue);
             let shape = GemmShape::padded(64, 32, 2 * depth, 1, core);
-            let activations = Activations::quantize(&shape, &values(64 * shape.depth, 1), shape.depth);
+            let activations = rows(&shape, 1);
             let weights = Weights::quantize(&shape, &values(32 * shape.depth, 2), 32, shape.depth);
             let expected = product(&shape, &activations, &weights);
             let (a, w) = (activations.pack(&shape), weights.pack(&shape));
@@ -163,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_product_is_near_that_of_the_f32_values() {
-        let core = CoreTile { rows: 16, cols: 16, depth: 64, epilogue: Epilogue::Scale };
+        let core = CoreTile::new(16, 16, 64, Epilogue::Scale);
         let shape = GemmShape::padded(64, 16, 512, 1, core);
         let (a, w) = (values(64 * 512, 3), values(16 * 512, 4));
         let found = product(&shape, &Activations::quantize(&shape, &a, 512), &Weights::quantize(&shape, &w, 16, 512));

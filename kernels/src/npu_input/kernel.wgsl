@@ -1,6 +1,9 @@
-// One workgroup a row of the NPU program.
+// One workgroup for rows that share multipliers: SHARING rows of the NPU program, APART from each other.
 ${DECLARATIONS}
 //#include reduce
+
+// The largest value of a group, of the largest of its row, in any of the rows: bits of an f32, whose order is that of the numbers.
+var<workgroup> parts: array<atomic<u32>, CHUNKS>;
 
 // The code of a value, in the low byte.
 fn code(value: f32, scale: f32) -> u32 {
@@ -37,6 +40,15 @@ fn rotated_block(at: u32, first: u32) -> array<vec4<f32>, QUADS> {
     return block;
 }
 
+fn largest(four: vec4<f32>) -> f32 {
+    let sizes = abs(four);
+    return max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+}
+
+fn multiplier_of(chunk: u32) -> f32 {
+    return clamp(ceil(bitcast<f32>(atomicLoad(&parts[chunk])) * MULTIPLIER_MAX), 1.0, MULTIPLIER_MAX);
+}
+
 // The first array row whose activations enter through an array column.
 fn first_array_row(column: u32) -> u32 {
     return (column * ARRAY_ROWS + COLUMNS - 1u) / COLUMNS;
@@ -44,49 +56,80 @@ fn first_array_row(column: u32) -> u32 {
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x;
-    let is_there = row < step.header.n_rows;
-    let at = row * STRIDE;
-    var most = 0.0;
-    if (is_there) {
-        for (var block = lane; block < BLOCKS; block += WORKGROUP) {
-            let values = rotated_block(at, ROTATED * block);
-            for (var quad = 0u; quad < QUADS; quad++) {
-                let sizes = abs(values[quad]);
-                most = max(most, max(max(sizes.x, sizes.y), max(sizes.z, sizes.w)));
+    let first_row = group.x * SHARING * APART + group.y;
+    for (var chunk = lane; chunk < CHUNKS; chunk += WORKGROUP) {
+        atomicStore(&parts[chunk], 0u);
+    }
+    // Of each row; 0: the step has no such row.
+    var most: array<f32, SHARING>;
+    for (var i = 0u; i < SHARING; i++) {
+        let row = first_row + i * APART;
+        var of_lane = 0.0;
+        if (row < step.header.n_rows) {
+            for (var block = lane; block < BLOCKS; block += WORKGROUP) {
+                let values = rotated_block(row * STRIDE, ROTATED * block);
+                for (var quad = 0u; quad < QUADS; quad++) {
+                    of_lane = max(of_lane, largest(values[quad]));
+                }
+            }
+        }
+        most[i] = workgroup_max(of_lane, lane);
+    }
+    for (var item = lane; item < SHARING * BLOCKS; item += WORKGROUP) {
+        let i = item / BLOCKS;
+        let block = item % BLOCKS;
+        if (most[i] > 0.0) {
+            let values = rotated_block((first_row + i * APART) * STRIDE, ROTATED * block);
+            // A group is whole halves of blocks.
+            for (var half = 0u; half < 2u; half++) {
+                var of_half = 0.0;
+                for (var quad = 0u; quad < QUADS / 2u; quad++) {
+                    of_half = max(of_half, largest(values[half * QUADS / 2u + quad]));
+                }
+                atomicMax(&parts[(ROTATED * block + half * ROTATED / 2u) / CORE_DEPTH], bitcast<u32>(of_half / most[i]));
             }
         }
     }
-    let scale = workgroup_max(most, lane) / CODE_MAX;
+    workgroupBarrier();
 
-    // Row blocks alternate between the rows of the array.
-    let within = row % BLOCK_ROWS;
-    let array_row = row / BLOCK_ROWS % ARRAY_ROWS;
-    let row_block = row % TILE_ROWS / (BLOCK_ROWS * ARRAY_ROWS);
+    // Row blocks alternate between the rows of the array; the rows here are all of one.
+    let within = first_row % BLOCK_ROWS;
+    let array_row = first_row / BLOCK_ROWS % ARRAY_ROWS;
+    let first_block = first_row % TILE_ROWS / (BLOCK_ROWS * ARRAY_ROWS);
     let array_column = array_row * COLUMNS / ARRAY_ROWS;
     let first = first_array_row(array_column);
     let objects = first_array_row(array_column + 1u) - first;
-    let begin = (row / TILE_ROWS * ARRAY_ROWS + first) * CHUNKS;
-    for (var block = lane; block < BLOCKS; block += WORKGROUP) {
+    let begin = (first_row / TILE_ROWS * ARRAY_ROWS + first) * CHUNKS + array_row - first;
+    for (var item = lane; item < SHARING * BLOCKS; item += WORKGROUP) {
+        let i = item / BLOCKS;
+        let block = item % BLOCKS;
         var values: array<vec4<f32>, QUADS>;
-        if (is_there && scale > 0.0) {
-            values = rotated_block(at, ROTATED * block);
+        if (most[i] > 0.0) {
+            values = rotated_block((first_row + i * APART) * STRIDE, ROTATED * block);
         }
         for (var quad = 0u; quad < QUADS; quad++) {
             let column = ROTATED * block + 4u * quad;
+            let chunk = column / CORE_DEPTH;
             let inner = column % CORE_DEPTH;
-            let object = begin + column / CORE_DEPTH * objects + array_row - first;
-            let place = (row_block * (CORE_DEPTH / BLOCK_DEPTH) + inner / BLOCK_DEPTH) * BLOCK_ROWS + within;
+            let place = ((first_block + i) * (CORE_DEPTH / BLOCK_DEPTH) + inner / BLOCK_DEPTH) * BLOCK_ROWS + within;
             var codes = 0u;
-            if (is_there && scale > 0.0) {
+            if (most[i] > 0.0) {
+                let scale = most[i] / (CODE_MAX * MULTIPLIER_MAX) * multiplier_of(chunk);
                 let four = values[quad];
                 codes = code(four.x, scale) | code(four.y, scale) << 8u | code(four.z, scale) << 16u | code(four.w, scale) << 24u;
             }
-            encoded[object * OBJECT_WORDS + place * (BLOCK_DEPTH / 4u) + inner % BLOCK_DEPTH / 4u] = codes;
+            encoded[(begin + chunk * objects) * OBJECT_WORDS + place * (BLOCK_DEPTH / 4u) + inner % BLOCK_DEPTH / 4u] = codes;
         }
     }
     for (var chunk = lane; chunk < CHUNKS; chunk += WORKGROUP) {
-        let object = begin + chunk * objects + array_row - first;
-        encoded[object * OBJECT_WORDS + SCALES_AT + row_block * BLOCK_ROWS + within] = bitcast<u32>(scale);
+        let object = (begin + chunk * objects) * OBJECT_WORDS;
+        // Once for each of the 8 columns of a block.
+        let four_times = u32(multiplier_of(chunk)) * 0x01010101u;
+        let at = object + MULTIPLIERS_AT + (first_block / SHARING * BLOCK_ROWS + within) * 2u;
+        encoded[at] = four_times;
+        encoded[at + 1u] = four_times;
+        for (var i = 0u; i < SHARING; i++) {
+            encoded[object + SCALES_AT + (first_block + i) * BLOCK_ROWS + within] = bitcast<u32>(most[i] / (CODE_MAX * MULTIPLIER_MAX));
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! Converts f32 rows to the activation objects that an NPU program reads: INT8 codes with an f32 scale for each row, rotated as
-//! `npu::rotation` does.
+//! Converts f32 rows to the activation objects that an NPU program reads: INT8 codes with an f32 scale for each row and an integer for each row and group of k,
+//! rotated as `npu::rotation` does.
 //!
-//! Layout: `npu::tile`; numbers: `npu::quantize::Activations`, which is the twin. One workgroup a row, because a row has one scale.
+//! Layout: `npu::tile`; numbers: `npu::quantize::Activations`, which is the twin. One workgroup for the rows that share the integers of their groups, four of a
+//! GEMM: it reads them three times, for each row's largest value, for each group's, and for the codes.
 
 mod spec;
 

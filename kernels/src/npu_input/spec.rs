@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{Kernel, RowAxis};
 use crate::npu::rotation::{FACTOR, ROTATED};
-use crate::npu::tile::{ACTIVATION_MAX, BLOCK_DEPTH, BLOCK_ROWS, GemmShape};
+use crate::npu::tile::{ACTIVATION_MAX, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, GemmShape, MULTIPLIER_MAX};
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -25,8 +25,10 @@ pub struct NpuInputSpec {
     pub array_rows: usize,
     /// Rows of a core's tile.
     pub core_rows: usize,
-    /// Values of k of an object.
+    /// Values of k of an object: a group.
     pub core_depth: usize,
+    /// Rows that share the multiplier of a group, [`BLOCK_ROWS`] × `array_rows` apart.
+    pub sharing_rows: usize,
     /// Invocations of a workgroup: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
@@ -47,9 +49,21 @@ impl NpuInputSpec {
             array_rows,
             core_rows: core.rows,
             core_depth: core.depth,
+            sharing_rows: core.sharing_rows(),
             lanes,
             subgroup_size,
         }
+    }
+}
+
+/// Most groups of a row: a workgroup keeps 4 bytes of each in its memory, of which every device has 16 KiB.
+const GROUPS_MAX: usize = 3 << 10;
+
+impl NpuInputSpec {
+    /// Rows of a workgroup's share of consecutive rows ([`GemmShape::sharing_window`]), and of the workgroups that divide it.
+    fn window(&self) -> [usize; 2] {
+        let apart = BLOCK_ROWS * self.array_rows;
+        [apart * self.sharing_rows, apart]
     }
 }
 
@@ -60,16 +74,22 @@ impl Kernel for NpuInputSpec {
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
         assert!(rows <= self.rows, "{rows} rows for an NPU program of {}", self.rows);
-        [self.rows, 1, 1]
+        let [window, apart] = self.window();
+        [self.rows / window, apart, 1]
     }
 
     fn row_axis(&self) -> Option<RowAxis> {
-        RowAxis::each_row(0)
+        let [rows, _] = self.window();
+        Some(RowAxis { axis: 0, rows })
     }
 
     fn wgsl(&self) -> String {
         assert!(self.depth.is_multiple_of(ROTATED), "depth {} is not blocks of {ROTATED}", self.depth);
+        let groups = self.depth / self.core_depth;
+        assert!(groups <= GROUPS_MAX, "{groups} groups in a row, expected at most {GROUPS_MAX}");
         let code_words = self.core_rows * self.core_depth / 4;
+        let multiplier_words = self.core_rows / self.sharing_rows * BLOCK_COLS / 4;
+        let [_, apart] = self.window();
         let values = Values::default()
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
@@ -77,18 +97,22 @@ impl Kernel for NpuInputSpec {
             .size("ROTATED", ROTATED)
             .size("QUADS", ROTATED / 4)
             .size("COLUMNS", self.columns)
-            .size("CHUNKS", self.depth / self.core_depth)
+            .size("CHUNKS", groups)
+            .size("SHARING", self.sharing_rows)
+            .size("APART", apart)
             .size("CORE_DEPTH", self.core_depth)
             .size("TILE_ROWS", self.array_rows * self.core_rows)
             .size("ARRAY_ROWS", self.array_rows)
             .size("BLOCK_ROWS", BLOCK_ROWS)
             .size("BLOCK_DEPTH", BLOCK_DEPTH)
-            .size("SCALES_AT", code_words)
-            .size("OBJECT_WORDS", code_words + self.core_rows)
+            .size("MULTIPLIERS_AT", code_words)
+            .size("SCALES_AT", code_words + multiplier_words)
+            .size("OBJECT_WORDS", code_words + multiplier_words + self.core_rows)
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
             .number("CODE_MAX", ACTIVATION_MAX as f32)
+            .number("MULTIPLIER_MAX", MULTIPLIER_MAX as f32)
             .number("FACTOR", FACTOR)
             .text("DECLARATIONS", declarations(&self.bindings()));
         render(include_str!("kernel.wgsl"), &values)

@@ -45,6 +45,9 @@ pub fn add_products(block: &mut Block, core: &CoreTile, activations: Value, weig
     let row_bytes = core.depth / BLOCK_DEPTH * BLOCK_BYTES;
     let register_rows = core.register_rows();
     block.repeat(core.rows / BLOCK_ROWS / register_rows, &[], |block, rows, _| {
+        let at = block.index(core.row_multipliers_at());
+        let at = block.scaled_sum(rows, BLOCK_SUMS, at);
+        let of_rows = wide_bytes(block, activations, at);
         block.repeat(across / REGISTER_COLS, &[], |block, cols, _| {
             let nothing = block.index(0);
             let a_at = block.scaled_sum(rows, register_rows * row_bytes, nothing);
@@ -57,15 +60,20 @@ pub fn add_products(block: &mut Block, core: &CoreTile, activations: Value, weig
                     products_of_step(block, [(activations, a_at), (weights, w_at)], row_bytes, step, groups)
                 },
             );
+            let multipliers: Vec<Value> = (0..REGISTER_COLS)
+                .map(|col| {
+                    let at = block.index(core.multipliers_at() + col * BLOCK_SUMS);
+                    let at = block.scaled_sum(cols, REGISTER_COLS * BLOCK_SUMS, at);
+                    let of_columns = wide_bytes(block, weights, at);
+                    product_of_multipliers(block, core, of_columns, of_rows)
+                })
+                .collect();
             for (index, group) in groups.into_iter().enumerate() {
                 let (row, col) = (index / REGISTER_COLS, index % REGISTER_COLS);
-                let multipliers_at = block.index(core.multipliers_at() + col * BLOCK_SUMS);
-                let at = block.scaled_sum(cols, REGISTER_COLS * BLOCK_SUMS, multipliers_at);
-                let multipliers = block.make("vector.load", &[weights, at], Vec::new(), "vector<32xi8>");
                 let first = block.index((row * across + col) * BLOCK_SUMS);
                 let first = block.scaled_sum(cols, REGISTER_COLS * BLOCK_SUMS, first);
                 let at = block.scaled_sum(rows, register_rows * across * BLOCK_SUMS, first);
-                add_group(block, core, group, multipliers, sums, at);
+                add_group(block, core, group, multipliers[col], sums, at);
             }
             Vec::new()
         });
@@ -107,16 +115,34 @@ fn products_of_step(
     places.zip(groups).map(|((row, col), sum)| block.contract(a[row], w[col], *sum)).collect()
 }
 
+/// 32 bytes as numbers.
+fn wide_bytes(block: &mut Block, memory: Value, at: Value) -> Value {
+    let bytes = block.make("vector.load", &[memory, at], Vec::new(), "vector<32xi8>");
+    block.make("arith.extsi", &[bytes], Vec::new(), LANES)
+}
+
+/// `columns · rows + half >> shift`, in 16 bits.
+fn product_of_multipliers(block: &mut Block, core: &CoreTile, columns: Value, rows: Value) -> Value {
+    let product = block.make("arith.muli", &[columns, rows], Vec::new(), LANES);
+    let half = block.constant(&format!("dense<{}>", core.multiplier_half()), LANES);
+    let product = block.make("arith.addi", &[product, half], Vec::new(), LANES);
+    short(block, product, core.multiplier_shift())
+}
+
+/// `value >> shift`, cut to 16 bits.
+fn short(block: &mut Block, mut value: Value, shift: u32) -> Value {
+    if shift > 0 {
+        let shift = block.constant(&format!("dense<{shift}>"), LANES);
+        value = block.make("arith.shrsi", &[value, shift], Vec::new(), LANES);
+    }
+    let short = block.make("arith.trunci", &[value], Vec::new(), SHORTS);
+    block.make("arith.extsi", &[short], Vec::new(), LANES)
+}
+
 /// `sums[at] += multipliers · (group >> shift)`.
 fn add_group(block: &mut Block, core: &CoreTile, group: Value, multipliers: Value, sums: Value, at: Value) {
-    let mut group = block.make("vector.shape_cast", &[group], Vec::new(), LANES);
-    if core.shift() > 0 {
-        let shift = block.constant(&format!("dense<{}>", core.shift()), LANES);
-        group = block.make("arith.shrsi", &[group, shift], Vec::new(), LANES);
-    }
-    let group = block.make("arith.trunci", &[group], Vec::new(), SHORTS);
-    let group = block.make("arith.extsi", &[group], Vec::new(), LANES);
-    let multipliers = block.make("arith.extsi", &[multipliers], Vec::new(), LANES);
+    let group = block.make("vector.shape_cast", &[group], Vec::new(), LANES);
+    let group = short(block, group, core.shift());
     let product = block.make("arith.muli", &[group, multipliers], Vec::new(), LANES);
     let before = block.make("vector.load", &[sums, at], Vec::new(), LANES);
     let after = block.make("arith.addi", &[before, product], Vec::new(), LANES);

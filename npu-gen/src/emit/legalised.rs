@@ -239,7 +239,7 @@ mod tests {
         let sizes = [(16, 16, 32), (64, 128, 128), (8, 96, 64)];
         let products = epilogues.into_iter().flat_map(|epilogue| {
             sizes.map(|(rows, cols, depth)| {
-                let core = CoreTile { rows, cols, depth, epilogue };
+                let core = CoreTile::new(rows, cols, depth, epilogue);
                 gemm::design(&GemmShape::padded(rows, cols, depth, 1, core))
             })
         });
@@ -290,7 +290,7 @@ mod tests {
             }
         }
         let refused = |of: &str, to: &mut dyn FnMut(&mut Op)| {
-            let mut module = body_function(&CoreTile { rows: 16, cols: 16, depth: 64, epilogue: Epilogue::Scale });
+            let mut module = body_function(&CoreTile::new(16, 16, 64, Epilogue::Scale));
             let vectors: Vec<bool> = module.values.iter().map(|value| value.ty.starts_with("vector<")).collect();
             change(&mut module.ops, &vectors, of, to);
             not_legalised(&module).join("; ")
@@ -302,7 +302,7 @@ mod tests {
         assert!(text.contains("is used by [\"arith.subi\"], expected arith.addi"), "{text}");
         let text = refused("arith.muli", &mut |op| op.name = "arith.trunci");
         assert!(text.contains("arith.trunci of (vector<32xi32>, vector<32xi32>) to (vector<32xi32>)"), "{text}");
-        let mut module = body_function(&CoreTile { rows: 16, cols: 16, depth: 64, epilogue: Epilogue::Scale });
+        let mut module = body_function(&CoreTile::new(16, 16, 64, Epilogue::Scale));
         for value in module.values.iter_mut().filter(|value| value.ty == "vector<32xi16>") {
             value.ty = "vector<16xi16>".into();
         }

@@ -1,8 +1,8 @@
 // What a core of a matrix product computes, for Peano's C++ compiler (for aie2-none-unknown-elf), which includes its header of AIE2
 // intrinsics by itself. The same text is compiled for the host by a test, with a header that defines these intrinsics in plain C++.
 //
-// Defined before this text: ROWS, COLS, DEPTH (a core's tile), SHIFT, HALF (rounding of a group's sum), REGISTER_ROWS, REGISTER_COLS (blocks of
-// sums in registers), ACTIVATION (0 scales only, 1 SiLU · up, 2 GELU by tanh · up). Layouts are drawn in kernels/src/npu/tile.rs; the twin is
+// Defined before this text: ROWS, COLS, DEPTH (a core's tile), SHIFT, HALF (rounding of a group's sum), MULTIPLIER_SHIFT, MULTIPLIER_HALF (of the product
+// of both multipliers), REGISTER_ROWS, REGISTER_COLS (blocks of sums in registers), ACTIVATION (0 scales only, 1 SiLU · up, 2 GELU by tanh · up). Layouts are drawn in kernels/src/npu/tile.rs; the twin is
 // kernels/src/npu/twin.rs.
 //
 // Sources of the intrinsics: headers of Xilinx/llvm-aie (clang/lib/Headers/aiev2) and AMD's aie_api for the matrix unit's 4×16 · 16×8.
@@ -12,7 +12,8 @@ typedef unsigned char Byte;
 static constexpr unsigned BLOCK_ROWS = 4, BLOCK_COLS = 8, BLOCK_DEPTH = 16, BLOCK_BYTES = 64, BLOCK_SUMS = 32;
 static constexpr unsigned STEPS = DEPTH / BLOCK_DEPTH, ACROSS = COLS / BLOCK_COLS, DOWN = ROWS / BLOCK_ROWS;
 static constexpr unsigned MULTIPLIERS_AT = COLS * DEPTH / 2, COLUMN_SCALES_AT = MULTIPLIERS_AT + ACROSS * BLOCK_SUMS;
-static constexpr unsigned ROW_SCALES_AT = ROWS * DEPTH, OUTPUTS = ACTIVATION ? COLS / 2 : COLS;
+static constexpr unsigned ROW_MULTIPLIERS_AT = ROWS * DEPTH, ROW_SCALES_AT = ROW_MULTIPLIERS_AT + DOWN / REGISTER_ROWS * BLOCK_SUMS;
+static constexpr unsigned OUTPUTS = ACTIVATION ? COLS / 2 : COLS;
 
 // Loads and stores of objects stay between the acquire and the release of their lock.
 static inline void fence() { __asm__ volatile("" ::: "memory"); }
@@ -22,10 +23,15 @@ static inline void clear(Byte *sums) {
   for (unsigned block = 0; block < DOWN * ACROSS; block++) *(v32acc32 *)(sums + 4 * BLOCK_SUMS * block) = zero;
 }
 
-// Adds the products of two objects to the sums: groups of 8-bit · 4-bit products, rounded to 16 bits, times the column's multiplier.
+static inline v32int16 numbers(const Byte *bytes) { return unpack(*(const v32int8 *)bytes, true); }
+
+// Adds the products of two objects to the sums: groups of 8-bit · 4-bit products, rounded to 16 bits, times the product of the column's multiplier and the
+// row's, rounded to 16 bits, too. The blocks in registers, one below the other, have the same of rows.
 static inline void add_products(const Byte *activations, const Byte *weights, Byte *sums) {
   const v32acc32 half = ups_to_v32acc32(broadcast_to_v32int16(HALF), 0);
+  const v32acc32 multiplier_half = ups_to_v32acc32(broadcast_to_v32int16(MULTIPLIER_HALF), 0);
   for (unsigned down = 0; down < DOWN; down += REGISTER_ROWS) {
+    const v32int16 of_rows = numbers(activations + ROW_MULTIPLIERS_AT + BLOCK_SUMS * (down / REGISTER_ROWS));
     for (unsigned across = 0; across < ACROSS; across += REGISTER_COLS) {
       v32acc32 group[REGISTER_ROWS][REGISTER_COLS];
       for (unsigned row = 0; row < REGISTER_ROWS; row++)
@@ -41,8 +47,8 @@ static inline void add_products(const Byte *activations, const Byte *weights, By
         }
       }
       for (unsigned col = 0; col < REGISTER_COLS; col++) {
-        const v32int16 multipliers =
-            unpack(*(const v32int8 *)(weights + MULTIPLIERS_AT + BLOCK_SUMS * (across + col)), true);
+        const v32int16 of_columns = numbers(weights + MULTIPLIERS_AT + BLOCK_SUMS * (across + col));
+        const v32int16 multipliers = srs_to_v32int16(mac_elem_32(of_columns, of_rows, multiplier_half), MULTIPLIER_SHIFT);
         for (unsigned row = 0; row < REGISTER_ROWS; row++) {
           v32acc32 *sum = (v32acc32 *)(sums + 4 * BLOCK_SUMS * ((down + row) * ACROSS + across + col));
           *sum = mac_elem_32(srs_to_v32int16(group[row][col], SHIFT), multipliers, *sum);

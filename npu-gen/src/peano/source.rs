@@ -57,6 +57,8 @@ fn definitions(tile: &CoreTile) -> String {
         ("DEPTH", tile.depth),
         ("SHIFT", tile.shift() as usize),
         ("HALF", tile.half() as usize),
+        ("MULTIPLIER_SHIFT", tile.multiplier_shift() as usize),
+        ("MULTIPLIER_HALF", tile.multiplier_half() as usize),
         ("REGISTER_ROWS", tile.register_rows()),
         ("REGISTER_COLS", REGISTER_COLS),
         ("ACTIVATION", activation),

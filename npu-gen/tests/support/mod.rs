@@ -37,9 +37,8 @@ impl Case {
 
     /// A case of which each `row_step`th row is compared: the product from its definition takes long.
     pub fn of_every(row_step: usize, shape: GemmShape) -> Case {
-        let a = values(shape.rows * shape.depth, 0x1234_5678);
         let w = values(shape.cols * shape.depth, 0x9abc_def1);
-        let activations = Activations::quantize(&shape, &a, shape.depth);
+        let activations = activations(&shape, 0x1234_5678);
         let weights = Weights::quantize(&shape, &w, shape.cols, shape.depth);
         let rows = (0..shape.rows).step_by(row_step);
         let expected = twin::product_of_rows(&shape, &activations, &weights, rows);
@@ -72,7 +71,8 @@ impl Case {
             changed.chunks_exact_mut(core.activation_bytes()).for_each(change);
             Case { activations: changed, ..self.clone() }
         };
-        let (multipliers, columns, rows) = (core.multipliers_at(), core.column_scales_at(), core.row_scales_at());
+        let (multipliers, columns) = (core.multipliers_at(), core.column_scales_at());
+        let (of_rows, rows) = (core.row_multipliers_at(), core.row_scales_at());
         vec![
             (
                 "order of nibbles",
@@ -91,9 +91,10 @@ impl Case {
             ),
             (
                 "order of the values of k of activations",
-                activations(&|object| object[..rows].chunks_exact_mut(16).for_each(<[u8]>::reverse)),
+                activations(&|object| object[..of_rows].chunks_exact_mut(16).for_each(<[u8]>::reverse)),
             ),
-            ("order of the blocks of activations", activations(&|object| object[..rows].rotate_left(64))),
+            ("order of the blocks of activations", activations(&|object| object[..of_rows].rotate_left(64))),
+            ("multipliers of the next row", activations(&|object| object[of_rows..rows].rotate_left(8))),
             ("scales of the next row", activations(&|object| object[rows..].rotate_left(4))),
         ]
     }
@@ -124,6 +125,18 @@ impl Case {
     }
 }
 
+/// Quantised rows whose groups have multipliers of many sizes.
+pub fn activations(shape: &GemmShape, seed: u32) -> Activations {
+    let mut values = values(shape.rows * shape.depth, seed);
+    for (row, values) in values.chunks_exact_mut(shape.depth).enumerate() {
+        for (group, values) in values.chunks_exact_mut(shape.core.depth).enumerate() {
+            let factor = 1.0 / (1 + (row + 3 * group) % 7) as f32;
+            values.iter_mut().for_each(|value| *value *= factor);
+        }
+    }
+    Activations::quantize(shape, &values, shape.depth)
+}
+
 /// Deterministic values in -1..1.
 pub fn values(n: usize, mut state: u32) -> Vec<f32> {
     let mut next = || {
@@ -137,12 +150,12 @@ pub fn values(n: usize, mut state: u32) -> Vec<f32> {
 
 /// A GEMV of three column tiles and four objects of k.
 pub fn small_gemv(columns: usize, depth: usize, epilogue: Epilogue) -> GemmShape {
-    let core = CoreTile { rows: GEMV_ROWS, cols: 16, depth, epilogue };
+    let core = CoreTile::new(GEMV_ROWS, 16, depth, epilogue);
     GemmShape::padded(GEMV_ROWS, 3 * 16 * (2 * columns - 1), 4 * depth, columns, core)
 }
 
 pub fn small(columns: usize, depth: usize, epilogue: Epilogue) -> GemmShape {
-    let core = CoreTile { rows: 16, cols: 16, depth, epilogue };
+    let core = CoreTile::new(16, 16, depth, epilogue);
     // Two row tiles, three column tiles and four objects of k.
     GemmShape::padded(128, 3 * 16 * columns, 4 * depth, columns, core)
 }

@@ -6,8 +6,8 @@ use unicorn_runtime::npu::NpuOpener;
 
 use crate::terminal::output::note;
 
-/// Lets the model run on a simulated NPU if the environment names it. `UNICORN_NPU_FAULT=hang@3` makes its fourth run hang; `error`, `reset` and `wrong`
-/// likewise.
+/// Lets the model run on a simulated NPU if the environment names it. `UNICORN_NPU_FAULT=hang@3` makes its fourth run hang; `error`, `reset`, `wrong` and
+/// `stale` likewise.
 ///
 /// # Panics
 /// When `UNICORN_NPU_FAULT` is not a valid fault: this is for tests.

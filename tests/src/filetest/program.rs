@@ -39,7 +39,7 @@ impl ProductSettings {
             Some("gelu") => Epilogue::ActMul(Activation::GeluTanh),
             Some(other) => return Err(format!("activation {other} is unknown, expected silu or gelu")),
         };
-        let tile = CoreTile { rows, cols, depth, epilogue };
+        let tile = CoreTile::new(rows, cols, depth, epilogue);
         Ok(GemmShape::padded(self.rows, self.cols, self.depth, self.columns, tile))
     }
 }

@@ -18,12 +18,14 @@ fn npu_input_is_the_activations_of_a_program() {
     check_cases("npu input", 12, &cases, |&(target, width, columns, core_rows, core_depth, n_rows, wide), rng| {
         let target = &targets[target];
         let rows = if core_rows == 0 { GEMV_ROWS } else { 16 * core_rows };
-        let core = CoreTile { rows, cols: 16, depth: 32 * core_depth, epilogue: Epilogue::Scale };
+        let core = CoreTile::new(rows, 16, 32 * core_depth, Epilogue::Scale);
         let shape = GemmShape::padded(n_rows, 16, width, columns, core);
         let stride = width.next_multiple_of(32);
         let lanes = if wide { target.workgroup_invocations } else { 128 };
         let spec = NpuInputSpec::of(&shape, width, stride, lanes, target.subgroup_size);
         let mut input = normals(rng, n_rows * stride);
+        // Groups of different sizes, which are those of k in blocks of 32.
+        input.iter_mut().enumerate().for_each(|(index, value)| *value *= 1.0 / (1 + index / 32 % 6) as f32);
         // A row of zeros has the scale 0.
         input[..stride].fill(0.0);
         let words = shape.activation_bytes() / 4;
@@ -35,20 +37,37 @@ fn npu_input_is_the_activations_of_a_program() {
         let mut moved = 0;
         let objects = found.chunks(core.activation_bytes()).zip(expected.chunks(core.activation_bytes()));
         for (found, expected) in objects {
-            let (codes, scales) = found.split_at(core.row_scales_at());
-            let (expected_codes, expected_scales) = expected.split_at(core.row_scales_at());
-            for (found, expected) in codes.iter().zip(expected_codes) {
-                let apart = (*found as i8).abs_diff(*expected as i8);
-                assert!(apart <= 1, "{spec:?}: code {} for {}", *found as i8, *expected as i8);
-                moved += usize::from(apart);
-            }
-            for (found, expected) in scales.chunks(4).zip(expected_scales.chunks(4)) {
-                let [found, expected] = [found, expected].map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
-                assert!((found - expected).abs() <= 1e-6 * expected, "{spec:?}: scale {found} for {expected}");
+            for row in 0..core.rows {
+                let ([scale, multiplier], [expected_scale, expected_multiplier]) =
+                    (scales(&core, found, row), scales(&core, expected, row));
+                assert!(
+                    (scale - expected_scale).abs() <= 1e-6 * expected_scale,
+                    "{spec:?}: {scale} for {expected_scale}"
+                );
+                assert!(
+                    (multiplier - expected_multiplier).abs() <= 1.0,
+                    "{spec:?}: {multiplier} for {expected_multiplier}"
+                );
+                let step = scale * multiplier.max(expected_multiplier);
+                for k in 0..core.depth {
+                    let at = (row / 4 * (core.depth / 16) + k / 16) * 64 + row % 4 * 16 + k % 16;
+                    let [code, other] = [found, expected].map(|bytes| f32::from(bytes[at] as i8));
+                    let apart = (scale * multiplier * code - scale * expected_multiplier * other).abs();
+                    assert!(apart <= 1.01 * step, "{spec:?}: code {code} for {other}");
+                    moved += usize::from(apart > 1e-3 * step);
+                }
             }
         }
         assert!(moved <= 1 + MOVED_CODES * n_rows * width / 1000, "{spec:?}: {moved} codes moved");
     });
+}
+
+/// Scale of a row of an object, and the multiplier of its group.
+fn scales(core: &CoreTile, object: &[u8], row: usize) -> [f32; 2] {
+    let scale = object[core.row_scales_at() + 4 * row..][..4].try_into().unwrap();
+    let multipliers = &object[core.row_multipliers_at() + 8 * core.row_multiplier_of(row)..][..8];
+    assert!(multipliers.iter().all(|one| *one == multipliers[0]), "one for all columns: {multipliers:?}");
+    [f32::from_le_bytes(scale), f32::from(multipliers[0])]
 }
 
 #[test]

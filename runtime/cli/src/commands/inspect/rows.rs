@@ -1,6 +1,7 @@
 //! The rows of an inspection's tables: one struct a table, made from the artifact's records.
 
 use super::kernels::{self, KernelRow};
+use super::npu::NpuRows;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use unicorn_artifact::header::{Section, SectionKind, hex};
@@ -322,12 +323,15 @@ pub struct DraftRow<'a> {
     pub weight_bytes: u64,
     /// Bytes and traffic by tier, with the KV cache of one sequence of its planned context.
     pub account: Account,
+    /// `None`: it has no NPU programs.
+    pub npu: Option<NpuRows<'a>>,
 }
 
 impl<'a> DraftRow<'a> {
     pub fn of(draft: &'a ArtifactView<'_>) -> DraftRow<'a> {
         let weight_bytes = draft.plan.weights.iter().map(|weight| weight.len_bytes).sum();
-        DraftRow { model: &draft.meta.model, weight_bytes, account: Account::of(&draft.plan) }
+        let npu = draft.npu.as_ref().map(NpuRows::of);
+        DraftRow { model: &draft.meta.model, weight_bytes, account: Account::of(&draft.plan), npu }
     }
 }
 

@@ -41,13 +41,22 @@ impl Inspection<'_> {
                 (format!("Kernels, {modules} modules of {bytes}"), self.targets())
             }
             Section::Tensors => (self.tensors_heading(), self.tensors()),
-            Section::Npu => match &self.npu {
-                Some(npu) => (npu.heading(), npu.text()),
-                None => ("NPU".into(), "  no programs; unicorn-compile MODEL --npu phoenix makes them\n".into()),
-            },
+            Section::Npu => self.npu(),
             Section::File => (format!("File, {} bytes, format {}", self.file_bytes, self.format_version), self.file()),
         };
         format!("{heading}\n{body}")
+    }
+
+    /// The model's part, and that of a draft in the file behind it.
+    fn npu(&self) -> (String, String) {
+        let (heading, mut body) = match &self.npu {
+            Some(npu) => (npu.heading(), npu.text()),
+            None => ("NPU".into(), "  no programs; unicorn-compile MODEL --npu phoenix makes them\n".into()),
+        };
+        if let Some((draft, npu)) = self.draft.as_ref().and_then(|draft| Some((draft, draft.npu.as_ref()?))) {
+            body += &format!("\nDraft {}: {}\n{}", printable(&draft.model.name), npu.heading(), npu.text());
+        }
+        (heading, body)
     }
 
     fn provenance_lines(&self) -> String {

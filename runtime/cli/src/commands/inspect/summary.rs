@@ -51,8 +51,11 @@ impl Inspection<'_> {
             let (weights, read) = (size(head.weight_bytes), size(head.bytes_read_per_token));
             line("MTP head", format!("{weights} of weights, of which a token without a draft reads {read}"));
         }
-        if let Some(npu) = self.npu.as_ref().filter(|npu| !npu.memory.is_empty()) {
-            line("npu", npu.memory_text());
+        let of_draft = self.draft.as_ref().and_then(|draft| draft.npu.as_ref());
+        for (npu, whose) in [(self.npu.as_ref(), ""), (of_draft, " for the draft")] {
+            if let Some(npu) = npu.filter(|npu| !npu.memory.is_empty()) {
+                line("npu", npu.memory_text() + whose);
+            }
         }
         let (weights, read) = (self.model.weight_bytes_per_token, self.account.bytes_read_per_token());
         line("per token", format!("{} of weights are read, {} after {tokens} tokens", size(weights), size(read)));

@@ -1,20 +1,21 @@
-// ---- The queues of GPU and NPU in a step, with their waits ----
+// ---- The queues of GPU and NPU in a step, with their waits: the model's, or else those of the draft in the file ----
 
 function showQueues() {
-  const npu = data.npu, queues = npu?.queues.find(one => one.target === target()?.name);
-  at("npu").hidden = !npu || npu.memory.length === 0;
+  const parts = [["", data.npu], [" of the draft", data.draft?.npu]].filter(([, npu]) => npu?.memory.length > 0);
+  at("npu").hidden = parts.length === 0;
   if (at("npu").hidden) return;
+  const [whose, npu] = parts[0], queues = npu.queues.find(one => one.target === target()?.name);
   const drawing = at("queues"), entries = queues?.entries ?? [];
   drawing.replaceChildren();
-  at("npu-memory").textContent = `${size(sum(npu.memory, one => one.bytes))} of system memory: ` +
-    npu.memory.map(one => `${one.name} ${size(one.bytes)}`).join(", ");
+  at("npu-memory").textContent = parts.map(([whose, { memory }]) => `${size(sum(memory, one => one.bytes))} of system memory${whose}: ` +
+    memory.map(one => `${one.name} ${size(one.bytes)}`).join(", ")).join("; ");
   if (!queues) {
     at("queues-sum").textContent = "This artifact has no steps with the NPU for the target.";
     return;
   }
   const commands = entries.filter(entry => entry.queue === "npu");
   const [fast, slow] = [0, 1].map(clock => sum(commands, entry => entry.estimated_seconds[clock]));
-  at("queues-sum").textContent = `A step of ${queues.rows} tokens on ${queues.target}: ` +
+  at("queues-sum").textContent = `A step of ${queues.rows} tokens${whose} on ${queues.target}: ` +
     `${queues.dispatches} dispatches of the GPU and ${queues.commands} commands of the NPU in ${commands.length} runs, ` +
     `${seconds(fast)} to ${seconds(slow)} of them by estimate, never run on hardware. The GPU's times are not known before they are measured: ` +
     "all blocks are equally wide.";
