@@ -196,19 +196,21 @@ const INTEL: Target = Target {
     ..RDNA2
 };
 
-/// A thread has 8 KiB of registers, of which a subgroup's sums take half.
+/// A row of a matrix of sums is as wide as the device's instructions, and so is a subgroup. A thread has 8 KiB of registers, of which a
+/// subgroup's sums take half.
 const XE2: Target = Target {
     name: "xe2",
-    about: "Arc B and Lunar Lake (Xe2 and later): matrix units of 8 x 16 x 16",
+    about: "Arc B and Lunar Lake (Xe2 and later): matrix units of 8 x 16 x 16, subgroups of 16",
     lane_gemm: None,
     matrix: Some(xe_matrix(FragmentShape { m: 8, n: 16, k: 16 }, 4, 2)),
     ..INTEL
 };
 
-/// A thread has 4 KiB of registers.
+/// The same with instructions, and so subgroups, of 8 lanes; a thread has 4 KiB of registers.
 const XE_HPG: Target = Target {
     name: "xe-hpg",
-    about: "Arc A and Xe graphics with matrix units of 8 x 8 x 16",
+    about: "Arc A and Xe graphics with matrix units of 8 x 8 x 16, subgroups of 8",
+    subgroup_size: 8,
     lane_gemm: None,
     matrix: Some(xe_matrix(FragmentShape { m: 8, n: 8, k: 16 }, 2, 4)),
     ..INTEL
