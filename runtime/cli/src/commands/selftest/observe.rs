@@ -104,6 +104,30 @@ impl<'m> Sides<'m> {
         self.own
     }
 
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// Kinds of steps of one sequence whose samplers are all of the own target's, each once.
+    pub fn shapes_of_samplers(&self) -> Vec<StepShape> {
+        let mut seen = BTreeSet::new();
+        let is_new = |shape: &StepShape| {
+            let sampler = |program: &&Program| StepShape::of(program) == *shape && program.logits == LogitsRows::One;
+            let program = self.own.programs.iter().find(sampler);
+            !shape.batch && program.is_some_and(|program| seen.insert(sampler_of(program)))
+        };
+        self.own_shapes().into_iter().filter(is_new).collect()
+    }
+
+    /// Name of the sampler of a kind of step, and all kinds of steps that have it.
+    pub fn steps_with_sampler_of(&self, shape: StepShape) -> (&'m str, BTreeSet<StepShape>) {
+        let of_shape = |program: &&Program| StepShape::of(program) == shape && program.logits == LogitsRows::One;
+        let sampler = self.own.programs.iter().find(of_shape).map(sampler_of).expect("the step samples");
+        let has_it = |program: &&Program| sampler_of(program) == sampler;
+        let steps = self.own.programs.iter().filter(has_it).map(StepShape::of).collect();
+        (&self.own.pipelines[sampler as usize].name, steps)
+    }
+
     /// Steps are given other tokens, by the number of a text.
     pub fn begin_at_text(&mut self, text: usize) {
         self.first_token = text * DISTANCE;
@@ -346,7 +370,7 @@ impl<'m> Sides<'m> {
     }
 
     /// Does `work` with the programs of `who` in place for steps of this shape.
-    fn within<T>(
+    pub fn within<T>(
         &mut self,
         shape: StepShape,
         who: &mut Who<'_>,
@@ -401,7 +425,7 @@ impl<'m> Sides<'m> {
     }
 
     /// `count` tokens from number `from` of the present text on; all tokens are repeated.
-    fn window(&self, from: usize, count: usize) -> Vec<u32> {
+    pub fn window(&self, from: usize, count: usize) -> Vec<u32> {
         let skipped = (self.first_token + from) % self.tokens.len();
         self.tokens.iter().copied().cycle().skip(skipped).take(count).collect()
     }
@@ -410,6 +434,11 @@ impl<'m> Sides<'m> {
 /// Whether a target has a program of this shape that gives such logits.
 fn gives(target: &TargetKernels, shape: StepShape, logits: LogitsRows) -> bool {
     target.programs.iter().any(|program| StepShape::of(program) == shape && program.logits == logits)
+}
+
+/// The pipeline of a program's last dispatch: the sampler, where the program samples.
+fn sampler_of(program: &Program) -> u32 {
+    program.dispatches.last().expect("a program has dispatches").pipeline
 }
 
 /// Tokens of a prompt.
