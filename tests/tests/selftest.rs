@@ -86,6 +86,25 @@ fn without_an_alternative_the_other_targets_kernels_run() {
     let (corrected, stderr) = logits(&path);
     assert!(relative_error(&right, &corrected) <= SAME, "{}", relative_error(&right, &corrected));
     assert!(stderr.contains("is switched off on this device, kernels of target generic run"), "{stderr}");
+    // `doctor` names it as well, for the device and the driver that it is about.
+    let doctor = || {
+        let output = program("unicorn-run").arg("doctor").arg(&path).output().expect("the program starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = format!("decode: {kernel} is switched off on this device, kernels of target generic run");
+    let has_line = |page: &str, mark: &str| {
+        page.lines().any(|line| line.starts_with(&format!("{mark:<8} kernels ")) && line.contains(&said))
+    };
+    let page = doctor();
+    assert!(has_line(&page, "PROBLEM") && page.contains(&format!("{} with ", device().name)), "{page}");
+    let file = corrections_path(&path);
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&file).expect("selftest wrote it")).expect("JSON");
+    json["driver"] = "an older driver".into();
+    std::fs::write(&file, json.to_string()).expect("the folder takes files");
+    let page = doctor();
+    assert!(has_line(&page, "unknown") && page.contains("with an older driver"), "{page}");
+    std::fs::remove_file(&file).expect("it is there");
+    assert!(!doctor().contains("switched off"));
 }
 
 #[test]
