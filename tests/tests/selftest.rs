@@ -256,6 +256,29 @@ fn a_kernel_of_a_packed_draft_is_found_and_left_out() {
     assert!(stderr.contains(&format!("draft: decode: {kernel} is switched off on this device")), "{stderr}");
 }
 
+/// A model's own head for drafts is a part of decode.
+#[test]
+fn a_kernel_of_the_head_for_drafts_is_found_too() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.unicorn");
+    let options = with(options([OWN, "generic"].iter().map(made).collect(), vec![]), |options| {
+        options.alternatives = false;
+    });
+    let compiled = Compiled::of_folder(&models().join("tiny/qwen35-mtp"), &options);
+    std::fs::write(&path, compiled.artifact()).expect("the folder takes files");
+    let arguments = ["--sequences", "1", "--seconds", "600"];
+    let output = selftest(&path, &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    change_artifact(&path, |target| {
+        let predicts = |program: &Program| program.logits == LogitsRows::Predicted;
+        change_alone(target, "changed head", predicts, "down_proj")
+    });
+    let output = selftest(&path, &arguments);
+    let page = String::from_utf8_lossy(&output.stdout);
+    let is_left_out = |line: &str| line.contains("changed head") && line.contains("is switched off on this device");
+    assert!(!output.status.success() && page.lines().any(is_left_out), "{page}");
+}
+
 /// Steps of several sequences, long prompts and long contexts are compared where the model and the device have room for them.
 #[test]
 fn a_kernel_of_batches_alone_is_found_too() {

@@ -25,8 +25,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::ImageSection;
 use unicorn_artifact::header::hex;
+use unicorn_artifact::{ImageSection, LogitsRows};
 
 use self::compare::{Difference, Limit};
 use self::locate::Located;
@@ -259,11 +259,15 @@ impl SelfTest<'_> {
         if let Some(kernels) = self.corrected(shape, cached, &expected)? {
             return Ok(Check::new(name, Verdict::Wrong(kernels), &difference));
         }
-        let located =
-            match Difference::between(&expected.of_logits(), &found.of_logits(), self.limit).is_within(self.limit) {
-                true => Located::in_hidden_rows(self.sides.kernels_of_hidden_rows(shape)),
-                false => locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?,
-            };
+        let agree =
+            |one: Observation, other: Observation| Difference::between(&one, &other, self.limit).is_within(self.limit);
+        let located = if !agree(expected.of_logits(), found.of_logits()) {
+            locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?
+        } else if !agree(expected.of_hidden_rows(), found.of_hidden_rows()) {
+            Located::beside_logits(self.sides.kernels_of(shape, LogitsRows::Hidden), "hidden rows")
+        } else {
+            Located::beside_logits(self.sides.kernels_of(shape, LogitsRows::Predicted), "the head for drafts")
+        };
         let what = located.in_words();
         let instead = match located.instead {
             Some(choice) => Instead::Alternatives(choice.into()),

@@ -49,6 +49,8 @@ pub struct Observation {
     pub sampled: Vec<f32>,
     /// Hidden rows, of which embeddings are made, in order.
     pub hidden: Vec<Vec<f32>>,
+    /// Logits of the model's own head for drafts, in order.
+    pub predicted: Vec<Vec<f32>>,
 }
 
 impl Observation {
@@ -56,12 +58,18 @@ impl Observation {
         let bits = |rows: &[Vec<f32>]| rows.concat().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         bits(&self.rows) == bits(&other.rows)
             && bits(&self.hidden) == bits(&other.hidden)
+            && bits(&self.predicted) == bits(&other.predicted)
             && self.sampled == other.sampled
     }
 
-    /// The same without hidden rows.
+    /// The same without hidden rows and what the head for drafts predicts.
     pub fn of_logits(&self) -> Observation {
-        Observation { rows: self.rows.clone(), sampled: self.sampled.clone(), hidden: Vec::new() }
+        Observation { rows: self.rows.clone(), sampled: self.sampled.clone(), ..Observation::default() }
+    }
+
+    /// Hidden rows alone.
+    pub fn of_hidden_rows(&self) -> Observation {
+        Observation { hidden: self.hidden.clone(), ..Observation::default() }
     }
 }
 
@@ -138,9 +146,9 @@ impl<'m> Sides<'m> {
         self.model.shapes_of(&self.own.name)
     }
 
-    /// Names of the kernels that only programs with hidden rows use, of this shape; or where there are none, of all that those use.
-    pub fn kernels_of_hidden_rows(&self, shape: StepShape) -> BTreeSet<&'m str> {
-        self.kernels_of_some_alone(&|program| StepShape::of(program) == shape, LogitsRows::Hidden)
+    /// Names of the kernels that only programs with such rows use, of this shape; or where there are none, of all that those use.
+    pub fn kernels_of(&self, shape: StepShape, rows: LogitsRows) -> BTreeSet<&'m str> {
+        self.kernels_of_some_alone(&|program| StepShape::of(program) == shape, rows)
     }
 
     /// Of the programs that `are_compared`, the kernels of those with such rows that no others use, or where there are none, all of theirs.
@@ -281,6 +289,13 @@ impl<'m> Sides<'m> {
             self.within(shape, &mut who, |_| {
                 session.feed_with_hidden_rows(&after, after.len(), &mut |_, row| rows.push(row.to_vec()))
             })?;
+        }
+        if [self.own, self.base].iter().all(|target| gives(target, shape, LogitsRows::Predicted)) {
+            prefix(&mut session)?;
+            seen.predicted.push(self.within(shape, &mut who, |_| {
+                session.feed(&after)?;
+                session.predicted_logits(follower[0])
+            })?);
         }
         prefix(&mut session)?;
         let last = self.within(shape, &mut who, |_| session.feed_and_sample(&after, &Sampling::default()))?;
