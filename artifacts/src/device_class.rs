@@ -16,9 +16,9 @@ pub enum DeviceClass {
     Rdna3,
     /// AMD with matrices of 8-bit floats (gfx12).
     Rdna4,
-    /// NVIDIA with matrix units and 64 warps a multiprocessor: A100, Hopper, B200.
-    NvidiaServer,
-    /// NVIDIA with matrix units and fewer warps a multiprocessor: Turing, Ampere, Ada and Blackwell of the GeForce and RTX series.
+    /// NVIDIA's Hopper: H100, H200, GH200.
+    NvidiaHopper,
+    /// NVIDIA with matrix units and neither of the other classes: Ampere, Ada and Blackwell below [`DeviceClass::NvidiaLarge`].
     NvidiaRtx,
     /// Intel with packed dot products: Xe and later.
     Intel,
@@ -30,6 +30,21 @@ pub enum DeviceClass {
     Llvmpipe,
     /// Mesa's software device from Mesa 26 on, which does a load that is the same in all lanes once.
     LlvmpipeMesa26,
+    /// NVIDIA's Turing: matrix units, 32 warps and 64 KiB of shared memory a multiprocessor.
+    NvidiaTuring,
+    /// NVIDIA with matrix units and a hundred multiprocessors or more that is not Hopper: A100, RTX 4090 and 5090, B200.
+    NvidiaLarge,
+}
+
+impl DeviceClass {
+    /// The class whose targets a device of this class also takes, behind those of its own; `None`: there is none. Artifacts need not list
+    /// the narrower class, which earlier versions do not have.
+    pub fn wider(self) -> Option<DeviceClass> {
+        match self {
+            DeviceClass::NvidiaTuring | DeviceClass::NvidiaLarge => Some(DeviceClass::NvidiaRtx),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for DeviceClass {
@@ -39,13 +54,15 @@ impl fmt::Display for DeviceClass {
             DeviceClass::Rdna2 => "AMD RDNA 2",
             DeviceClass::Rdna3 => "AMD RDNA 3",
             DeviceClass::Rdna4 => "AMD RDNA 4",
-            DeviceClass::NvidiaServer => "NVIDIA server GPUs",
+            DeviceClass::NvidiaHopper => "NVIDIA Hopper",
             DeviceClass::NvidiaRtx => "NVIDIA GeForce and RTX",
             DeviceClass::Intel => "Intel Xe",
             DeviceClass::Adreno => "Qualcomm Adreno",
             DeviceClass::Mali => "ARM Mali",
             DeviceClass::Llvmpipe => "llvmpipe",
             DeviceClass::LlvmpipeMesa26 => "llvmpipe of Mesa 26",
+            DeviceClass::NvidiaTuring => "NVIDIA Turing",
+            DeviceClass::NvidiaLarge => "large NVIDIA GPUs",
         })
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tests::changed_weights::{chain_with_head, with_weights};
 use tests::compiled::{Compiled, options, with};
+use tests::launch::device;
 use tests::models::models;
 use tests::recorder::{Recorder, ask, text};
 use tests::reference::{read_golden, read_predictor_golden, relative_error};
@@ -22,7 +23,10 @@ const F16_TOLERANCE: f64 = 5e-3;
 const FOLDERS: [&str; 2] = ["qwen35-mtp", "qwen35-moe-mtp"];
 
 fn f16(target: &str) -> CompileOptions {
-    let target = target::by_name(target).expect("a preset");
+    let mut target = target::by_name(target).expect("a preset");
+    if target.subgroup_size > 0 {
+        target = target.for_any_device(device().subgroup_size);
+    }
     with(options(vec![target], Vec::new()), |options| options.policy.weights = WeightsOption::F16)
 }
 
@@ -71,7 +75,8 @@ fn logits_are_those_of_the_formula() {
         let golden = read_golden(tiny(name));
         let tokens = tokens_of(&golden.tokens);
         let of_head = read_predictor_golden(tiny(name));
-        for (target, fuse) in [("generic", true), ("generic", false), ("llvmpipe", true)] {
+        let of_subgroups = ("generic-subgroup", true);
+        for (target, fuse) in [("generic", true), ("generic", false), ("llvmpipe", true), of_subgroups] {
             let model = load(&tiny(name), &with(f16(target), |options| options.fuse = fuse), 1);
             let mut session = model.session().expect("a free slot");
             for n_fed in [1, 7, 20] {
@@ -105,16 +110,20 @@ fn logits_of_integer_weights_are_near() {
     for name in FOLDERS {
         let (golden, of_head) = (read_golden(tiny(name)), read_predictor_golden(tiny(name)));
         let tokens = tokens_of(&golden.tokens);
-        let found = |weights, fuse| {
-            let options = with(f16("generic"), |options| (options.policy.weights, options.fuse) = (weights, fuse));
+        let found_by = |target, weights, fuse| {
+            let options = with(f16(target), |options| (options.policy.weights, options.fuse) = (weights, fuse));
             let model = load(&tiny(name), &options, 1);
             predicted(&mut model.session().expect("a free slot"), &tokens, 7)
         };
+        let found = |weights, fuse| found_by("generic", weights, fuse);
         let of_int8 = found(WeightsOption::Int8, true);
         let error = relative_error(&expected(&of_head.predicted, tokens.len(), 7), &of_int8);
         assert!(error <= INTEGER_TOLERANCE, "{name}: relative error {error} of int8");
         let error = relative_error(&found(WeightsOption::Int4, false), &found(WeightsOption::Int4, true));
         assert!(error <= INTEGER_TOLERANCE, "{name}: relative error {error} of int4");
+        let of_subgroups = found_by("generic-subgroup", WeightsOption::Int4, true);
+        let error = relative_error(&found(WeightsOption::Int4, false), &of_subgroups);
+        assert!(error <= INTEGER_TOLERANCE, "{name}: relative error {error} of int4 with subgroups");
     }
 }
 

@@ -13,8 +13,9 @@ use tests::models::models;
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::tiny_model::TinyModel;
+use unicorn_artifact::rewrite::{Change, NewKernels, rewrite};
 use unicorn_artifact::{
-    ArtifactView, ArtifactWriter, LogitsRows, MappedFile, Module, ModuleSet, Pipeline, Program, TargetKernels,
+    ArtifactView, Kernels, LogitsRows, MappedFile, Module, ModuleSet, Pipeline, Program, TargetKernels,
 };
 use unicorn_runtime::{Corrections, DeviceChoice, ImagePatches, LoadOptions, Model};
 use unicorn_spirv::{Target, target};
@@ -85,6 +86,25 @@ fn without_an_alternative_the_other_targets_kernels_run() {
     let (corrected, stderr) = logits(&path);
     assert!(relative_error(&right, &corrected) <= SAME, "{}", relative_error(&right, &corrected));
     assert!(stderr.contains("is switched off on this device, kernels of target generic run"), "{stderr}");
+    // `doctor` names it as well, for the device and the driver that it is about.
+    let doctor = || {
+        let output = program("unicorn-run").arg("doctor").arg(&path).output().expect("the program starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = format!("decode: {kernel} is switched off on this device, kernels of target generic run");
+    let has_line = |page: &str, mark: &str| {
+        page.lines().any(|line| line.starts_with(&format!("{mark:<8} kernels ")) && line.contains(&said))
+    };
+    let page = doctor();
+    assert!(has_line(&page, "PROBLEM") && page.contains(&format!("{} with ", device().name)), "{page}");
+    let file = corrections_path(&path);
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&file).expect("selftest wrote it")).expect("JSON");
+    json["driver"] = "an older driver".into();
+    std::fs::write(&file, json.to_string()).expect("the folder takes files");
+    let page = doctor();
+    assert!(has_line(&page, "unknown") && page.contains("with an older driver"), "{page}");
+    std::fs::remove_file(&file).expect("it is there");
+    assert!(!doctor().contains("switched off"));
 }
 
 #[test]
@@ -137,6 +157,126 @@ fn a_kernel_of_hidden_rows_alone_is_found_too() {
     assert!(!output.status.success() && page.contains("changed norm at hidden rows"), "{page}");
     let stderr = logits(&path).1;
     assert!(stderr.contains("changed norm is switched off on this device, kernels of target generic run"), "{stderr}");
+}
+
+/// What the sampler does beyond choosing the most likely token shows in no logits and in no greedy text.
+#[test]
+fn a_wrong_sampler_is_found_and_the_other_targets_programs_run() {
+    let (_folder, path) = artifact(&[OWN, "generic"], false);
+    let test = || {
+        let output = selftest(&path, &["--sequences", "1", "--seconds", "600", "--json"]);
+        let json: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+        let checks = json["checks"].as_array().expect("checks").clone();
+        let verdict =
+            |check: &Value| (check["name"].as_str().map(str::to_owned), check["verdict"].as_str().map(str::to_owned));
+        (output.status.success(), checks.iter().map(verdict).collect::<BTreeMap<_, _>>())
+    };
+    let of = |verdicts: &BTreeMap<Option<String>, Option<String>>, name: &str| {
+        verdicts
+            .get(&Some(name.to_owned()))
+            .unwrap_or_else(|| panic!("{name} in {verdicts:?}"))
+            .clone()
+            .expect("a verdict")
+    };
+    let (is_right, verdicts) = test();
+    assert!(is_right, "{verdicts:?}");
+    let samplers = ["sampler of decode", "sampler of decode with a mask"];
+    assert_eq!(samplers.map(|name| of(&verdicts, name)), ["right", "right"]);
+
+    // The random number times the sum of all probabilities becomes a sum.
+    change_artifact(&path, |target| change(target, "sample"));
+    let (is_right, verdicts) = test();
+    assert!(!is_right);
+    assert_eq!(samplers.map(|name| of(&verdicts, name)), ["wrong", "wrong"]);
+    assert_eq!(["decode", "greedy text of 32 tokens"].map(|name| of(&verdicts, name)), ["right", "right"]);
+    let stderr = logits(&path).1;
+    for step in ["decode: ", "prefill of 8 tokens: "] {
+        let line = stderr.lines().find(|line| line.contains(step)).unwrap_or_else(|| panic!("{step} in {stderr}"));
+        assert!(line.contains("is switched off on this device, kernels of target generic run"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_sampler_that_is_wrong_with_masks_alone_is_found() {
+    let (_folder, path) = artifact(&[OWN, "generic"], false);
+    // What a mask leaves out gets a logit above all others.
+    let left_out = (-3.402e38f32).to_bits();
+    change_artifact(&path, |target| {
+        let decode = target.programs.iter().find(|program| program.rows == 1).expect("a program for decode");
+        let pipeline = &target.pipelines[decode.dispatches.last().expect("its sampler").pipeline as usize];
+        let (mut modules, name) = (modules(target), pipeline.name.clone());
+        let words = &mut modules[pipeline.module as usize].words;
+        let at = words.iter().position(|word| *word == left_out).expect("the logit of what is left out");
+        words[at] = 3.402e38f32.to_bits();
+        target.modules = ModuleSet::pack([&modules[..]]).expect("memory for zstd");
+        name
+    });
+    let output = selftest(&path, &["--sequences", "1", "--seconds", "600", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let checks = json["checks"].as_array().expect("checks");
+    let wrong = checks.iter().filter(|check| check["verdict"] == "wrong").filter_map(|check| check["name"].as_str());
+    assert_eq!(wrong.collect::<Vec<_>>(), ["sampler of decode with a mask"], "{json}");
+}
+
+/// The draft that is packed into an artifact has kernels of its own, and a file of its own for what is wrong.
+#[test]
+fn a_kernel_of_a_packed_draft_is_found_and_left_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (model, path) = (folder.path().join("model"), folder.path().join("model.unicorn"));
+    TinyModel { layers: 1, max_position_embeddings: CONTEXT, ..Default::default() }.write(&model);
+    let options = with(options([OWN, "generic"].iter().map(made).collect(), vec![]), |options| {
+        options.draft = Some(model.clone());
+        options.alternatives = false;
+    });
+    std::fs::write(&path, Compiled::of_folder(&model, &options).artifact()).expect("the folder takes files");
+    let test = || {
+        let output = selftest(&path, &["--sequences", "1", "--seconds", "600", "--json"]);
+        let json: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+        let checks = json["checks"].as_array().expect("checks").clone();
+        let name = |check: &Value| check["name"].as_str().expect("a name").to_owned();
+        let wrong = checks.iter().filter(|check| check["verdict"] == "wrong").map(name).collect::<Vec<_>>();
+        (wrong, checks.iter().map(name).collect::<Vec<_>>())
+    };
+    let (wrong, checks) = test();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let of_draft: Vec<&str> = checks.iter().filter_map(|name| name.strip_prefix("draft: ")).collect();
+    let of_model: Vec<&String> = checks.iter().filter(|name| !name.starts_with("draft: ")).collect();
+    assert_eq!(of_draft, of_model, "the model is its own draft here");
+
+    let kernel = change_draft(&path, |target| change(target, "down_proj"));
+    let (wrong, _) = test();
+    assert!(
+        wrong.contains(&"draft: decode".into()) && wrong.iter().all(|name| name.starts_with("draft: ")),
+        "{wrong:?}"
+    );
+    assert!(!corrections_path(&path).exists() && path.with_file_name("model.unicorn.draft.selftest.json").exists());
+    let mut generate = program("unicorn-run");
+    generate.arg(&path).args(["--raw", "--temp", "0", "-n", "8", "-p", "The island was", "--device", &device().name]);
+    let stderr = String::from_utf8_lossy(&run(&mut generate).stderr).into_owned();
+    assert!(stderr.contains(&format!("draft: decode: {kernel} is switched off on this device")), "{stderr}");
+}
+
+/// A model's own head for drafts is a part of decode.
+#[test]
+fn a_kernel_of_the_head_for_drafts_is_found_too() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.unicorn");
+    let options = with(options([OWN, "generic"].iter().map(made).collect(), vec![]), |options| {
+        options.alternatives = false;
+    });
+    let compiled = Compiled::of_folder(&models().join("tiny/qwen35-mtp"), &options);
+    std::fs::write(&path, compiled.artifact()).expect("the folder takes files");
+    let arguments = ["--sequences", "1", "--seconds", "600"];
+    let output = selftest(&path, &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    change_artifact(&path, |target| {
+        let predicts = |program: &Program| program.logits == LogitsRows::Predicted;
+        change_alone(target, "changed head", predicts, "down_proj")
+    });
+    let output = selftest(&path, &arguments);
+    let page = String::from_utf8_lossy(&output.stdout);
+    let is_left_out = |line: &str| line.contains("changed head") && line.contains("is switched off on this device");
+    assert!(!output.status.success() && page.lines().any(is_left_out), "{page}");
 }
 
 /// Steps of several sequences, long prompts and long contexts are compared where the model and the device have room for them.
@@ -246,25 +386,43 @@ fn change_kernel(path: &Path, matrix: &str) -> String {
 
 /// Changes the target under test; returns what `change` returns.
 fn change_artifact(path: &Path, change: impl Fn(&mut TargetKernels) -> String) -> String {
-    let changed = path.with_extension("changed");
+    rewrite_kernels(path, |view, name| (changed_kernels(view, &change, name), None))
+}
+
+/// The same of the draft that is packed into the artifact.
+fn change_draft(path: &Path, change: impl Fn(&mut TargetKernels) -> String) -> String {
+    rewrite_kernels(path, |view, name| {
+        let draft = view.draft.as_ref().expect("it has a draft");
+        (view.kernels.clone(), Some(changed_kernels(draft, &change, name)))
+    })
+}
+
+fn changed_kernels(
+    view: &ArtifactView<'_>,
+    change: &impl Fn(&mut TargetKernels) -> String,
+    name: &mut String,
+) -> Kernels {
+    let mut kernels = view.kernels.clone();
+    let target = kernels.targets.iter_mut().find(|target| target.name == OWN).expect("it was compiled for it");
+    *name = change(target);
+    kernels
+}
+
+/// Replaces the kernels of an artifact, and those of its draft where there are any; returns the name that `change` writes.
+fn rewrite_kernels(
+    path: &Path,
+    change: impl Fn(&ArtifactView<'_>, &mut String) -> (Kernels, Option<Kernels>),
+) -> String {
     let mut name = String::new();
-    {
-        let file = MappedFile::open(path).expect("the artifact is there");
-        let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
-        let mut kernels = view.kernels.clone();
-        let target = kernels.targets.iter_mut().find(|target| target.name == OWN).expect("it was compiled for it");
-        name.push_str(&change(target));
-        let mut writer = ArtifactWriter::create(&changed, view.weights().len()).expect("the folder takes files");
-        if let Some(image) = &view.image {
-            writer.image(image);
-        }
-        for section in view.weights() {
-            writer.begin_slice().expect("room");
-            writer.weight_bytes(section.bytes).expect("room");
-        }
-        writer.finish(&view.meta, &view.plan, &kernels, &view.tokenizer).expect("it is as sound as before");
-    }
-    std::fs::rename(changed, path).expect("the folder takes files");
+    let file = MappedFile::open(path).expect("the artifact is there");
+    let view = ArtifactView::parse(file.bytes()).expect("the artifact is sound");
+    let (of_model, of_draft) = change(&view, &mut name);
+    let changed = |view: &ArtifactView<'_>, kernels: &Kernels| {
+        Change::from(NewKernels { meta: &view.meta, plan: &view.plan, kernels, npu: None })
+    };
+    let draft = of_draft.map(|kernels| changed(view.draft.as_ref().expect("it has kernels"), &kernels));
+    let change = changed(&view, &of_model).with_draft(draft);
+    rewrite(path, path, &change, |_| ()).expect("it is as sound as before");
     name
 }
 

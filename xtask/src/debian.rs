@@ -1,4 +1,4 @@
-//! Packages of Debian that are not installed but unpacked into a folder of the project: the system is not changed.
+//! Packages of Debian, and of Ubuntu, that are not installed but unpacked into a folder of the project: the system is not changed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,19 @@ use crate::run::{read, run, succeeds};
 /// For a machine that gets its release under another name.
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const UBUNTU_MIRROR: &str = "https://archive.ubuntu.com/ubuntu";
+/// Ubuntu Archive Automatic Signing Key (2018), F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C, of its package ubuntu-keyring: a Debian
+/// does not have it.
+const UBUNTU_KEY: &str = include_str!("ubuntu-archive-2018.asc");
+
+/// Whose packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Archive {
+    /// Those of this system's release, and of others.
+    Debian,
+    /// What no suite of Debian has.
+    Ubuntu,
+}
 
 /// The name of this system's release, if it is a Debian.
 pub fn release() -> Option<String> {
@@ -26,16 +39,16 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Fetches `packages` of the last of `suites`, if they are not there yet.
+    /// Fetches `packages` of the last of an archive's `suites`, if they are not there yet.
     ///
     /// # Errors
     /// Errors of [`unpack`].
-    pub fn unpacked(root: &Path, suites: &[&str], packages: &[&str]) -> Result<Tree> {
+    pub fn unpacked(root: &Path, archive: Archive, suites: &[&str], packages: &[&str]) -> Result<Tree> {
         if !root.exists() {
             let newest = suites.last().copied().unwrap_or_default();
             let install =
                 ["install", "--download-only", "--yes", "--no-install-recommends", "--target-release", newest];
-            unpack(root, suites, install.iter().chain(packages).map(|argument| (*argument).to_owned()))?;
+            unpack(root, archive, suites, install.iter().chain(packages).map(|argument| (*argument).to_owned()))?;
         }
         Ok(Tree { root: root.to_owned() })
     }
@@ -94,12 +107,17 @@ impl Tree {
     }
 }
 
-/// Lets apt-get load packages of `suites` with these `arguments` and unpacks them; `folder` gets its name when it is
+/// Lets apt-get load packages of an archive's `suites` with these `arguments` and unpacks them; `folder` gets its name when it is
 /// complete. For apt-get nothing is installed, so an `install --download-only` loads every dependency.
 ///
 /// # Errors
-/// When packages cannot be loaded, their signatures are not Debian's, or the disk is full.
-pub fn unpack(folder: &Path, suites: &[&str], arguments: impl IntoIterator<Item = String>) -> Result<()> {
+/// When packages cannot be loaded, their signatures are not the archive's, or the disk is full.
+pub fn unpack(
+    folder: &Path,
+    archive: Archive,
+    suites: &[&str],
+    arguments: impl IntoIterator<Item = String>,
+) -> Result<()> {
     let partial = folder.with_extension("partial");
     if partial.exists() {
         std::fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
@@ -112,7 +130,14 @@ pub fn unpack(folder: &Path, suites: &[&str], arguments: impl IntoIterator<Item 
         let path = work.join(name);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    write("sources.list", source_list(&mirror()?, suites))?;
+    let sources = match archive {
+        Archive::Debian => source_list(&mirror()?, Path::new(KEYRING), suites),
+        Archive::Ubuntu => {
+            write("ubuntu.asc", UBUNTU_KEY.into())?;
+            source_list(UBUNTU_MIRROR, &work.join("ubuntu.asc"), suites)
+        }
+    };
+    write("sources.list", sources)?;
     write("installed", String::new())?;
     run(apt(&work).arg("update"))?;
     let packages = work.join("packages");
@@ -170,8 +195,9 @@ fn mirror_in<'t>(targets: &'t str, release: &str) -> Option<&'t str> {
     targets.lines().find_map(|line| line.strip_prefix(release)?.strip_prefix(' '))
 }
 
-fn source_list(mirror: &str, suites: &[&str]) -> String {
-    suites.iter().map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n")).collect()
+fn source_list(mirror: &str, key: &Path, suites: &[&str]) -> String {
+    let key = key.display();
+    suites.iter().map(|suite| format!("deb [signed-by={key}] {mirror} {suite} main\n")).collect()
 }
 
 #[cfg(test)]
@@ -186,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_taken_only_with_debians_signature() {
-        let list = source_list("http://a/debian", &["sid", "other"]);
+    fn packages_are_taken_only_with_the_archives_signature() {
+        let list = source_list("http://a/debian", Path::new(KEYRING), &["sid", "other"]);
         assert_eq!(list.lines().count(), 2);
         assert!(list.lines().all(|line| line.starts_with("deb [signed-by=/usr/share/keyrings/debian-")), "{list}");
     }

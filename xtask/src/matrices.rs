@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::binaries::{self, target_folder};
-use crate::debian::{self, Tree};
+use crate::debian::{self, Archive, Tree};
 use crate::run::run;
 use crate::skipped::Skipped;
 use crate::suites::Built;
@@ -46,7 +46,7 @@ pub fn run_where_possible(skipped: &Skipped, times: &mut Vec<(String, Duration)>
 /// # Errors
 /// When the packages cannot be had, or a test fails or is skipped.
 pub fn run_tests(prepare: impl Fn(&mut Command), times: &mut Vec<(String, Duration)>) -> Result<()> {
-    let tree = Tree::unpacked(&target_folder()?.join("matrices"), &[SUITE], &PACKAGES)
+    let tree = Tree::unpacked(&target_folder()?.join("matrices"), Archive::Debian, &[SUITE], &PACKAGES)
         .with_context(|| format!("a software device with matrices cannot be had from Debian {SUITE}"))?;
     // Most libraries lie beside the driver.
     let (loader, libraries) = (tree.loader()?, tree.libraries("libvulkan_lvp.so")?);

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::binaries::target_folder;
-use crate::debian::{self, Tree};
+use crate::debian::{self, Archive, Tree};
 use crate::run::{cargo, run, succeeds};
 use crate::skipped::Skipped;
 use crate::system;
@@ -67,7 +67,7 @@ pub fn compare_with_tools_where_possible(skipped: &Skipped) -> Result<()> {
         let what = "NPU instruction streams and containers were not read by AMD's tools: this is no Debian";
         return skipped.skip("Debian packages", what);
     }
-    let tree = Tree::unpacked(&target_folder()?.join("npu-tools"), &TOOL_SUITES, &TOOL_PACKAGES)
+    let tree = Tree::unpacked(&target_folder()?.join("npu-tools"), Archive::Debian, &TOOL_SUITES, &TOOL_PACKAGES)
         .context("AMD's tools cannot be had from Debian")?;
     let libraries = tree.libraries("libc.so.6")?;
     let mut test = cargo();
@@ -96,7 +96,7 @@ pub fn compare_headers_where_possible(skipped: &Skipped) -> Result<()> {
         return skipped
             .skip("Debian packages", "structs of amdxdna were not compared with the kernel's: this is no Debian");
     }
-    let tree = Tree::unpacked(&target_folder()?.join("amdxdna"), &HEADER_SUITES, &HEADER_PACKAGES)
+    let tree = Tree::unpacked(&target_folder()?.join("amdxdna"), Archive::Debian, &HEADER_SUITES, &HEADER_PACKAGES)
         .context("headers of the kernel cannot be had from Debian")?;
     let mut test = cargo();
     test.args(["test", "--workspace", "--lib", "--", "npu::uapi"]);

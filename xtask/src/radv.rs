@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::debian;
+use crate::debian::{self, Archive, Tree};
 
 /// The first Mesa whose null device supports the report.
 const MIN_MESA: (u32, u32) = (25, 0);
@@ -17,6 +17,10 @@ const FIRST_WITHOUT: (u32, u32) = (26, 0);
 const RELEASE: &str = "bookworm";
 const BACKPORTS: [&str; 3] = ["mesa-vulkan-drivers", "libdrm2", "libdrm-amdgpu1"];
 const PLAIN: [&str; 1] = ["libllvm19"];
+/// The first Mesa whose RADV lists matrices for gfx12. No suite of Debian has one that still has the null device; Ubuntu 24.04 has.
+const MIN_MESA_OF_GFX12: (u32, u32) = (25, 2);
+const UBUNTU_SUITES: [&str; 2] = ["noble", "noble-updates"];
+const UBUNTU_PACKAGES: [&str; 2] = ["mesa-vulkan-drivers", "libvulkan1"];
 
 /// Place of the driver.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub struct Radv {
     manifest: PathBuf,
     /// The folder of its libraries, where it is not the system's.
     libraries: Option<PathBuf>,
+    /// The dynamic loader under which programs run where the driver needs a newer C library than the system's.
+    loader: Option<PathBuf>,
 }
 
 /// The driver cannot be had on this system; with what was found instead.
@@ -46,7 +52,7 @@ impl Radv {
     /// [`NoRadv`] on a system that has none and whose packages are not listed here; any other error is one of fetching them.
     pub fn find(folder: &Path) -> Result<Radv> {
         let version = system_mesa();
-        if suits(version.as_deref()) {
+        if suits(version.as_deref(), MIN_MESA) {
             return Radv::of_the_system();
         }
         let version = version.unwrap_or_default();
@@ -57,26 +63,52 @@ impl Radv {
             let suite = format!("{RELEASE}-backports");
             let packages = BACKPORTS.iter().map(|package| format!("{package}/{suite}"));
             let download = ["download".to_owned()].into_iter().chain(packages).chain(PLAIN.map(str::to_owned));
-            debian::unpack(folder, &[RELEASE, &suite], download)
+            debian::unpack(folder, Archive::Debian, &[RELEASE, &suite], download)
                 .with_context(|| format!("Mesa is {version}, and a newer one from {suite} cannot be had"))?;
         }
         let manifest = manifest_in(folder)
             .with_context(|| format!("RADV is missing in {}; remove that folder and try again", folder.display()))?;
-        Ok(Radv { manifest, libraries: Some(libraries_in(folder)?) })
+        Ok(Radv { manifest, libraries: Some(libraries_in(folder)?), loader: None })
+    }
+
+    /// The same for gfx12, whose matrices only newer drivers list.
+    ///
+    /// # Errors
+    /// As [`Radv::find`].
+    pub fn find_for_gfx12(folder: &Path) -> Result<Radv> {
+        let version = system_mesa();
+        if suits(version.as_deref(), MIN_MESA_OF_GFX12) {
+            return Radv::of_the_system();
+        }
+        if debian::release().is_none() {
+            bail!(NoRadv(format!("found Mesa {}", version.unwrap_or_default())));
+        }
+        let tree = Tree::unpacked(folder, Archive::Ubuntu, &UBUNTU_SUITES, &UBUNTU_PACKAGES)
+            .context("RADV of Mesa 25.2 cannot be had from Ubuntu 24.04")?;
+        let manifest = manifest_in(folder)
+            .with_context(|| format!("RADV is missing in {}; remove that folder and try again", folder.display()))?;
+        Ok(Radv { manifest, libraries: Some(libraries_in(folder)?), loader: Some(tree.loader()?) })
     }
 
     fn of_the_system() -> Result<Radv> {
         let manifest = manifest_in(Path::new("/")).ok_or_else(|| NoRadv("Vulkan has no driver of that name".into()))?;
-        Ok(Radv { manifest, libraries: None })
+        Ok(Radv { manifest, libraries: None, loader: None })
     }
 
     /// Runs `program` with RADV's null device for `family` as the only device.
     pub fn command(&self, program: &Path, family: &str) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match (&self.loader, &self.libraries) {
+            (Some(loader), Some(libraries)) => {
+                let mut command = Command::new(loader);
+                command.arg("--library-path").arg(libraries).arg(program);
+                command
+            }
+            _ => Command::new(program),
+        };
         // Each variable also under the name that it had or has in other versions of the loader and of Mesa.
         command.env("VK_DRIVER_FILES", &self.manifest).env("VK_ICD_FILENAMES", &self.manifest);
         command.env("RADV_FORCE_FAMILY", family).env("AMD_FORCE_FAMILY", family);
-        if let Some(libraries) = &self.libraries {
+        if let (Some(libraries), None) = (&self.libraries, &self.loader) {
             command.env("LD_LIBRARY_PATH", libraries);
         }
         command
@@ -92,8 +124,8 @@ fn system_mesa() -> Option<String> {
 }
 
 /// Whether a system's Mesa has a null device as the report needs it; one that is of no Debian package is tried.
-fn suits(version: Option<&str>) -> bool {
-    version.is_none_or(|version| numbers(version).is_some_and(|numbers| (MIN_MESA..FIRST_WITHOUT).contains(&numbers)))
+fn suits(version: Option<&str>, least: (u32, u32)) -> bool {
+    version.is_none_or(|version| numbers(version).is_some_and(|numbers| (least..FIRST_WITHOUT).contains(&numbers)))
 }
 
 /// `25` and `0` of `25.0.7-2~bpo12+1`.
@@ -131,7 +163,8 @@ mod tests {
         assert_eq!(numbers("25.0.7-2~bpo12+1"), Some((25, 0)));
         assert_eq!(numbers("none"), None);
         let versions = ["22.3.6-1+deb12u2", "25.0.7-2~bpo12+1", "25.2.6-1", "26.1.6-1"];
-        assert_eq!(versions.map(|version| suits(Some(version))), [false, true, true, false]);
+        assert_eq!(versions.map(|version| suits(Some(version), MIN_MESA)), [false, true, true, false]);
+        assert_eq!(versions.map(|version| suits(Some(version), MIN_MESA_OF_GFX12)), [false, false, true, false]);
     }
 
     #[test]
@@ -147,8 +180,9 @@ mod tests {
         }
         assert!(libraries_in(root.path()).is_err());
         std::fs::write(libraries.join("libvulkan_radeon.so"), "").unwrap();
-        let radv = Radv { manifest: manifest_in(root.path()).unwrap(), libraries: libraries_in(root.path()).ok() };
-        let expected = Radv { manifest: manifests.join("radeon_icd.json"), libraries: Some(libraries) };
+        let found = libraries_in(root.path()).ok();
+        let radv = Radv { manifest: manifest_in(root.path()).unwrap(), libraries: found, loader: None };
+        let expected = Radv { manifest: manifests.join("radeon_icd.json"), libraries: Some(libraries), loader: None };
         assert_eq!(radv, expected);
     }
 }

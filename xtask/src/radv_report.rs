@@ -10,8 +10,10 @@ use crate::run::run;
 use crate::skipped::Skipped;
 use crate::system;
 
+/// The family that needs a newer driver than the others.
+const GFX12: &str = "gfx1201";
 /// RADV's names of the families; `tests/src/radv/family.rs` lists their devices.
-const FAMILIES: [&str; 7] = ["phoenix", "gfx1151", "navi31", "navi21", "rembrandt", "renoir", "gfx1201"];
+const FAMILIES: [&str; 7] = ["phoenix", "gfx1151", "navi31", "navi21", "rembrandt", "renoir", GFX12];
 
 #[derive(clap::Args, Default)]
 pub struct RadvReportArgs {
@@ -47,10 +49,13 @@ pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
 pub fn run_report(args: &RadvReportArgs) -> Result<()> {
     system::install(&system::VULKAN)?;
     let target = target_folder()?;
-    let radv = Radv::find(&target.join("radv"))?;
     build_with_tests()?;
     let mut failed = Vec::new();
     for family in FAMILIES.into_iter().filter(|family| args.family.as_deref().is_none_or(|only| only == *family)) {
+        let radv = match family {
+            GFX12 => Radv::find_for_gfx12(&target.join("radv-gfx12"))?,
+            _ => Radv::find(&target.join("radv"))?,
+        };
         // Not through cargo run: the driver's libraries are for this program only.
         let mut report = radv.command(&target.join("debug/radv-report"), family);
         report.args(["--family", family]);

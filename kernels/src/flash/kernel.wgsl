@@ -176,19 +176,30 @@ fn main(
     // The strip's part of a plane of scores.
     let plane = (slice * QUERIES + strip * STRIP) * SCORE_QUADS;
 
-    // A lane loads a word of each fragment of Q.
+    // A lane loads a word of each fragment of Q, and one of further rows each where a fragment has more words than the subgroup lanes.
     let query_column = subgroup_lane % ${FRAGMENT_K / 8}u;
-    let query_row = subgroup_lane / ${FRAGMENT_K / 8}u % STRIP;
-    let query = min(strip * STRIP + query_row, ROWS * HEADS - 1u);
-    let query_at = (min(first_row + query / HEADS, last_row) * INPUT_STRIDE + (first_head + query % HEADS) * HEAD_DIM
-        + slice * SLICE_DIM + 8u * query_column) / 4u;
+    let query_row_0 = subgroup_lane / ${FRAGMENT_K / 8}u % STRIP;
+//#for j in 1..QUERY_SHARES
+    let query_row_${j} = query_row_0 + ${SUBGROUP * 8 / FRAGMENT_K * j}u;
+//#end
+//#for j in 0..QUERY_SHARES
+    let query_of_${j} = min(strip * STRIP + query_row_${j}, ROWS * HEADS - 1u);
+    let query_at_${j} = (min(first_row + query_of_${j} / HEADS, last_row) * INPUT_STRIDE
+        + (first_head + query_of_${j} % HEADS) * HEAD_DIM + slice * SLICE_DIM + 8u * query_column) / 4u;
+//#end
     let query_tile = subgroup * STRIP * QUERY_WORDS;
-    let query_put = query_tile + query_row * QUERY_WORDS + query_column;
-//#for i in 0..QUERY_FRAGMENTS
-    let word_${i} = query_word(query_at + ${FRAGMENT_K / 4 * i}u);
+//#for j in 0..QUERY_SHARES
+    let query_put_${j} = query_tile + query_row_${j} * QUERY_WORDS + query_column;
 //#end
 //#for i in 0..QUERY_FRAGMENTS
-    kv_tile[query_put] = word_${i};
+//#for j in 0..QUERY_SHARES
+    let word_${i}_${j} = query_word(query_at_${j} + ${FRAGMENT_K / 4 * i}u);
+//#end
+//#end
+//#for i in 0..QUERY_FRAGMENTS
+//#for j in 0..QUERY_SHARES
+    kv_tile[query_put_${j}] = word_${i}_${j};
+//#end
     subgroupBarrier();
     let query_${i} = coop_load_half_a(kv_tile[query_tile], QUERY_WORDS);
     subgroupBarrier();

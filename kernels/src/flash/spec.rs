@@ -159,7 +159,8 @@ impl Kernel for FlashSpec {
         assert!(self.rows_per_group() > 0, "a workgroup has room for its heads");
         assert!(tile.writes(self.output, cache, self.n_heads()), "whole groups at a time: {self:?}");
         let fragment_words = tile.fragment.m * tile.fragment.k / HALVES_PER_WORD;
-        assert!(self.subgroup_size as usize >= fragment_words, "a lane loads a word of a fragment");
+        let lanes = self.subgroup_size as usize;
+        assert!(lanes >= fragment_words || fragment_words.is_multiple_of(lanes), "a lane loads words of a fragment");
         let tokens = cache.page_tokens / self.lanes_per_query();
         assert!(
             tokens == 4 || tokens.is_multiple_of(HALVES_PER_WORD),
@@ -182,6 +183,7 @@ impl Kernel for FlashSpec {
             .size("SUBGROUP", self.subgroup_size as usize)
             .size("WORKGROUP", self.lanes())
             .flag("SUBGROUPS", true)
+            .count("QUERY_SHARES", fragment_words.div_ceil(lanes))
             .count("QUERY_FRAGMENTS", cache.head_dim / slices / tile.fragment.k)
             .count("SCORE_FRAGMENTS", cache.page_tokens / tile.fragment.n)
             .count("WEIGHT_FRAGMENTS", cache.page_tokens / tile.fragment.k)

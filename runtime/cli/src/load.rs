@@ -68,19 +68,27 @@ fn unless_too_large(loaded: Result<Model, LoadError>, slots: u32) -> Result<Opti
     }
 }
 
-/// Loads for `slots` sequences, to compare the kernels that would run with others; `None`: the memory is too small for that many.
-/// Kernels that an earlier test found wrong are tested again.
+/// Loads the model of an artifact, or its `draft` alone, for `slots` sequences, to compare the kernels that would run with others; `None`: the
+/// memory is too small for that many. Kernels that an earlier test found wrong are tested again.
 pub fn load_tested(
     artifact: &Path,
     args: &LoadArgs,
+    draft: DraftUse,
     context_tokens: u32,
     slots: u32,
 ) -> Result<Option<Model>, CliError> {
+    let is_tuned = !args.no_tune && draft != DraftUse::Alone;
     let tested = |options: &mut LoadOptions| {
         (options.context_tokens, options.slots, options.candidates) = (Some(context_tokens), slots, true);
-        options.tuning = if args.no_tune { None } else { tuning_file::read(artifact) };
+        (options.draft, options.tuning) = (draft, if is_tuned { tuning_file::read(artifact) } else { None });
     };
+    let args = if draft == DraftUse::Alone { &args_of_draft(args) } else { args };
     unless_too_large(try_load(artifact, args, tested), slots)
+}
+
+/// A draft runs the best of its targets for the device.
+fn args_of_draft(args: &LoadArgs) -> LoadArgs {
+    LoadArgs { target: None, ..args.clone() }
 }
 
 /// How a server loads its models.
@@ -124,7 +132,7 @@ pub fn packed_draft_use(args: &SpeculationArgs) -> DraftUse {
 /// there is none.
 pub fn load_packed_draft(artifact: &Path, load: &LoadArgs, model: &Model) -> Result<Option<Model>, LoadError> {
     let Some(max_tokens) = model.packed_draft_tokens() else { return Ok(None) };
-    let draft = try_load(artifact, &LoadArgs { target: None, ..load.clone() }, |options| {
+    let draft = try_load(artifact, &args_of_draft(load), |options| {
         (options.draft, options.slots, options.state_copies) = (DraftUse::Alone, model.slots(), model.slots());
         options.context_tokens = Some(model.context_tokens().min(max_tokens));
     });
@@ -162,7 +170,7 @@ pub fn load_speculation(
         DraftModel::Other(path) => {
             let artifact = models::artifact(path, &LoadArgs { mmproj: None, ..load.clone() }, Input::Tokens)?;
             let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
-            Some(load_with(&artifact, &LoadArgs { target: None, ..load.clone() }, |options| {
+            Some(load_with(&artifact, &args_of_draft(load), |options| {
                 (options.context_tokens, options.slots) = (Some(context_tokens), model.slots());
                 options.state_copies = model.slots();
             })?)
@@ -210,12 +218,13 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
     change(&mut options);
     let context_is_given = options.context_tokens.is_some();
     let is_measurement = options.candidates;
-    // The files beside an artifact are of its model.
+    // The tuning beside an artifact is of its model; corrections of a draft have a file of their own.
     let is_draft = options.draft == DraftUse::Alone;
+    let corrected = if is_draft { corrections_file::of_draft(artifact) } else { artifact.to_owned() };
     if !args.no_tune && !is_measurement && !is_draft {
         options.tuning = tuning_file::read(artifact);
     }
-    let corrections = if is_measurement || is_draft { None } else { corrections_file::read(artifact) };
+    let corrections = if is_measurement { None } else { corrections_file::read(&corrected) };
     options.corrections = corrections.as_ref().map(|(_, corrections)| corrections.clone());
     let bar = progress_bar().with_style(
         ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
@@ -252,10 +261,13 @@ fn try_load(artifact: &Path, args: &LoadArgs, change: impl FnOnce(&mut LoadOptio
         (Some(why), _) => {
             note(format_args!(
                 "result of selftest is not used: {}: {why}",
-                corrections_file::path_for(artifact).display()
+                corrections_file::path_for(&corrected).display()
             ));
         }
-        (None, Some((file, _))) => file.lines().iter().for_each(note),
+        (None, Some((file, _))) => {
+            let of = if is_draft { "draft: " } else { "" };
+            file.lines().iter().for_each(|line| note(format_args!("{of}{line}")));
+        }
         (None, None) => {}
     }
     if !args.no_cache && !is_measurement && !is_draft {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::iter::successors;
 use std::str::FromStr;
 
 use unicorn_artifact::{DeviceClass, TargetKernels, TargetMatch};
@@ -123,7 +124,8 @@ impl fmt::Display for DeviceChoice {
 /// artifact records of a target, or what a compiler declares of one that it has kernels for.
 pub fn misfit(wanted: &TargetMatch, device: &DeviceFacts) -> Option<String> {
     let class = device.class();
-    if !wanted.classes.is_empty() && !class.is_some_and(|class| wanted.classes.contains(&class)) {
+    let mut classes = successors(class, |class| class.wider());
+    if !wanted.classes.is_empty() && !classes.any(|class| wanted.classes.contains(&class)) {
         let made_for: Vec<String> = wanted.classes.iter().map(DeviceClass::to_string).collect();
         let is = class.map_or("of no class that has targets of its own".into(), |class| class.to_string());
         return Some(format!("made for {}, this device is {is}", made_for.join(" or ")));

@@ -40,6 +40,8 @@ pub struct DeviceFacts {
     /// Warps that a multiprocessor holds (VK_NV_shader_sm_builtins), which distinguishes generations of NVIDIA's GPUs; `None` on
     /// others.
     pub warps_per_multiprocessor: Option<u32>,
+    /// Multiprocessors of an NVIDIA GPU (VK_NV_shader_sm_builtins); `None` on others.
+    pub multiprocessors: Option<u32>,
     /// Largest range of one storage buffer binding, in bytes.
     pub storage_range_bytes: u64,
     /// Largest single allocation, in bytes.
@@ -275,6 +277,7 @@ pub(crate) mod tests {
             shared_memory_bytes: 64 << 10,
             workgroup_invocations: 1024,
             warps_per_multiprocessor: None,
+            multiprocessors: None,
             storage_range_bytes: 128 << 20,
             max_allocation_bytes: 4 * GIB,
             heaps: vec![Heap { bytes: 8 * GIB, budget_bytes: None, used_bytes: 0, device_local: true }],

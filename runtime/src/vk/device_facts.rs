@@ -52,6 +52,7 @@ fn read(instance: &Instance, index: usize, device: vk::PhysicalDevice) -> Result
         shared_memory_bytes: core.limits.max_compute_shared_memory_size,
         workgroup_invocations: core.limits.max_compute_work_group_invocations,
         warps_per_multiprocessor: None,
+        multiprocessors: None,
         storage_range_bytes: u64::from(core.limits.max_storage_buffer_range),
         max_allocation_bytes: 0,
         heaps,
@@ -126,6 +127,7 @@ fn add_properties(instance: &Instance, device: vk::PhysicalDevice, extensions: E
     facts.features.mixed_dot_product_accelerated = facts.features.integer_dot_product
         && dot_product.integer_dot_product4x8_bit_packed_mixed_signedness_accelerated == vk::TRUE;
     facts.warps_per_multiprocessor = extensions.shader_sm_builtins.then_some(multiprocessors.shader_warps_per_sm);
+    facts.multiprocessors = extensions.shader_sm_builtins.then_some(multiprocessors.shader_sm_count);
     facts.subgroup_size = vulkan11.subgroup_size;
     facts.subgroup_arithmetic = vulkan11.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
         && vulkan11

@@ -189,6 +189,19 @@ mod tests {
         }
     }
 
+    /// Vulkan reports what a workgroup may have, 48 KiB for each of NVIDIA's; a multiprocessor of Turing has 64 KiB in all.
+    #[test]
+    fn attention_on_turing_leaves_room_for_a_second_workgroup() {
+        const TURING_BYTES: usize = 64 << 10;
+        let cache =
+            CacheLayout { format: KvFormat::F16, n_kv_heads: 1, head_dim: 128, page_tokens: 32, latent_value: None };
+        let fits_twice = |name: &str| {
+            let flash = by_name(name).and_then(|target| target.matrix).expect("a target with matrices").flash;
+            2 * flash.shared_bytes(&cache) <= TURING_BYTES
+        };
+        assert!(fits_twice("nvidia-turing") && !fits_twice("nvidia-rtx"));
+    }
+
     #[test]
     fn targets_with_the_vulkan_memory_model_require_it_of_the_device() {
         for target in presets() {

@@ -20,6 +20,8 @@ pub(super) const PRESETS: &[Target] = &[
     RDNA2,
     GCN,
     NVIDIA,
+    NVIDIA_TURING,
+    NVIDIA_LARGE,
     NVIDIA_RTX,
     XE2,
     XE_HPG,
@@ -106,13 +108,13 @@ const GCN: Target = Target {
 
 const NVIDIA: Target = Target {
     name: "nvidia",
-    about: "NVIDIA H100, H200, A100, B200; measured on an H200",
+    about: "NVIDIA Hopper: H100, H200, GH200; measured on an H200",
     is_measured: true,
     subgroup_size: 32,
     shared_memory_bytes: 48 << 10,
     workgroup_invocations: 1024,
     compute_units: 132,
-    classes: &[DeviceClass::NvidiaServer],
+    classes: &[DeviceClass::NvidiaHopper],
     is_default: true,
     integer_dot: true,
     matmul: MatMulTuning {
@@ -134,12 +136,7 @@ const NVIDIA: Target = Target {
     },
     lane_gemm: None,
     norm: NormTuning { fold: true, lanes: 256 },
-    matrix: Some(MatrixTuning {
-        fragment: SQUARE,
-        gemm: GemmTuning::Registers(RegisterTuning { tiles: NVIDIA_TILES, lanes_hold_fragments: true }),
-        min_rows: MinRows { large: 5, small: 33, small_weights: 4 << 20 },
-        flash: FlashTile { fragment: SQUARE, subgroups: 8 },
-    }),
+    matrix: Some(NVIDIA_MATRIX),
     attention_workgroups: 256,
     attention_words_ahead: 4,
     counter_sync: true,
@@ -155,15 +152,38 @@ const NVIDIA: Target = Target {
     }),
 };
 
-/// Barriers instead of counters: the order of workgroups that counters need was observed only on an H200.
+/// Barriers instead of counters: the order of workgroups that counters need was observed only on Hopper. Ampere, Ada and Blackwell have the
+/// same kernels: as Vulkan reports them, they have the same shared memory, subgroups and matrices of f16.
 const NVIDIA_RTX: Target = Target {
     name: "nvidia-rtx",
-    about: "GeForce and RTX from Turing to Blackwell",
+    about: "GeForce and RTX, Ampere to Blackwell; and NVIDIA's others with matrix units",
     is_measured: false,
     compute_units: 48,
     classes: &[DeviceClass::NvidiaRtx],
     counter_sync: false,
     ..NVIDIA
+};
+
+/// The numbers of `nvidia-rtx` for an A100, the smallest of them.
+const NVIDIA_LARGE: Target = Target {
+    name: "nvidia-large",
+    about: "NVIDIA with a hundred multiprocessors or more: A100, RTX 4090 and 5090, B200",
+    classes: &[DeviceClass::NvidiaLarge],
+    is_default: false,
+    compute_units: 108,
+    ..NVIDIA_RTX
+};
+
+/// The numbers of `nvidia-rtx` for a T4. A multiprocessor has 64 KiB of shared memory (NVIDIA's Turing tuning guide), where Ampere and
+/// later have 100 KiB or more: with half the subgroups, several workgroups of attention fit, and not one.
+const NVIDIA_TURING: Target = Target {
+    name: "nvidia-turing",
+    about: "GeForce RTX 2000, Quadro RTX and T4 (Turing)",
+    classes: &[DeviceClass::NvidiaTuring],
+    is_default: false,
+    compute_units: 40,
+    matrix: Some(MatrixTuning { flash: FlashTile { fragment: SQUARE, subgroups: 4 }, ..NVIDIA_MATRIX }),
+    ..NVIDIA_RTX
 };
 
 const INTEL: Target = Target {
@@ -176,19 +196,21 @@ const INTEL: Target = Target {
     ..RDNA2
 };
 
-/// A thread has 8 KiB of registers, of which a subgroup's sums take half.
+/// A row of a matrix of sums is as wide as the device's instructions, and so is a subgroup. A thread has 8 KiB of registers, of which a
+/// subgroup's sums take half.
 const XE2: Target = Target {
     name: "xe2",
-    about: "Arc B and Lunar Lake (Xe2 and later): matrix units of 8 x 16 x 16",
+    about: "Arc B and Lunar Lake (Xe2 and later): matrix units of 8 x 16 x 16, subgroups of 16",
     lane_gemm: None,
     matrix: Some(xe_matrix(FragmentShape { m: 8, n: 16, k: 16 }, 4, 2)),
     ..INTEL
 };
 
-/// A thread has 4 KiB of registers.
+/// The same with instructions, and so subgroups, of 8 lanes; a thread has 4 KiB of registers.
 const XE_HPG: Target = Target {
     name: "xe-hpg",
-    about: "Arc A and Xe graphics with matrix units of 8 x 8 x 16",
+    about: "Arc A and Xe graphics with matrix units of 8 x 8 x 16, subgroups of 8",
+    subgroup_size: 8,
     lane_gemm: None,
     matrix: Some(xe_matrix(FragmentShape { m: 8, n: 8, k: 16 }, 2, 4)),
     ..INTEL
@@ -392,6 +414,13 @@ const fn xe_matrix(fragment: FragmentShape, subgroups_across: usize, subgroups_d
         flash: FlashTile { fragment, subgroups: 4 },
     }
 }
+
+const NVIDIA_MATRIX: MatrixTuning = MatrixTuning {
+    fragment: SQUARE,
+    gemm: GemmTuning::Registers(RegisterTuning { tiles: NVIDIA_TILES, lanes_hold_fragments: true }),
+    min_rows: MinRows { large: 5, small: 33, small_weights: 4 << 20 },
+    flash: FlashTile { fragment: SQUARE, subgroups: 8 },
+};
 
 /// Tiles of 128 matrix rows, for four subgroups; times are of an H200.
 const NVIDIA_TILES: &[TimedTile] = &[

@@ -72,6 +72,13 @@ pub fn path_for(artifact: &Path) -> PathBuf {
     name.into()
 }
 
+/// The path beside which the file of an artifact's packed draft lies.
+pub fn of_draft(artifact: &Path) -> PathBuf {
+    let mut name = artifact.as_os_str().to_owned();
+    name.push(".draft");
+    name.into()
+}
+
 /// `None` without a file, and with a note on stderr if the file is not valid.
 pub fn read(artifact: &Path) -> Option<(CorrectionsFile, Corrections)> {
     let path = path_for(artifact);

@@ -376,6 +376,7 @@ mod tests {
             shared_memory_bytes: 65536,
             workgroup_invocations: 1024,
             warps_per_multiprocessor: None,
+            multiprocessors: None,
             storage_range_bytes: 1 << 32,
             max_allocation_bytes: 1 << 32,
             heaps: vec![Heap { bytes: 10 << 30, budget_bytes: Some(9 << 30), used_bytes: 0, device_local: true }],

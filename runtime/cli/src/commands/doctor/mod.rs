@@ -24,9 +24,11 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     // Below another root, only files are read.
     let npu = (args.root.is_none() && !machine.npu.nodes.is_empty()).then(probe);
     let listed = devices.as_deref().unwrap_or_default();
+    let switched_off = args.artifact.iter().flat_map(|artifact| kernels::switched_off(artifact, listed));
+    let of_kernels = kernels::findings(listed).into_iter().chain(switched_off);
     let report = Report {
         can_run: can_run(&devices),
-        findings: examine(&machine, &devices, npu.as_ref()).into_iter().chain(kernels::findings(listed)).collect(),
+        findings: examine(&machine, &devices, npu.as_ref()).into_iter().chain(of_kernels).collect(),
         targets: targets.map(|targets| listed.iter().map(|facts| DeviceTargets::new(&targets, facts)).collect()),
     };
     match args.json {

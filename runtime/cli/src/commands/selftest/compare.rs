@@ -65,7 +65,8 @@ impl Limit {
 
 impl Difference {
     pub fn between(expected: &Observation, found: &Observation, limit: Limit) -> Difference {
-        let counts = |seen: &Observation| (seen.rows.len(), seen.sampled.len(), seen.hidden.len());
+        let counts =
+            |seen: &Observation| (seen.rows.len(), seen.sampled.len(), seen.hidden.len(), seen.predicted.len());
         if counts(expected) != counts(found) {
             return Difference { relative: f64::INFINITY, kl: f64::INFINITY, same_top: 0.0 };
         }
@@ -75,7 +76,8 @@ impl Difference {
             divergence.add(expected, found);
             relative.push(relative_difference(expected, found));
         }
-        for (expected, found) in expected.hidden.iter().zip(&found.hidden) {
+        let beside = |seen: &Observation| [&seen.hidden[..], &seen.predicted[..]].concat();
+        for (expected, found) in beside(expected).iter().zip(&beside(found)) {
             relative.push(relative_difference(expected, found));
         }
         let all_spread = expected.rows.first().map_or(1.0, |row| spread(row));
@@ -111,7 +113,7 @@ mod tests {
         Observation {
             rows: rows.iter().map(|row| row.to_vec()).collect(),
             sampled: sampled.to_vec(),
-            hidden: Vec::new(),
+            ..Observation::default()
         }
     }
 

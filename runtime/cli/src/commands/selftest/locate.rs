@@ -27,10 +27,11 @@ pub struct Located {
 }
 
 impl Located {
-    /// For a step whose logits are right. A trace has no hidden rows, so the candidates cannot be narrowed down by trials.
-    pub fn in_hidden_rows(kernels: BTreeSet<&str>) -> Located {
+    /// For a step whose logits are right, but not its other rows, at `place`. A trace has none of them, so the candidates cannot be narrowed
+    /// down by trials.
+    pub fn beside_logits(kernels: BTreeSet<&str>, place: &str) -> Located {
         let kernels = kernels.into_iter().map(str::to_owned).collect();
-        Located { kernels, place: Some("hidden rows".into()), instead: None }
+        Located { kernels, place: Some(place.into()), instead: None }
     }
 
     pub fn in_words(&self) -> String {

@@ -4,9 +4,12 @@
 //! ```text
 //! observe   a step by either target, on a cache that the conservative one filled ─► logits, sampled tokens
 //! compare   both ─► a difference, right or wrong
+//! samplers  tokens that the device samples, with and without a mask, against sampling on the host
 //! locate    of a wrong step: the dispatch after which values differ, and an alternative that is right
 //! report    a page to paste, and the file by which later starts leave out what is wrong
 //! ```
+//!
+//! The draft that an artifact may have is tested behind its model, in the same way.
 //!
 //! Both targets' programs are recorded over one set of buffers, so that weights are loaded once, and a kind of step can be exchanged by
 //! itself: what differs then is due to its kernels.
@@ -16,13 +19,14 @@ mod locate;
 mod observe;
 mod report;
 mod row;
+mod samplers;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::ImageSection;
 use unicorn_artifact::header::hex;
+use unicorn_artifact::{ImageSection, LogitsRows};
 
 use self::compare::{Difference, Limit};
 use self::locate::Located;
@@ -35,7 +39,7 @@ use crate::files::known_drivers::{self, Tested};
 use crate::load::{load_tested, max_positions};
 use crate::report::steps::step_name;
 use crate::terminal::output::{note, print, print_json};
-use unicorn_runtime::{Model, StepShape};
+use unicorn_runtime::{DraftUse, Model, StepShape};
 
 /// Context in tokens: enough for the largest step and for a program for long contexts.
 const CONTEXT_TOKENS: u32 = 2560;
@@ -46,54 +50,30 @@ const TEXT_TOKENS: u32 = 32;
 
 pub fn run(args: &SelftestArgs) -> Result<(), CliError> {
     let begun = Instant::now();
-    let model = load(args)?;
-    let own = model.report().target.clone();
-    if !model.targets().iter().any(|target| target.name == args.against) {
-        return Err(no_target_to_compare_with(&args.artifact, &args.against));
-    }
-    if own == args.against {
-        return Err(CliError::at(
-            &args.artifact,
-            format!(
-                "kernels of target {own} would be compared with themselves; --target NAME tests another target of the \
-                 artifact, --against NAME compares with another"
-            ),
-        ));
+    let model = load(args, DraftUse::Unused, max_positions(&args.artifact)?)?;
+    if let Some(why) = why_not(&model, args) {
+        return Err(CliError::at(&args.artifact, why));
     }
     let mut report = Report::new(&model, &args.against);
-    let sides = Sides::new(&model, &own, &args.against, &args.artifact)?;
     // Loading and compiling may take long at a first start.
-    let mut test = SelfTest {
-        args,
-        sides,
-        begun: Instant::now(),
-        limit: Limit::of(&model, &own),
-        steps: Vec::new(),
-        checked: BTreeSet::new(),
-        images: None,
-        has_checked_images: false,
-    };
-    test.run(&mut report)?;
-
-    let key = hex(&model.report().tuning.key);
-    let earlier = corrections_file::earlier(&args.artifact, &key);
-    let (earlier_steps, earlier_images) = earlier.map_or((Vec::new(), None), |file| (file.steps, file.images));
-    let file = CorrectionsFile {
-        steps: with_unchecked(test.steps, &test.checked, earlier_steps),
-        images: if test.has_checked_images { test.images } else { earlier_images },
-        key,
-        device: model.device().name.clone(),
-        driver: model.device().driver.clone(),
-        target: own,
-    };
-    report.finish(begun.elapsed(), &file);
-    let written = file.write(&args.artifact)?;
+    let checks_begun = Instant::now();
+    let found = test(args, &model, &args.artifact, checks_begun)?;
+    (report.checks, report.decode_tokens_per_s) = (found.checks, found.decode_tokens_per_s);
+    let (facts, draft_tokens) = (model.device().clone(), model.packed_draft_tokens());
+    drop(model);
+    report.switched_off = found.file.lines();
+    let mut written = found.file.write(&args.artifact)?;
+    if let Some(max_tokens) = draft_tokens {
+        let path = test_draft(args, max_tokens, checks_begun, &mut report)?;
+        written = written.or(path);
+    }
+    report.finish(begun.elapsed());
     let tested = match report.outcome() {
         Outcome::Right => Some(Tested::Right),
         Outcome::Wrong => Some(Tested::Wrong),
         Outcome::NothingChecked => None,
     };
-    if let Err(error) = known_drivers::remember(model.device(), tested) {
+    if let Err(error) = known_drivers::remember(&facts, tested) {
         note(format_args!("the result is not recorded: {error}"));
     }
     match args.json {
@@ -110,6 +90,82 @@ pub fn run(args: &SelftestArgs) -> Result<(), CliError> {
     }
 }
 
+/// Why a model's kernels cannot be compared with those of the other target; `None`: they can.
+fn why_not(model: &Model, args: &SelftestArgs) -> Option<String> {
+    let (own, against, artifact) = (&model.report().target, &args.against, args.artifact.display());
+    if !model.targets().iter().any(|target| target.name == *against) {
+        return Some(format!(
+            "artifact has no kernels of target {against} to compare with; this adds them: unicorn-compile retarget {artifact} \
+             --target {against}"
+        ));
+    }
+    (own == against).then(|| {
+        format!(
+            "kernels of target {own} would be compared with themselves; --target NAME tests another target of the artifact, \
+             --against NAME compares with another"
+        )
+    })
+}
+
+/// What a test of one model found.
+struct Found {
+    checks: Vec<Check>,
+    decode_tokens_per_s: Option<f64>,
+    /// What later starts leave out.
+    file: CorrectionsFile,
+}
+
+/// Tests the kernels of one model. `files`: the path beside which its corrections lie.
+fn test(args: &SelftestArgs, model: &Model, files: &Path, begun: Instant) -> Result<Found, CliError> {
+    let own = model.report().target;
+    let sides = Sides::new(model, &own, &args.against, files)?;
+    let mut test = SelfTest {
+        args,
+        sides,
+        begun,
+        limit: Limit::of(model, &own),
+        steps: Vec::new(),
+        checked: BTreeSet::new(),
+        images: None,
+        has_checked_images: false,
+    };
+    let (checks, decode_tokens_per_s) = test.run()?;
+
+    let key = hex(&model.report().tuning.key);
+    let earlier = corrections_file::earlier(files, &key);
+    let (earlier_steps, earlier_images) = earlier.map_or((Vec::new(), None), |file| (file.steps, file.images));
+    let file = CorrectionsFile {
+        steps: with_unchecked(test.steps, &test.checked, earlier_steps),
+        images: if test.has_checked_images { test.images } else { earlier_images },
+        key,
+        device: model.device().name.clone(),
+        driver: model.device().driver.clone(),
+        target: own,
+    };
+    Ok(Found { checks, decode_tokens_per_s, file })
+}
+
+/// Tests the draft that is packed into the artifact, for sequences of at most `max_tokens`, as a model of its own, and adds what it finds to the
+/// report. Returns the file that later starts read; `None`: all is right.
+fn test_draft(
+    args: &SelftestArgs,
+    max_tokens: u32,
+    begun: Instant,
+    report: &mut Report,
+) -> Result<Option<PathBuf>, CliError> {
+    let model = load(args, DraftUse::Alone, max_tokens)?;
+    if let Some(why) = why_not(&model, args) {
+        report.checks.push(Check::without_numbers("draft", Verdict::NotChecked(why)));
+        return Ok(None);
+    }
+    let files = corrections_file::of_draft(&args.artifact);
+    let Found { checks, file, .. } = test(args, &model, &files, begun)?;
+    let of_draft = |text: &String| format!("draft: {text}");
+    report.checks.extend(checks.into_iter().map(|check| Check { name: of_draft(&check.name), ..check }));
+    report.switched_off.extend(file.lines().iter().map(of_draft));
+    file.write(&files)
+}
+
 /// The steps that are wrong now, and of an earlier test those that were not checked this time.
 fn with_unchecked(
     mut steps: Vec<CorrectedStep>,
@@ -120,27 +176,16 @@ fn with_unchecked(
     steps
 }
 
-/// Loads for as many sequences as fit the memory.
-fn load(args: &SelftestArgs) -> Result<Model, CliError> {
-    let context_tokens = CONTEXT_TOKENS.min(max_positions(&args.artifact)?);
+/// Loads the model, or its draft, for as many sequences as fit the memory, of at most `max_tokens`.
+fn load(args: &SelftestArgs, draft: DraftUse, max_tokens: u32) -> Result<Model, CliError> {
+    let context_tokens = CONTEXT_TOKENS.min(max_tokens);
     let mut sequences = args.sequences;
     loop {
-        if let Some(model) = load_tested(&args.artifact, &args.load, context_tokens, sequences)? {
+        if let Some(model) = load_tested(&args.artifact, &args.load, draft, context_tokens, sequences)? {
             return Ok(model);
         }
         sequences /= 2;
     }
-}
-
-fn no_target_to_compare_with(artifact: &Path, against: &str) -> CliError {
-    CliError::at(
-        artifact,
-        format!(
-            "artifact has no kernels of target {against} to compare with; this adds them: unicorn-compile retarget {} \
-             --target {against}",
-            artifact.display()
-        ),
-    )
 }
 
 struct SelfTest<'m> {
@@ -159,22 +204,24 @@ struct SelfTest<'m> {
 }
 
 impl SelfTest<'_> {
-    fn run(&mut self, report: &mut Report) -> Result<(), CliError> {
-        report.checks.push(self.repeat()?);
+    /// All checks, and the tokens per second of decode.
+    fn run(&mut self) -> Result<(Vec<Check>, Option<f64>), CliError> {
+        let mut checks = vec![self.repeat()?];
         for shape in self.sides.own_shapes() {
             let cached = CACHED_TOKENS.max(shape.from_tokens);
-            report.checks.push(self.step(step_name(shape), shape, cached)?);
+            checks.push(self.step(step_name(shape), shape, cached)?);
         }
-        for check in self.long_context()? {
-            report.checks.push(check);
+        checks.extend(self.long_context()?);
+        for shape in self.sides.shapes_of_samplers() {
+            checks.push(self.sampler(shape, false)?);
+            checks.push(self.sampler(shape, true)?);
         }
         if let Some(image) = self.sides.image() {
-            report.checks.push(self.image(image)?);
+            checks.push(self.image(image)?);
         }
         let (check, tokens_per_s) = self.text()?;
-        report.checks.push(check);
-        report.decode_tokens_per_s = tokens_per_s;
-        Ok(())
+        checks.push(check);
+        Ok((checks, tokens_per_s))
     }
 
     fn is_late(&self) -> bool {
@@ -212,11 +259,15 @@ impl SelfTest<'_> {
         if let Some(kernels) = self.corrected(shape, cached, &expected)? {
             return Ok(Check::new(name, Verdict::Wrong(kernels), &difference));
         }
-        let located =
-            match Difference::between(&expected.of_logits(), &found.of_logits(), self.limit).is_within(self.limit) {
-                true => Located::in_hidden_rows(self.sides.kernels_of_hidden_rows(shape)),
-                false => locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?,
-            };
+        let agree =
+            |one: Observation, other: Observation| Difference::between(&one, &other, self.limit).is_within(self.limit);
+        let located = if !agree(expected.of_logits(), found.of_logits()) {
+            locate::locate(&mut self.sides, shape, cached, &expected, self.limit)?
+        } else if !agree(expected.of_hidden_rows(), found.of_hidden_rows()) {
+            Located::beside_logits(self.sides.kernels_of(shape, LogitsRows::Hidden), "hidden rows")
+        } else {
+            Located::beside_logits(self.sides.kernels_of(shape, LogitsRows::Predicted), "the head for drafts")
+        };
         let what = located.in_words();
         let instead = match located.instead {
             Some(choice) => Instead::Alternatives(choice.into()),
@@ -264,6 +315,31 @@ impl SelfTest<'_> {
             }
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Checks the sampler of a kind of step, also where little time is left: a few short steps decide about all kinds of steps that have it.
+    /// If it is wrong, the other target runs these.
+    fn sampler(&mut self, shape: StepShape, masked: bool) -> Result<Check, CliError> {
+        let with = if masked { " with a mask" } else { "" };
+        let name = format!("sampler of {}{with}", step_name(shape));
+        let cached = CACHED_TOKENS.max(shape.from_tokens);
+        let why_not = self.sides.why_not(shape, cached);
+        let takes_none = masked && !self.sides.model().takes_masks();
+        let why_not = why_not.or_else(|| takes_none.then(|| "the artifact's samplers take no masks".into()));
+        if let Some(why) = why_not {
+            return Ok(Check::without_numbers(name, Verdict::NotChecked(why)));
+        }
+        let Some(what) = samplers::difference(&mut self.sides, shape, cached, masked)? else {
+            return Ok(Check::without_numbers(name, Verdict::Right));
+        };
+        let (kernel, steps) = self.sides.steps_with_sampler_of(shape);
+        for StepShape { rows, batch, from_tokens } in steps {
+            let instead = Instead::Target(self.args.against.clone());
+            self.steps.retain(|step| step.shape() != StepShape { rows, batch, from_tokens });
+            self.steps.push(CorrectedStep { rows, batch, from_tokens, kernels: vec![kernel.into()], instead });
+            self.checked.insert(StepShape { rows, batch, from_tokens });
+        }
+        Ok(Check::without_numbers(name, Verdict::Wrong(format!("{kernel} by {what}"))))
     }
 
     /// Checks the rows of an image by a text that attends to them. If they are wrong, the other target makes them from then on.

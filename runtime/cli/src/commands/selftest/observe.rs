@@ -49,6 +49,8 @@ pub struct Observation {
     pub sampled: Vec<f32>,
     /// Hidden rows, of which embeddings are made, in order.
     pub hidden: Vec<Vec<f32>>,
+    /// Logits of the model's own head for drafts, in order.
+    pub predicted: Vec<Vec<f32>>,
 }
 
 impl Observation {
@@ -56,12 +58,18 @@ impl Observation {
         let bits = |rows: &[Vec<f32>]| rows.concat().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         bits(&self.rows) == bits(&other.rows)
             && bits(&self.hidden) == bits(&other.hidden)
+            && bits(&self.predicted) == bits(&other.predicted)
             && self.sampled == other.sampled
     }
 
-    /// The same without hidden rows.
+    /// The same without hidden rows and what the head for drafts predicts.
     pub fn of_logits(&self) -> Observation {
-        Observation { rows: self.rows.clone(), sampled: self.sampled.clone(), hidden: Vec::new() }
+        Observation { rows: self.rows.clone(), sampled: self.sampled.clone(), ..Observation::default() }
+    }
+
+    /// Hidden rows alone.
+    pub fn of_hidden_rows(&self) -> Observation {
+        Observation { hidden: self.hidden.clone(), ..Observation::default() }
     }
 }
 
@@ -104,6 +112,30 @@ impl<'m> Sides<'m> {
         self.own
     }
 
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// Kinds of steps of one sequence whose samplers are all of the own target's, each once.
+    pub fn shapes_of_samplers(&self) -> Vec<StepShape> {
+        let mut seen = BTreeSet::new();
+        let is_new = |shape: &StepShape| {
+            let sampler = |program: &&Program| StepShape::of(program) == *shape && program.logits == LogitsRows::One;
+            let program = self.own.programs.iter().find(sampler);
+            !shape.batch && program.is_some_and(|program| seen.insert(sampler_of(program)))
+        };
+        self.own_shapes().into_iter().filter(is_new).collect()
+    }
+
+    /// Name of the sampler of a kind of step, and all kinds of steps that have it.
+    pub fn steps_with_sampler_of(&self, shape: StepShape) -> (&'m str, BTreeSet<StepShape>) {
+        let of_shape = |program: &&Program| StepShape::of(program) == shape && program.logits == LogitsRows::One;
+        let sampler = self.own.programs.iter().find(of_shape).map(sampler_of).expect("the step samples");
+        let has_it = |program: &&Program| sampler_of(program) == sampler;
+        let steps = self.own.programs.iter().filter(has_it).map(StepShape::of).collect();
+        (&self.own.pipelines[sampler as usize].name, steps)
+    }
+
     /// Steps are given other tokens, by the number of a text.
     pub fn begin_at_text(&mut self, text: usize) {
         self.first_token = text * DISTANCE;
@@ -114,9 +146,9 @@ impl<'m> Sides<'m> {
         self.model.shapes_of(&self.own.name)
     }
 
-    /// Names of the kernels that only programs with hidden rows use, of this shape; or where there are none, of all that those use.
-    pub fn kernels_of_hidden_rows(&self, shape: StepShape) -> BTreeSet<&'m str> {
-        self.kernels_of_some_alone(&|program| StepShape::of(program) == shape, LogitsRows::Hidden)
+    /// Names of the kernels that only programs with such rows use, of this shape; or where there are none, of all that those use.
+    pub fn kernels_of(&self, shape: StepShape, rows: LogitsRows) -> BTreeSet<&'m str> {
+        self.kernels_of_some_alone(&|program| StepShape::of(program) == shape, rows)
     }
 
     /// Of the programs that `are_compared`, the kernels of those with such rows that no others use, or where there are none, all of theirs.
@@ -258,6 +290,13 @@ impl<'m> Sides<'m> {
                 session.feed_with_hidden_rows(&after, after.len(), &mut |_, row| rows.push(row.to_vec()))
             })?;
         }
+        if [self.own, self.base].iter().all(|target| gives(target, shape, LogitsRows::Predicted)) {
+            prefix(&mut session)?;
+            seen.predicted.push(self.within(shape, &mut who, |_| {
+                session.feed(&after)?;
+                session.predicted_logits(follower[0])
+            })?);
+        }
         prefix(&mut session)?;
         let last = self.within(shape, &mut who, |_| session.feed_and_sample(&after, &Sampling::default()))?;
         seen.sampled.push(last.logit);
@@ -346,7 +385,7 @@ impl<'m> Sides<'m> {
     }
 
     /// Does `work` with the programs of `who` in place for steps of this shape.
-    fn within<T>(
+    pub fn within<T>(
         &mut self,
         shape: StepShape,
         who: &mut Who<'_>,
@@ -401,7 +440,7 @@ impl<'m> Sides<'m> {
     }
 
     /// `count` tokens from number `from` of the present text on; all tokens are repeated.
-    fn window(&self, from: usize, count: usize) -> Vec<u32> {
+    pub fn window(&self, from: usize, count: usize) -> Vec<u32> {
         let skipped = (self.first_token + from) % self.tokens.len();
         self.tokens.iter().copied().cycle().skip(skipped).take(count).collect()
     }
@@ -410,6 +449,11 @@ impl<'m> Sides<'m> {
 /// Whether a target has a program of this shape that gives such logits.
 fn gives(target: &TargetKernels, shape: StepShape, logits: LogitsRows) -> bool {
     target.programs.iter().any(|program| StepShape::of(program) == shape && program.logits == logits)
+}
+
+/// The pipeline of a program's last dispatch: the sampler, where the program samples.
+fn sampler_of(program: &Program) -> u32 {
+    program.dispatches.last().expect("a program has dispatches").pipeline
 }
 
 /// Tokens of a prompt.

@@ -6,7 +6,6 @@ use serde::Serialize;
 use unicorn_artifact::account::size;
 
 use super::compare::Difference;
-use crate::files::corrections_file::CorrectionsFile;
 use crate::report::table::{Column, or_dash, table};
 use crate::report::text::printable;
 use unicorn_runtime::{DeviceFacts, Model, UploadReport, Verification, measure_transfers};
@@ -133,9 +132,8 @@ impl Report {
         self.outcome
     }
 
-    pub fn finish(&mut self, elapsed: Duration, file: &CorrectionsFile) {
+    pub fn finish(&mut self, elapsed: Duration) {
         self.seconds = elapsed.as_secs_f64();
-        self.switched_off = file.lines();
         let wrong = self.checks.iter().filter_map(|check| match &check.verdict {
             Verdict::Wrong(what) => Some(format!("{}: {what}", check.name)),
             Verdict::Right | Verdict::NotChecked(_) => None,

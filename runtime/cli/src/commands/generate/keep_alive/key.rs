@@ -27,7 +27,9 @@ pub struct Key(pub String);
 impl Key {
     pub fn of(artifact: &Path, args: &RunArgs) -> Key {
         let mut key = format!("{:?} {:?} {:?} {}", args.load, args.ctx, args.speculation, args.lazy);
-        let files = [artifact.to_owned(), tuning_file::path_for(artifact), corrections_file::path_for(artifact)];
+        let of_draft = corrections_file::path_for(&corrections_file::of_draft(artifact));
+        let files =
+            [artifact.to_owned(), tuning_file::path_for(artifact), corrections_file::path_for(artifact), of_draft];
         let draft = match args.speculation.draft_model() {
             DraftModel::Other(path) => Some(path.to_owned()),
             DraftModel::Packed | DraftModel::OwnHead | DraftModel::None => None,
