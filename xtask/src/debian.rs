@@ -166,6 +166,9 @@ fn apt(work: &Path) -> Command {
         ("APT::Sandbox::User", "root".into()),
         // An outdated mirror is accepted: the packages' signatures are checked anyway.
         ("Acquire::Check-Valid-Until", "false".into()),
+        // Seconds, where a network lets nothing through.
+        ("Acquire::http::Timeout", "30".into()),
+        ("Acquire::https::Timeout", "30".into()),
     ];
     for (name, value) in settings {
         command.arg("--option").arg(format!("{name}={}", value.display()));

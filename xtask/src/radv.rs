@@ -83,8 +83,9 @@ impl Radv {
         if debian::release().is_none() {
             bail!(NoRadv(format!("found Mesa {}", version.unwrap_or_default())));
         }
+        // A network may let Debian's mirrors through, and no other archive.
         let tree = Tree::unpacked(folder, Archive::Ubuntu, &UBUNTU_SUITES, &UBUNTU_PACKAGES)
-            .context("RADV of Mesa 25.2 cannot be had from Ubuntu 24.04")?;
+            .map_err(|error| NoRadv(format!("Mesa 25.2 cannot be had from Ubuntu 24.04: {error:#}")))?;
         let manifest = manifest_in(folder)
             .with_context(|| format!("RADV is missing in {}; remove that folder and try again", folder.display()))?;
         Ok(Radv { manifest, libraries: Some(libraries_in(folder)?), loader: Some(tree.loader()?) })

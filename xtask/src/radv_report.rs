@@ -31,15 +31,16 @@ pub struct RadvReportArgs {
     dump: Option<PathBuf>,
 }
 
-/// Runs the reports as a part of all tests: skipped where the system cannot have the driver.
+/// Runs the reports as a part of all tests: skipped where the system cannot have a family's driver.
 ///
 /// # Errors
-/// Errors of [`run_report`].
+/// Errors of [`run_report`], but for drivers that cannot be had.
 pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
-    match run_report(&RadvReportArgs::default()) {
-        Err(error) if error.is::<NoRadv>() => skipped.skip("Debian packages", &error.to_string()),
-        done => done,
+    for (family, missing) in reports(&RadvReportArgs::default())? {
+        let check = if family == GFX12 { "RADV for gfx12" } else { "Debian packages" };
+        skipped.skip(check, &missing.to_string())?;
     }
+    Ok(())
 }
 
 /// Sets the driver up, builds the programs and runs the report's.
@@ -47,14 +48,30 @@ pub fn run_where_possible(skipped: &Skipped) -> Result<()> {
 /// # Errors
 /// When the driver cannot be had, a kernel spills or lacks an instruction that its capabilities require, or the report differs from the golden one.
 pub fn run_report(args: &RadvReportArgs) -> Result<()> {
+    match reports(args)?.into_iter().next() {
+        Some((_, missing)) => Err(missing),
+        None => Ok(()),
+    }
+}
+
+/// Returns the families whose driver cannot be had.
+fn reports(args: &RadvReportArgs) -> Result<Vec<(&'static str, anyhow::Error)>> {
     system::install(&system::VULKAN)?;
     let target = target_folder()?;
     build_with_tests()?;
-    let mut failed = Vec::new();
+    let (mut failed, mut missing) = (Vec::new(), Vec::new());
     for family in FAMILIES.into_iter().filter(|family| args.family.as_deref().is_none_or(|only| only == *family)) {
-        let radv = match family {
-            GFX12 => Radv::find_for_gfx12(&target.join("radv-gfx12"))?,
-            _ => Radv::find(&target.join("radv"))?,
+        let found = match family {
+            GFX12 => Radv::find_for_gfx12(&target.join("radv-gfx12")),
+            _ => Radv::find(&target.join("radv")),
+        };
+        let radv = match found {
+            Ok(radv) => radv,
+            Err(error) if error.is::<NoRadv>() => {
+                missing.push((family, error));
+                continue;
+            }
+            Err(error) => return Err(error),
         };
         // Not through cargo run: the driver's libraries are for this program only.
         let mut report = radv.command(&target.join("debug/radv-report"), family);
@@ -77,5 +94,5 @@ pub fn run_report(args: &RadvReportArgs) -> Result<()> {
     if !failed.is_empty() {
         bail!("reports fail:\n{}", failed.join("\n"));
     }
-    Ok(())
+    Ok(missing)
 }
