@@ -361,13 +361,8 @@ fn other_packings_are_refused_by_name() {
         (&gptq, "bits", json!(8), "quantization_config.bits 8 is not supported"),
         (&gptq, "bits", json!(null), "quantization_config.bits is missing, expected a number"),
         (&gptq, "checkpoint_format", json!("marlin"), "checkpoint_format marlin is not supported"),
-        (&gptq, "quant_method", json!("fp8"), "quantization_config (method fp8) is not supported"),
-        (
-            &compressed,
-            "format",
-            json!("float-quantized"),
-            "quantization_config.format float-quantized is not supported",
-        ),
+        (&gptq, "quant_method", json!("bitsandbytes"), "quantization_config (method bitsandbytes) is not supported"),
+        (&compressed, "format", json!("int-quantized"), "quantization_config.format int-quantized is not supported"),
         (&compressed, "config_groups", json!({}), "quantization_config.config_groups is empty"),
         (&compressed, "kv_cache_scheme", json!({ "num_bits": 8 }), "kv_cache_scheme is not supported"),
     ] {

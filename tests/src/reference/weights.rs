@@ -21,6 +21,11 @@ impl Weights {
             let stack = mxfp4::stack(weights.get(&format!("{name}_blocks")), weights.get(&format!("{name}_scales")));
             weights.0.insert(name.to_owned(), stack);
         }
+        for name in names.iter().filter_map(|name| name.strip_suffix("_scale_inv")) {
+            let factors = weights.get(&format!("{name}_scale_inv"));
+            let scaled = in_blocks(weights.get(name), factors);
+            weights.0.insert(name.to_owned(), scaled);
+        }
         weights
     }
 
@@ -85,6 +90,15 @@ impl Weights {
     }
 }
 
+/// A matrix of FP8 numbers times the factors of its blocks, which divide it evenly; one factor is that of all.
+fn in_blocks(numbers: &Tensor, factors: &Tensor) -> Tensor {
+    let [rows, cols] = numbers.shape[..] else { panic!("a matrix has two axes, found {:?}", numbers.shape) };
+    let (down, across) = if let [down, across] = factors.shape[..] { (down, across) } else { (1, 1) };
+    let factor = |at: usize| factors.values[at / cols * down / rows * across + at % cols * across / cols];
+    let values = numbers.values.iter().enumerate().map(|(at, number)| number * factor(at)).collect();
+    Tensor { shape: numbers.shape.clone(), values }
+}
+
 /// These outputs of an expert of a stack (experts, inputs, outputs), as a matrix (outputs, inputs).
 fn transposed_expert(stack: &Tensor, expert: usize, rows: impl ExactSizeIterator<Item = usize> + Clone) -> Tensor {
     let [_, inputs, outputs] = stack.shape[..] else { panic!("a stack has three axes, found {:?}", stack.shape) };
@@ -147,8 +161,16 @@ pub fn values_as_f32(view: &TensorView) -> Vec<f32> {
         Dtype::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
         Dtype::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
         Dtype::BF16 => bytes.as_chunks().0.iter().map(|&bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
+        Dtype::F8_E4M3 => bytes.iter().map(|&byte| e4m3(byte)).collect(),
         // Bytes of MXFP4, which are decoded later.
         Dtype::U8 => bytes.iter().map(|&byte| f32::from(byte)).collect(),
-        other => panic!("tensor is of type {other}, expected F32, F16, BF16 or U8"),
+        other => panic!("tensor is of type {other}, expected F32, F16, BF16, F8_E4M3 or U8"),
     }
+}
+
+/// Exponent and mantissa, moved to where f32 has them; the exponents' biases are 7 and 127.
+fn e4m3(byte: u8) -> f32 {
+    let (sign, magnitude) = (u32::from(byte & 0x80) << 24, u32::from(byte & 0x7f));
+    let bits = if magnitude < 8 { (magnitude as f32 / 512.0).to_bits() } else { (magnitude << 20) + (120 << 23) };
+    f32::from_bits(sign | bits)
 }
