@@ -19,6 +19,7 @@ use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
 use crate::memory::buffers::{Allocator, Buffers, ByModel};
+use crate::memory::kv_copy::StagingBuffer;
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::npu_memory::NpuBytes;
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
@@ -202,6 +203,7 @@ pub fn make_resident(
         kv: buffers.kv().to_vec(),
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
         state_copies: StateCopies::record(&device, &plan.kv_groups, buffers.kv(), context_tokens, request)?,
+        staging: StagingBuffer::default(),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
         mask_words,

@@ -16,8 +16,27 @@ use crate::vk::command_list::{Command, CommandList};
 use crate::vk::device::Device;
 use crate::vk::submission::SubmissionQueue;
 
-/// Largest size of the buffer in between, which exists only during a transfer. Parts of a payload begin at multiples of it.
+/// Largest size of the buffer in between. Parts of a payload begin at multiples of it.
 const STAGING_BYTES: u64 = 16 << 20;
+
+/// The buffer in between, in memory that the host reads fast, too: it hashes there what it has read from a file. It is kept from one transfer to the
+/// next, because drivers take a millisecond and more to allocate such memory, while all sequences wait.
+#[derive(Default)]
+pub struct StagingBuffer(Option<(Arc<Buffer>, Mapping)>);
+
+impl StagingBuffer {
+    /// The buffer, for a payload of `len_bytes`, or parts of it.
+    fn of(&mut self, device: &Arc<Device>, len_bytes: u64) -> Result<(Arc<Buffer>, &mut Mapping), Failure> {
+        let len_bytes = len_bytes.clamp(1, STAGING_BYTES);
+        self.0.take_if(|(buffer, _)| buffer.len_bytes() < len_bytes);
+        if self.0.is_none() {
+            let Allocation { buffer, mapping } = Buffer::create(device, len_bytes, BufferUse::Readback)?;
+            self.0 = Some((buffer, mapping.expect("readbacks are host-visible")));
+        }
+        let (buffer, mapping) = self.0.as_mut().expect("it was just made");
+        Ok((buffer.clone(), mapping))
+    }
+}
 
 /// A range of a device buffer, and where its bytes are in a payload.
 pub struct Place {
@@ -47,14 +66,19 @@ pub fn places(group: &KvBuffers, pages: &[u32], n_pages: u32, at: u64) -> impl I
 /// in flight.
 pub fn read_pages(
     queue: &mut SubmissionQueue,
+    staging: &mut StagingBuffer,
     group: &KvBuffers,
     pages: &[u32],
     payload: &mut Vec<u8>,
 ) -> Result<(), Failure> {
+    if pages.is_empty() {
+        return Ok(());
+    }
     let device = queue.device().clone();
     let places: Vec<Place> = places(group, pages, pages.len() as u32, 0).collect();
     let len_bytes = group.bytes_of(pages);
-    let (staging, mapping) = staging(&device, len_bytes)?;
+    let (staging, mapping) = staging.of(&device, len_bytes)?;
+    payload.reserve_exact(len_bytes as usize);
     for part in parts(len_bytes) {
         let copies =
             copies(&places, &part, &staging, |staged, on_device| Command::Copy { from: on_device, to: staged });
@@ -69,12 +93,13 @@ pub fn read_pages(
 /// may be in flight.
 pub fn write_places(
     queue: &mut SubmissionQueue,
+    staging: &mut StagingBuffer,
     places: &[Place],
     len_bytes: u64,
     read: &mut dyn FnMut(&mut [u8]) -> bool,
 ) -> Result<bool, Failure> {
     let device = queue.device().clone();
-    let (staging, mut mapping) = staging(&device, len_bytes)?;
+    let (staging, mapping) = staging.of(&device, len_bytes)?;
     for part in parts(len_bytes) {
         if !read(&mut mapping.bytes_mut()[..(part.end - part.start) as usize]) {
             return Ok(false);
@@ -84,13 +109,6 @@ pub fn write_places(
         queue.run(&[CommandList::record(&device, copies)?])?;
     }
     Ok(true)
-}
-
-/// In memory that the host reads fast, too: it hashes there what it has read from a file.
-fn staging(device: &Arc<Device>, len_bytes: u64) -> Result<(Arc<Buffer>, Mapping), Failure> {
-    let len_bytes = len_bytes.clamp(1, STAGING_BYTES);
-    let Allocation { buffer, mapping } = Buffer::create(device, len_bytes, BufferUse::Readback)?;
-    Ok((buffer, mapping.expect("readbacks are host-visible")))
 }
 
 /// Ranges of a payload that fill the buffer in between, one after the other.

@@ -11,7 +11,7 @@ use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, feeds_and_mask, ima
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::{HostViews, KvBuffers};
-use crate::memory::kv_copy::{self, Place};
+use crate::memory::kv_copy::{self, Place, StagingBuffer};
 use crate::memory::kv_pages::{BlockTable, PagePools};
 use crate::memory::state_copies::{StateCopies, StateCopy};
 use crate::npu::NpuDevice;
@@ -59,6 +59,8 @@ pub struct Engine {
     pub pools: PagePools,
     /// Copies of recurrent state, where the model has it.
     pub state_copies: Option<StateCopies>,
+    /// For transfers of pages and states to the host and back.
+    pub staging: StagingBuffer,
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,
@@ -411,7 +413,7 @@ impl Engine {
         self.settle(None)?;
         let mut payload = Vec::new();
         for (group, pages) in self.kv.iter().zip(pages) {
-            kv_copy::read_pages(&mut self.queue, group, pages, &mut payload)?;
+            kv_copy::read_pages(&mut self.queue, &mut self.staging, group, pages, &mut payload)?;
         }
         Ok(payload)
     }
@@ -430,7 +432,7 @@ impl Engine {
         read: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<bool, Failure> {
         self.settle(None)?;
-        kv_copy::write_places(&mut self.queue, places, len_bytes, read)
+        kv_copy::write_places(&mut self.queue, &mut self.staging, places, len_bytes, read)
     }
 
     /// Copies a sequence's recurrent state on the device. `None`: it has none, or there is no place for a copy. Waits for steps in flight.
