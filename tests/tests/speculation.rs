@@ -18,7 +18,10 @@ use unicorn_text::Tokenizer;
 /// A trained model, which repeats a text that its prompt repeats.
 static TRAINED: LazyLock<Compiled> = LazyLock::new(|| compile(&models().join("gemma3-2m-draft")));
 
-const LINE: &str = "The captain went on board the ship, and the men went to the boats. ";
+/// The text into which that model falls: after it, all that is drafted from the prompt is right, whenever the measured times of
+/// steps let a draft be tried.
+const REPEATED: &str = "The captain was the ship, and the captain was the ship. The captain was the ship, and the captain was the ship. \
+                        The captain was the ship, and the captain was the ship.";
 
 fn compile(folder: &Path) -> Compiled {
     Compiled::of_folder(folder, &options(vec![target::by_name("llvmpipe").unwrap()], Vec::new()))
@@ -74,7 +77,7 @@ fn the_text_is_that_of_the_model_whatever_is_proposed() {
 fn a_repeated_text_is_drafted_from_the_prompt() {
     let model = load(&TRAINED);
     let tokenizer = Tokenizer::new(model.tokenizer_section()).unwrap();
-    let prompt = tokenizer.encode_prompt(&LINE.repeat(4)).unwrap();
+    let prompt = tokenizer.encode_prompt(REPEATED).unwrap();
     let sampling = Sampling::default();
     let (expected, ..) = generate(&model, &prompt, &sampling, None, 48);
     for adaptive in [false, true] {
@@ -104,7 +107,6 @@ fn a_second_model_drafts() {
 
 #[test]
 fn programs_report_what_was_drafted() {
-    let text = LINE.repeat(4);
     let ngram = ["--spec-type", "ngram-simple", "--draft-max", "6"];
     let run = |options: &[&str]| -> Value {
         let mut command = program("unicorn-run");
@@ -112,7 +114,7 @@ fn programs_report_what_was_drafted() {
             .args(["-d", &device()])
             .arg(TRAINED.artifact_path())
             .args(["--raw", "--json", "--temp", "0", "-n", "40"]);
-        let output = command.args(["-p", &text]).args(options).output().unwrap();
+        let output = command.args(["-p", REPEATED]).args(options).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
@@ -129,14 +131,14 @@ fn programs_report_what_was_drafted() {
     command.env("UNICORN_DEVICE", device());
     let arguments = ["--parallel", "2", "--ctx", "512", "--metrics"];
     let server = Server::start(command, &TRAINED.artifact_path(), &[&arguments[..], &ngram].concat());
-    let request = json!({"prompt": text, "n_predict": 40, "temperature": 0});
+    let request = json!({"prompt": REPEATED, "n_predict": 40, "temperature": 0});
     let answer = server.whole("/completion", &request);
     assert_eq!(answer["content"], plain["text"]);
     let timings = &answer["timings"];
     let (drafted, accepted) = (timings["draft_n"].as_u64().unwrap(), timings["draft_n_accepted"].as_u64().unwrap());
     assert!(accepted > 0 && drafted >= accepted, "{timings}");
     // Probabilities come from the same rows.
-    let request = json!({"prompt": text, "n_predict": 40, "temperature": 0, "n_probs": 1});
+    let request = json!({"prompt": REPEATED, "n_predict": 40, "temperature": 0, "n_probs": 1});
     let with_probabilities = server.whole("/completion", &request);
     assert_eq!(with_probabilities["content"], plain["text"]);
     assert_eq!(with_probabilities["completion_probabilities"].as_array().unwrap().len(), 40);
