@@ -9,8 +9,9 @@
 //! `common` is what an earlier prompt had, too, such as a system prompt. Pages hold what was fed before, so that a sequence with windows is cut
 //! back; a recurrent state is copied when a step has ended exactly there, and its K and V are whole pages.
 
-use super::prompts::MIN_PREFILL_TOKENS;
-use super::{Active, Scheduler, TokenReceiver};
+use super::machine::MIN_PREFILL_TOKENS;
+use super::requests::Active;
+use super::{Scheduler, TokenReceiver};
 
 impl<R: TokenReceiver> Scheduler<R> {
     /// Decides where a prompt, which has begun and has `n_tokens`, is kept for later ones. `common`: length of what an earlier prompt had, too.
@@ -32,8 +33,8 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Tokens of which a beginning with recurrent state has a multiple; `None`: none is kept.
     fn checkpoint_unit(&self, page_tokens: u32) -> Option<u32> {
-        let part_tokens = self.max_prefill_tokens as u32;
-        match self.deterministic {
+        let part_tokens = self.machine.limits.max_prefill_tokens as u32;
+        match self.machine.limits.deterministic {
             _ if self.max_checkpoints == 0 => None,
             false => Some(page_tokens),
             // Steps end there anyway.
@@ -41,15 +42,9 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
     }
 
-    /// Tokens of the first prompt up to where it is kept next; `None`: steps may end anywhere.
-    pub(super) fn tokens_to_checkpoint(&self) -> Option<usize> {
-        let Active { session, beginnings, .. } = self.prefill.front().filter(|_| self.shared.has_state())?;
-        beginnings.iter().map(|len| len.saturating_sub(session.len_tokens()) as usize).find(|&n_tokens| n_tokens > 0)
-    }
-
     /// Keeps what of the first prompt is to be kept and was fed.
     pub(super) fn keep_beginnings(&mut self) {
-        let Some(Active { session, beginnings, .. }) = self.prefill.front_mut() else { return };
+        let Some(Active { session, beginnings, .. }) = self.machine.prefill.front_mut() else { return };
         let n_fed = beginnings.partition_point(|&len| len <= session.len_tokens());
         for len in beginnings.drain(..n_fed) {
             if let Some(beginning) = session.beginning(len) {

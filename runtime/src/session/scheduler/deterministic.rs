@@ -23,7 +23,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         match conflicts.into_iter().find(|(_, is_there)| deterministic && *is_there) {
             Some((with, _)) => Err(RunError::NotDeterministic { with }),
             None => {
-                self.deterministic = deterministic;
+                self.machine.limits.deterministic = deterministic;
                 Ok(())
             }
         }
@@ -31,11 +31,11 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Steps of each decoding sequence: one of each, or up to `max_steps` where there is only one.
     pub(super) fn decode_in_turn(&mut self, max_steps: u32, after_step: &mut AfterStep<'_>) {
-        let max_steps = if self.decoding.len() > 1 { 1 } else { max_steps };
-        for active in std::mem::take(&mut self.decoding) {
-            let before = std::mem::replace(&mut self.decoding, vec![active]);
+        let max_steps = if self.machine.decoding.len() > 1 { 1 } else { max_steps };
+        for active in std::mem::take(&mut self.machine.decoding) {
+            let before = std::mem::replace(&mut self.machine.decoding, vec![active]);
             self.decode_together(max_steps, after_step);
-            self.decoding.splice(0..0, before);
+            self.machine.decoding.splice(0..0, before);
         }
     }
 }

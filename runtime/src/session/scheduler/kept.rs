@@ -27,7 +27,7 @@ impl<R: TokenReceiver> Scheduler<R> {
     /// Begins to write what one session without a request has computed. Streams do not wait for the file before.
     pub(super) fn keep_next(&mut self) {
         let Some(store) = &mut self.kv_store else { return };
-        if store.is_writing() && !self.decoding.is_empty() {
+        if store.is_writing() && !self.machine.decoding.is_empty() {
             return;
         }
         let kept = match self.idle.iter_mut().rfind(|session| session.is_worth_keeping()) {

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Active, AfterStep, Scheduler, TokenReceiver, is_masked, samples_on_host};
+use super::requests::Active;
+use super::{AfterStep, Scheduler, TokenReceiver, is_masked, samples_on_host};
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, decode_masked};
 use crate::session::mixed::{PromptPart, decode_beside_prompts};
@@ -15,13 +16,13 @@ impl<R: TokenReceiver> Scheduler<R> {
     pub(super) fn decode_and_choose(&mut self, parts: &[usize], after_step: &mut AfterStep<'_>) {
         let begun = Instant::now();
         let greedy = Sampling::default();
-        let n_decoding = self.decoding.len();
+        let n_decoding = self.machine.decoding.len();
         let takes_masks = self.shared.takes_masks;
-        let mut prompts: Vec<_> = self.prefill.iter_mut().zip(parts.iter().copied()).collect();
+        let mut prompts: Vec<_> = self.machine.prefill.iter_mut().zip(parts.iter().copied()).collect();
         let ends = |(active, n_tokens): &(&mut Active<R>, usize)| *n_tokens == active.rest.len();
         let ended = prompts.iter().filter(|part| ends(part)).map(|(active, _)| &**active);
         let choosing: Vec<usize> = (0..)
-            .zip(self.decoding.iter().chain(ended))
+            .zip(self.machine.decoding.iter().chain(ended))
             .filter(|(_, active)| samples_on_host(&active.receiver, takes_masks))
             .map(|(row, _)| row)
             .collect();
@@ -30,10 +31,10 @@ impl<R: TokenReceiver> Scheduler<R> {
             true => greedy.clone(),
             false => active.sampling.clone(),
         };
-        let samplings: Vec<Sampling> = self.decoding.iter().map(sampling_of).collect();
+        let samplings: Vec<Sampling> = self.machine.decoding.iter().map(sampling_of).collect();
         let of_prompts: Vec<Sampling> = prompts.iter().map(|(active, _)| sampling_of(active)).collect();
         let (mut rows, mut receivers) = (Vec::new(), Vec::new());
-        for (active, sampling) in self.decoding.iter_mut().zip(&samplings) {
+        for (active, sampling) in self.machine.decoding.iter_mut().zip(&samplings) {
             rows.push(BatchRow { session: &mut active.session, token: active.rest[0], sampling });
             receivers.push(&mut active.receiver);
         }
@@ -65,7 +66,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         let mut first_tokens = Vec::new();
         if let Ok(sampled) = &decoded {
             let (of_rows, of_prompts) = sampled.split_at(n_decoding);
-            for ((active, sampled), goes_on) in self.decoding.iter_mut().zip(of_rows).zip(&mut go_on) {
+            for ((active, sampled), goes_on) in self.machine.decoding.iter_mut().zip(of_rows).zip(&mut go_on) {
                 active.rest[0] = choose(active, sampled);
                 *goes_on = active.receiver.token(active.rest[0]).is_continue();
             }
@@ -82,7 +83,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         match &failed {
             None if parts.is_empty() => {}
             None => {
-                self.mixed_times.add(n_decoding + parts.iter().sum::<usize>(), begun.elapsed());
+                self.machine.pace.add_mixed(n_decoding + parts.iter().sum::<usize>(), begun.elapsed());
                 // Of those before the last part, all was fed, and the next prompt is the first.
                 for (first_token, n_tokens) in first_tokens.into_iter().zip(parts) {
                     self.after_feed(Ok(first_token), *n_tokens, after_step);

@@ -1,6 +1,8 @@
 //! Pages for requests: whether there are enough for another one, and whose are given back when a step finds none.
 
-use super::{Active, MAX_PREFILL_TOKENS, Scheduler, TokenReceiver, Waiting};
+use super::machine::MAX_PREFILL_TOKENS;
+use super::requests::{Active, Waiting};
+use super::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 
 impl<R: TokenReceiver> Scheduler<R> {
@@ -24,13 +26,13 @@ impl<R: TokenReceiver> Scheduler<R> {
             let common = donors.map(|ended| self.shared.usable_start(ended, &active.rest)).max().unwrap_or(0);
             active.rest.len() as u32 - common
         };
-        let next = self.prefill.iter().take(self.prompts_beside.max(1));
+        let next = self.machine.prefill.iter().take(self.machine.limits.prompts_beside.max(1));
         next.map(left).sum::<u32>().min(MAX_PREFILL_TOKENS as u32)
     }
 
     /// Whether each running sequence finds a page, and the first prompts those for `n_fed` tokens.
     fn has_free_pages(&self, n_fed: u32) -> bool {
-        let n_running = (self.prefill.len() + self.decoding.len()) as u32;
+        let n_running = self.machine.n_running() as u32;
         let mut slot = self.shared.lock_engine();
         let Some(engine) = slot.engine() else { return false };
         let (pools, groups) = (engine.pools.lock(), &self.shared.artifact.plan().kv_groups);
@@ -40,14 +42,14 @@ impl<R: TokenReceiver> Scheduler<R> {
             .all(|(group, pool)| group.is_state() || pool.n_free() >= n_running + n_fed.div_ceil(group.page_tokens))
     }
 
-    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt and one more page of each running
-    /// sequence. Without running sequences they always are.
+    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt and for running sequences to
+    /// grow. Without running sequences they always are.
     pub(super) fn has_pages_for(&self, prompt: &[u32]) -> bool {
-        let n_running = self.prefill.len() + self.decoding.len();
-        if n_running == 0 || !self.shared.pages_can_run_out() {
+        let to_grow = self.machine.pages_to_grow();
+        if to_grow == 0 || !self.shared.pages_can_run_out() {
             return true;
         }
-        let running = self.prefill.iter().chain(&self.decoding).map(|active| &active.session);
+        let running = self.machine.running().map(|active| &active.session);
         let common = running.chain(&self.idle).map(|session| session.common_start(prompt)).max().unwrap_or(0);
         let mut slot = self.shared.lock_engine();
         // After a lost device, the next step finds out.
@@ -60,7 +62,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             }
             let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
             let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
-            let needed = all.saturating_sub(common / group.page_tokens) + n_running as u32;
+            let needed = all.saturating_sub(common / group.page_tokens) + to_grow;
             needed <= pool.n_free() + pool.n_kept() + idle.sum::<u32>()
         })
     }
@@ -75,23 +77,11 @@ impl<R: TokenReceiver> Scheduler<R> {
             session.clear();
             return true;
         }
-        let place = |active: &Active<R>| active.place;
-        let in_prefill = (0..self.prefill.len()).max_by_key(|&at| place(&self.prefill[at]));
-        let decoding = (0..self.decoding.len()).max_by_key(|&at| place(&self.decoding[at]));
-        let active = match (in_prefill, decoding) {
-            (Some(at), None) if self.prefill.len() > 1 => self.prefill.remove(at),
-            (None, Some(at)) if self.decoding.len() > 1 => Some(self.decoding.remove(at)),
-            (Some(one), Some(other)) if place(&self.prefill[one]) > place(&self.decoding[other]) => {
-                self.prefill.remove(one)
-            }
-            (Some(_), Some(at)) => Some(self.decoding.remove(at)),
-            _ => None,
-        };
-        active.map(|active| self.preempt(active)).is_some()
+        self.machine.preempt().map(|active| self.requeue(active)).is_some()
     }
 
     /// Puts a request back into the queue, to its place. Its tokens are its prompt then.
-    fn preempt(&mut self, active: Active<R>) {
+    fn requeue(&mut self, active: Active<R>) {
         let Active { place, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
         // One that has not begun holds the pages of the session's last request, and none of its tokens.
         let (prompt, resumes) = match has_begun {
@@ -100,7 +90,6 @@ impl<R: TokenReceiver> Scheduler<R> {
         };
         session.clear();
         self.idle.push_front(session);
-        self.enqueue(Waiting { place, prompt, sampling, receiver, resumes });
-        self.preemptions += 1;
+        self.machine.enqueue(Waiting { place, prompt, sampling, receiver, resumes });
     }
 }

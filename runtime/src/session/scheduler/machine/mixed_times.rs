@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::program::chunks::MAX_ROWS_OVER_USED;
 
 /// Measured times of steps that decode and feed.
-pub(super) struct MixedTimes {
+pub struct MixedTimes {
     /// Most rows of a program for such steps, and their seconds, an exponential moving average; `None`: none has run. The smallest first.
     sizes: Vec<(u32, Option<f64>)>,
     /// Seconds of the last steps that decoded, fed or not.
@@ -45,7 +45,7 @@ const NEWEST_TIME: f64 = 0.25;
 const KEPT_AVERAGE: f64 = 0.999;
 
 /// Tokens of prompts.
-pub(super) struct Prompts {
+pub struct Prompts {
     /// Left of those of which a step can feed parts.
     pub next: u32,
     /// Left of all.
