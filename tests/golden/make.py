@@ -1109,8 +1109,11 @@ def model_class(folder):
 
 
 def write_golden(folder, ids, greedy_tokens):
+    save_golden(folder, load_float32(folder), ids, greedy_tokens)
+
+
+def save_golden(folder, model, ids, greedy_tokens):
     """Logits of `ids` (T), then a greedy continuation that reads the whole sequence again for every token."""
-    model = load_float32(folder)
     with torch.no_grad():
         logits = logits_of(model, ids)
         sequence = ids

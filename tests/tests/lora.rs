@@ -5,13 +5,17 @@ use std::path::Path;
 use half::bf16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, options, with};
+use tests::models::models;
 use tests::programs::program;
+use tests::reference::{read_golden, relative_error};
 use tests::tiny_model::{Family, NamedTensor, TinyModel, write_folder};
 use unicorn_artifact::ArtifactView;
-use unicorn_compiler::{Adapter, CompileOptions, Silent, Source, compile, target_by_name};
+use unicorn_compiler::{Adapter, CompileOptions, Silent, Source, WeightsOption, compile, target_by_name};
+use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 
 const RANK: usize = 2;
 
@@ -40,6 +44,22 @@ impl Lora {
         }
         assert!(!lora.tensors.is_empty(), "{wanted:?}");
         lora
+    }
+
+    /// An adapter of f32, with each A before its B.
+    fn read(folder: &Path) -> Lora {
+        let bytes = std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let mut tensors: Vec<_> = tensors
+            .iter()
+            .map(|(name, view)| {
+                let values = view.data().chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().unwrap()));
+                (name.to_owned(), [view.shape()[0], view.shape()[1]], values.collect())
+            })
+            .collect();
+        tensors.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let config = std::fs::read(folder.join("adapter_config.json")).unwrap();
+        Lora { config: serde_json::from_slice(&config).unwrap(), tensors }
     }
 
     fn write(&self, folder: &Path) {
@@ -124,6 +144,122 @@ fn an_adapter_gives_the_weights_of_the_merged_model() {
         assert_ne!(hashes(&found), hashes(&plain), "{family:?}");
         assert_ne!(found.meta.provenance.source_hash, plain.meta.provenance.source_hash);
         assert!(found.meta.provenance.options.contains(&("adapters".into(), "1".into())));
+    }
+}
+
+/// PEFT has experts of a layer as one parameter, and one pair of matrices for all of them: goldens by PEFT's own merge.
+#[test]
+fn adapters_of_stacked_experts_give_the_logits_of_the_merged_model() {
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let loading = LoadOptions::default().with(|options| options.device = DeviceChoice::Name(device));
+    for name in ["qwen3-moe", "gemma4-moe", "gpt-oss", "gpt-oss-mxfp4"] {
+        let adapted = models().join("lora").join(name);
+        let golden = read_golden(&adapted);
+        let tokens: Vec<u32> = golden.tokens.iter().map(|&token| token as u32).collect();
+        let error = |adapters: Vec<Adapter>| {
+            let targets = ["llvmpipe", "generic"].map(|name| target_by_name(name).unwrap()).to_vec();
+            let options = with(options(targets, Vec::new()), |options| {
+                options.policy.weights = WeightsOption::F16;
+                options.adapters = adapters;
+            });
+            let compiled = Compiled::of_folder(&models().join("tiny").join(name), &options);
+            let model = Model::load(&compiled.artifact_path(), &loading).unwrap();
+            let mut logits = Vec::new();
+            let mut session = model.session().unwrap();
+            session.feed_with_logits(&tokens, &mut |_, row| logits.extend_from_slice(row)).unwrap();
+            relative_error(&golden.logits, &logits)
+        };
+        let found = error(vec![adapter(&adapted, 1.0)]);
+        assert!(found < 5e-3, "{name}: {found}");
+        let without = error(Vec::new());
+        assert!(without > 0.1, "{name}: {without} without the adapter");
+    }
+}
+
+/// PEFT before 0.19 took the second size of each stack for the inputs, also where those are outputs.
+#[test]
+fn experts_matrices_of_either_orientation_change_the_same_weights() {
+    let (base, adapted) = (models().join("tiny/qwen3-moe"), models().join("lora/qwen3-moe"));
+    let lora = Lora::read(&adapted);
+    let mut turned = Lora { config: lora.config.clone(), tensors: Vec::new() };
+    for pair in lora.tensors.chunks_exact(2) {
+        let [(down_name, down_shape, down), (up_name, up_shape, up)] = pair else { unreachable!("A and B") };
+        if !down_name.contains(".experts.") {
+            turned.tensors.extend_from_slice(pair);
+            continue;
+        }
+        // Of expert e and rank i: row e · RANK + i of A, column i · 7 + e of B.
+        let (inputs, outputs, products) = (down_shape[1], up_shape[0], down_shape[0]);
+        let column = |row: usize| row % RANK * 7 + row / RANK;
+        let mut other_down = vec![0.0; products * outputs];
+        let mut other_up = vec![0.0; inputs * products];
+        for row in 0..products {
+            (0..outputs).for_each(|output| other_down[row * outputs + output] = up[output * products + column(row)]);
+            (0..inputs).for_each(|input| other_up[input * products + column(row)] = down[row * inputs + input]);
+        }
+        turned.tensors.push((down_name.clone(), [products, outputs], other_down));
+        turned.tensors.push((up_name.clone(), [inputs, products], other_up));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    turned.write(folder.path());
+    let weights = [&adapted, folder.path()].map(|adapted| {
+        let options = with(generic(), |options| options.adapters = vec![adapter(adapted, 1.0)]);
+        let bytes = Compiled::of_folder(&base, &options).artifact();
+        let view = ArtifactView::parse(&bytes).unwrap();
+        view.weights().iter().map(|section| section.bytes.to_vec()).collect::<Vec<_>>()
+    });
+    assert!(weights[0] == weights[1], "other weights");
+}
+
+/// Of experts that the model does not have so, or has not at all.
+#[test]
+fn adapters_of_other_experts_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |base: &str, change: &dyn Fn(&mut Lora), expected: &str| {
+        let mut lora = Lora::read(&models().join("lora/qwen3-moe"));
+        lora.tensors.retain(|(name, ..)| name.contains(".experts."));
+        change(&mut lora);
+        lora.write(folder.path());
+        let options = with(generic(), |options| options.adapters = vec![adapter(folder.path(), 1.0)]);
+        let (source, output) = (models().join("tiny").join(base), folder.path().join("out.unicorn"));
+        let error = compile(Source::Model(&source), &output, &options, &mut Silent).expect_err("refused").to_string();
+        assert!(error.contains(expected), "{error}, expected {expected}");
+        assert!(!output.exists());
+    };
+    refused("qwen3-moe", &|lora| renamed(lora, "layers.0", "layers.7"), "layers.7.mlp.experts");
+    refused("qwen3-qknorm", &|_| {}, "the model has no experts");
+    refused("gpt-oss", &|_| {}, "(rank × 6, 72)");
+    refused("qwen3-moe", &|lora| lora.config["r"] = json!(3), "rank of model.layers.0.mlp.experts.down_proj is 3");
+    let other_products = |lora: &mut Lora| {
+        let (_, shape, values) = &mut lora.tensors[0];
+        shape[0] += 1;
+        values.extend(vec![0.0; shape[1]]);
+    };
+    refused("qwen3-moe", &other_products, "(rank × 7, 72)");
+}
+
+/// A square stack does not tell what an adapter from before PEFT 0.19 takes for its inputs.
+#[test]
+fn square_experts_need_a_version_that_knows_their_inputs() {
+    let model = TinyModel { family: Family::Qwen3Moe, layers: 1, hidden: 64, intermediate: 64, ..TinyModel::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let [base, adapted] = ["base", "adapter"].map(|name| folder.path().join(name));
+    model.write(&base);
+    let compiled = |version: Value| {
+        let config = json!({ "peft_type": "LORA", "r": RANK, "lora_alpha": 4, "peft_version": version });
+        let products = 7 * RANK;
+        let tensors = [("A", [products, 64]), ("B", [64, products])].map(|(side, shape)| {
+            let name = format!("base_model.model.model.layers.0.mlp.experts.lora_{side}.weight");
+            (name, shape, vec![0.5; 64 * products])
+        });
+        Lora { config, tensors: tensors.to_vec() }.write(&adapted);
+        let options = with(generic(), |options| options.adapters = vec![adapter(&adapted, 1.0)]);
+        compile(Source::Model(&base), &folder.path().join("out.unicorn"), &options, &mut Silent).map(drop)
+    };
+    compiled(json!("0.19.0")).unwrap();
+    for version in [json!("0.18.1"), json!("0.2"), json!("new"), Value::Null] {
+        let error = compiled(version.clone()).expect_err("refused").to_string();
+        assert!(error.contains("square matrices, by PEFT before 0.19"), "{version}: {error}");
     }
 }
 

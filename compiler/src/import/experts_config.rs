@@ -39,6 +39,13 @@ pub(crate) enum ExpertNames {
     Qwen3Vl,
 }
 
+impl ExpertNames {
+    /// Whether the folder has stacks of (experts, inputs, outputs).
+    pub(crate) fn are_of_transposed_stacks(self) -> bool {
+        matches!(self, ExpertNames::GptOss | ExpertNames::Qwen3Vl)
+    }
+}
+
 /// How a mixture's experts are chosen and weighted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Routing {

@@ -20,8 +20,7 @@ pub(super) struct Stack {
 /// The stack in the folder's tensor `canonical`; `None`: it is another tensor.
 pub(super) fn stack(config: &ModelConfig, canonical: &str) -> Option<Stack> {
     let (block, name) = canonical.rsplit_once('.').filter(|(block, _)| block.ends_with("mlp.experts"))?;
-    let are_transposed = |names| matches!(names, ExpertNames::GptOss | ExpertNames::Qwen3Vl);
-    let experts = config.experts.as_ref().filter(|experts| are_transposed(experts.names))?;
+    let experts = config.experts.as_ref().filter(|experts| experts.names.are_of_transposed_stacks())?;
     let (matrix, kind) = name.strip_suffix("_bias").map_or((name, "weight"), |matrix| (matrix, "bias"));
     let names = matrices(matrix)?;
     let of_expert = |expert: usize| {

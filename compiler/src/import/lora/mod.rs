@@ -6,7 +6,10 @@
 //!                              base_model.model.MODULE.lora_B.weight  (rows, r)
 //! ```
 //!
-//! Kinds of adapters that change more than products of such matrices are refused by name.
+//! Those of experts that a folder stacks have all experts of a layer in one pair (`expert_stacks.rs`). Kinds of adapters that change more than
+//! products of such matrices are refused by name.
+
+mod expert_stacks;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +18,14 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use serde_json::Value;
 
-use super::checkpoint::{Checkpoint, LowRank};
-use super::json::{Fields, parse_json};
-use super::safetensors::{SafetensorsFile, StoredTensor};
-use super::source_bytes::SourcePart;
-use super::source_layout::SourceDType;
-use super::source_names::source_parts;
+use self::expert_stacks::{ExpertStack, expert_block};
 use crate::error::{CompileError, Result};
+use crate::import::checkpoint::{Checkpoint, LowRank};
+use crate::import::json::{Fields, parse_json};
+use crate::import::safetensors::{SafetensorsFile, StoredTensor};
+use crate::import::source_bytes::SourcePart;
+use crate::import::source_layout::SourceDType;
+use crate::import::source_names::source_parts;
 
 /// An adapter that is merged into the model's weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,13 +82,30 @@ fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> R
     }
     let file = SafetensorsFile::open(&path)?;
     for (module, [down, up]) in pairs_of(&path, &file)? {
-        let scale = scales.of(&config_path, &module, down.shape[0])? * adapter.scale;
-        add(checkpoint, &file, &module, [down, up], scale)?;
+        if let Some(block) = expert_block(&checkpoint.config, &module) {
+            let stack = ExpertStack::of(&checkpoint.config, &module, block, [down, up], is_before(&config, [0, 19]))?;
+            let scale = scales.of(&config_path, &stack.parameter(&module), stack.rank())? * adapter.scale;
+            let [down, up] = [elements(&file, &module, down)?, elements(&file, &module, up)?];
+            for (part, product) in stack.products([&down, &up], scale) {
+                add_product(checkpoint, &module, &part, product)?;
+            }
+        } else {
+            let scale = scales.of(&config_path, &module, down.shape[0])? * adapter.scale;
+            add(checkpoint, &file, &module, [down, up], scale)?;
+        }
     }
     let name = |file: &str| format!("lora {number} {}/{file}", adapter.scale);
     checkpoint.added_files.push((name(CONFIG_FILE), SourcePart::Read(config_bytes)));
     checkpoint.added_files.push((name(WEIGHTS_FILE), SourcePart::Mapped(file.map)));
     Ok(())
+}
+
+/// Whether a version of PEFT before this one has written the adapter's config.
+fn is_before(config: &Value, version: [u32; 2]) -> bool {
+    let numbers = config.get("peft_version").and_then(Value::as_str).unwrap_or_default().split('.');
+    let found: Vec<u32> = numbers.map_while(|number| number.parse().ok()).take(2).collect();
+    // Versions before 0.18 write none.
+    found.as_slice() < version.as_slice()
 }
 
 /// The factors of the adapter's products.
@@ -117,13 +138,7 @@ impl Scales {
         if let Some(bias) = fields.text("bias")?.filter(|bias| *bias != "none") {
             return unsupported(format!("bias {bias}"));
         }
-        for list in [
-            "modules_to_save",
-            "target_parameters",
-            "trainable_token_indices",
-            "alora_invocation_tokens",
-            "arrow_config",
-        ] {
+        for list in ["modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "arrow_config"] {
             let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
             if fields.value(list).is_some_and(|value| !is_empty(value)) {
                 return unsupported(list.into());
@@ -218,12 +233,8 @@ fn add(
 ) -> Result<()> {
     let parts = source_parts(&checkpoint.config, &format!("{module}.weight"));
     let known = |part: &&String| checkpoint.tensors.get(*part).is_some_and(|tensor| tensor.is_matrix());
-    if let Some(unknown) = parts.iter().find(|part| !known(part)) {
-        let detail = match unknown.as_str() {
-            "lm_head.weight" => "the model's output head is its embedding, which an adapter cannot change by itself",
-            _ => "the model has no such matrix, or has it as a part of another: was the adapter trained on this model?",
-        };
-        return Err(CompileError::Unsupported { what: format!("adapter of {module}"), detail: detail.into() });
+    if let Some(part) = parts.iter().find(|part| !known(part)) {
+        return Err(unknown(module, part));
     }
     let rows: usize = parts.iter().map(|part| checkpoint.tensors[part].rows).sum();
     let (cols, rank) = (checkpoint.tensors[&parts[0]].cols, down.shape[0]);
@@ -242,15 +253,30 @@ fn add(
     for part in parts {
         // The adapter's rows have the order of the folder that it was trained on.
         let order = checkpoint.config.folder.row_order(&checkpoint.config, &part);
-        let tensor = checkpoint.tensors.get_mut(&part).expect("found above");
-        let rows = (0..tensor.rows).map(|row| order.source_row(first_row, row));
+        let n_rows = checkpoint.tensors[&part].rows;
+        let rows = (0..n_rows).map(|row| order.source_row(first_row, row));
         let own = rows.flat_map(|row| &up[row * rank..][..rank]).copied().collect();
-        first_row += tensor.rows;
-        // A tensor that an adapter changes is quantised again.
-        checkpoint.config.kept_codes.remove(&part);
-        tensor.added.push(LowRank { down: Arc::clone(&down), up: own });
+        first_row += n_rows;
+        add_product(checkpoint, module, &part, LowRank { down: Arc::clone(&down), up: own })?;
     }
     Ok(())
+}
+
+/// Adds a product to the model's matrix of this name, which is quantised again.
+fn add_product(checkpoint: &mut Checkpoint, module: &str, part: &str, product: LowRank) -> Result<()> {
+    let tensor = checkpoint.tensors.get_mut(part).ok_or_else(|| unknown(module, part))?;
+    tensor.added.push(product);
+    checkpoint.config.kept_codes.remove(part);
+    Ok(())
+}
+
+/// The model has no such matrix.
+fn unknown(module: &str, part: &str) -> CompileError {
+    let detail = match part {
+        "lm_head.weight" => "the model's output head is its embedding, which an adapter cannot change by itself",
+        _ => "the model has no such matrix, or has it as a part of another: was the adapter trained on this model?",
+    };
+    CompileError::Unsupported { what: format!("adapter of {module}"), detail: detail.into() }
 }
 
 fn elements(file: &SafetensorsFile, module: &str, stored: &StoredTensor) -> Result<Vec<f32>> {
