@@ -1,6 +1,6 @@
 //! The report on every product of the models, against the committed one: `cargo xtask npu-report --bless` rewrites it.
 //!
-//! One tile of each product is run by the interpreter, over the whole of k: all that another tile would add is more of the same.
+//! One tile of each product is run by the interpreter, over the whole of k. All tiles are run by a command of its own (`whole.rs`).
 
 mod support;
 

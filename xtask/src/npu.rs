@@ -43,7 +43,9 @@ pub struct NpuReportArgs {
 pub fn run_report(args: &NpuReportArgs) -> Result<()> {
     let mut test = cargo();
     if let Some(model) = &args.whole {
-        test.args(["test", "--release", "--workspace", "--test", "whole", "--", "--ignored", "--nocapture"]);
+        // Nothing else is built with optimisations, so that no other package's features matter.
+        test.args(["test", "--release", "--package", "unicorn-npu", "--test", "whole"]);
+        test.args(["--", "--ignored", "--nocapture"]);
         if let Some(model) = model {
             test.env("NPU_MODEL", model);
         }
