@@ -16,7 +16,7 @@ use unicorn_kernels::npu::twin;
 use crate::design::{Body, BufferId, CoreOp, Design, FifoId, HostOp, Port, Work};
 use crate::device::{LOCK_MAX, Tile, WORD_BYTES};
 use crate::lower::{ChannelId, Direction, LockId, Lowered, MemoryId};
-use crate::shim::{ShimTask, task};
+use crate::shim::{ShimTask, consecutive, task};
 
 /// Bytes that a stream holds between two channels.
 const STREAM_BYTES: usize = 64;
@@ -284,9 +284,7 @@ impl<'r> Machine<'r> {
             Direction::In => {
                 let stream = &mut self.channels[index].stream;
                 let n = left.min(stream.len());
-                for (byte, from) in self.memories[descriptor.memory.0][place..].iter_mut().zip(stream.drain(..n)) {
-                    *byte = from;
-                }
+                receive(stream, &mut self.memories[descriptor.memory.0][place..place + n]);
                 n
             }
             Direction::Out => {
@@ -305,7 +303,7 @@ impl<'r> Machine<'r> {
         Ok(moved > 0)
     }
 
-    /// Transfers one word of a shim channel's task.
+    /// Transfers consecutive words of a shim channel's task, at most those that the stream holds.
     fn task_step(&mut self, index: usize) -> Result<bool, RunError> {
         let Some(task) = self.channels[index].tasks.front() else { return Ok(false) };
         let (run, done) = (self.channels[index].at, self.channels[index].done.unwrap_or(0));
@@ -314,32 +312,28 @@ impl<'r> Machine<'r> {
             self.channels[index].tasks.pop_front();
             return Ok(true);
         }
-        let from = task.at(run, done);
+        let (from, consecutive) = (task.at(run, done), consecutive(task, done));
         let bytes = self.arguments.get(argument).map_or(0, Vec::len);
         if from + WORD_BYTES > bytes {
             return Err(RunError::Outside { argument, from, to: from + WORD_BYTES, bytes });
         }
-        match self.lowered.channels[index].direction {
-            Direction::In => {
-                let stream = &mut self.channels[index].stream;
-                if stream.len() < WORD_BYTES {
-                    return Ok(false);
-                }
-                let target = &mut self.arguments[argument][from..from + WORD_BYTES];
-                for (byte, from) in target.iter_mut().zip(stream.drain(..WORD_BYTES)) {
-                    *byte = from;
-                }
-            }
-            Direction::Out => {
-                if self.free_in_streams(index) < WORD_BYTES {
-                    return Ok(false);
-                }
-                self.send(index, Source::Argument(argument, from), WORD_BYTES);
-            }
+        let direction = self.lowered.channels[index].direction;
+        let streamed = match direction {
+            Direction::In => self.channels[index].stream.len(),
+            Direction::Out => self.free_in_streams(index),
+        };
+        let moved = consecutive.min(streamed / WORD_BYTES).min((bytes - from) / WORD_BYTES);
+        if moved == 0 {
+            return Ok(false);
+        }
+        let len = moved * WORD_BYTES;
+        match direction {
+            Direction::In => receive(&mut self.channels[index].stream, &mut self.arguments[argument][from..from + len]),
+            Direction::Out => self.send(index, Source::Argument(argument, from), len),
         }
         let state = &mut self.channels[index];
-        state.done = Some(done + 1);
-        if done + 1 == words {
+        state.done = Some(done + moved);
+        if done + moved == words {
             state.done = None;
             state.at += 1;
             if state.at == runs {
@@ -564,6 +558,15 @@ impl<'r> Machine<'r> {
         }
         Ok(())
     }
+}
+
+/// Fills `target` with the first bytes of a stream that has as many.
+fn receive(stream: &mut VecDeque<u8>, target: &mut [u8]) {
+    let (first, second) = stream.as_slices();
+    let (from_first, from_second) = target.split_at_mut(first.len().min(target.len()));
+    from_first.copy_from_slice(&first[..from_first.len()]);
+    from_second.copy_from_slice(&second[..from_second.len()]);
+    stream.drain(..target.len());
 }
 
 #[derive(Clone, Copy)]

@@ -25,6 +25,16 @@ pub fn task(transfer: &Transfer, element: Element) -> ShimTask {
     }
 }
 
+/// Words from word `index` of a run on that lie one behind the other in the host's buffer.
+pub fn consecutive(task: &ShimTask, index: usize) -> usize {
+    let left = task.words - index;
+    match task.wraps {
+        None => left,
+        Some([inner, _]) if task.strides[0] == 1 => left.min(inner - index % inner),
+        Some(_) => 1,
+    }
+}
+
 /// Whether a transfer is one run of consecutive elements, which no count limits.
 pub fn is_line(transfer: &Transfer) -> bool {
     transfer.sizes[..3] == [1; 3]
@@ -112,6 +122,11 @@ mod tests {
             .map(|(r, w)| task.at(r, w))
             .collect();
         assert_eq!(found, expected);
+        // Two words at a time, but where the innermost stride is another.
+        let runs = |task: &ShimTask| (0..task.words).map(|word| consecutive(task, word)).collect::<Vec<_>>();
+        assert_eq!(runs(&task), [2, 1].repeat(6));
+        assert_eq!(runs(&ShimTask { strides: [2, 4, 10], ..task.clone() }), [1; 12]);
+        assert_eq!(runs(&ShimTask { wraps: None, ..task }), Vec::from_iter((1..=12).rev()));
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn pipelines_of_every_width_compute_attention() {
         let from_bytes = stream::commands(&encoded, &lowered).unwrap();
         assert_eq!(from_bytes, commands(&design, &lowered));
         let outputs = case.outputs(&design, &lowered, &from_bytes).unwrap();
-        let error = case.error(&outputs);
+        let error = case.compare(&outputs).largest;
         assert!(error <= ROUNDING, "{columns} columns: {error}");
     }
 }
@@ -46,7 +46,7 @@ fn odd_sizes_have_a_design_that_computes_attention() {
         let case = AttentionCase::of(solution.shape);
         let commands = commands(&solution.design, &solution.lowered);
         let outputs = case.outputs(&solution.design, &solution.lowered, &commands).unwrap();
-        let error = case.error(&outputs);
+        let error = case.compare(&outputs).largest;
         assert!(error <= ROUNDING, "{problem:?}, {:?}: {error}", solution.shape);
     }
 }

@@ -1,18 +1,18 @@
 //! The report on every product of the models, against the committed one: `cargo xtask npu-report --bless` rewrites it.
 //!
-//! One tile of each product is run by the interpreter, over the whole of k: all that another tile would add is more of the same.
+//! One tile of each product is run by the interpreter, over the whole of k. All tiles are run by a command of its own (`whole.rs`).
 
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::attention::{AttentionCase, ROUNDING, small_attention};
 use support::models::{KEYS, MODELS, Model, ROWS};
 use support::mutants::Mutations;
-use support::{Case, small, small_gemv};
+use support::parallel::on_all_processors;
+use support::{Case, commands_from_bytes, small, small_gemv};
 use unicorn_kernels::npu::attention::AttentionShape;
 use unicorn_kernels::npu::tile::{Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_npu::attention::{self, AttentionSolution};
@@ -21,7 +21,7 @@ use unicorn_npu::device::{CLOCK_HZ, TileKind, limits};
 use unicorn_npu::emit::{Dialect, module, readable};
 use unicorn_npu::interpret;
 use unicorn_npu::lower::{Lowered, lower};
-use unicorn_npu::{Problem, Solution, gemm, legal, solve, stream};
+use unicorn_npu::{Problem, Solution, solve, stream};
 
 /// Share of mutations that must be caught.
 const CAUGHT: f64 = 0.95;
@@ -95,24 +95,13 @@ fn one_tile(solution: &Solution) -> GemmShape {
 }
 
 /// The error of each shape, on all processors.
-fn errors(shapes: BTreeSet<GemmShape>) -> BTreeMap<GemmShape, f32> {
+fn errors(shapes: BTreeSet<GemmShape>) -> BTreeMap<GemmShape, f64> {
     let shapes: Vec<GemmShape> = shapes.into_iter().collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut found = Vec::new();
-        while let Some(shape) = shapes.get(next.fetch_add(1, Ordering::Relaxed)) {
-            found.push((*shape, error(shape)));
-        }
-        found
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("every product passes")).collect()
-    })
+    let errors = on_all_processors(&shapes, error);
+    shapes.into_iter().zip(errors).collect()
 }
 
-fn line(model: &str, what: &str, solution: &Solution, error: f32) -> String {
+fn line(model: &str, what: &str, solution: &Solution, error: f64) -> String {
     let (estimate, core) = (&solution.estimate, &solution.estimate.shape.core);
     let Problem { cols, depth, .. } = solution.problem;
     let used = |kind| solution.usage.of(kind);
@@ -134,15 +123,10 @@ fn line(model: &str, what: &str, solution: &Solution, error: f32) -> String {
     )
 }
 
-/// Largest difference of the outputs to the product, when the interpreter runs the design from its encoded instructions.
-fn error(shape: &GemmShape) -> f32 {
+/// Largest difference of the outputs to the product.
+fn error(shape: &GemmShape) -> f64 {
     let case = Case::of_every(if shape.is_gemv() { 1 } else { ROW_STEP }, *shape);
-    let design = gemm::design(shape);
-    let lowered = lower(&design);
-    legal::check(&design, &lowered).unwrap_or_else(|faults| panic!("{shape:?}: {faults:?}"));
-    let instructions = stream::decode(&stream::encode(&design, &lowered)).unwrap();
-    let commands = stream::commands(&instructions, &lowered).unwrap();
-    case.difference(&design, &lowered, &commands).unwrap_or_else(|error| panic!("{shape:?}: {error}"))
+    case.compared().unwrap_or_else(|error| panic!("{shape:?}: {error}")).largest
 }
 
 /// Blocks of keys that a tile of rows is run over.
@@ -168,9 +152,8 @@ fn attention_lines() -> String {
             [TileKind::Core, TileKind::Memory, TileKind::Shim].map(|kind| usage.of(kind).descriptors.to_string());
         let [fast, slow] = CLOCK_HZ.map(|hz| 1e3 * *cycles as f64 / hz);
         let small = AttentionShape { heads: COLUMNS, rows: shape.tile.rows, keys: BLOCKS * shape.tile.keys, ..*shape };
-        let case = AttentionCase::of(small);
-        let small = attention::design(&small);
-        let error = case.error(&outputs_from_bytes(&case, &small, &lower(&small)));
+        let compared = AttentionCase::of(small).compared();
+        let error = compared.unwrap_or_else(|error| panic!("{small:?}: {error}")).largest;
         assert!(error <= ROUNDING, "{}: {error}", model.name);
         writeln!(
             text,
@@ -191,12 +174,6 @@ fn attention_lines() -> String {
     text
 }
 
-fn outputs_from_bytes(case: &AttentionCase, design: &Design, lowered: &Lowered) -> Vec<u8> {
-    let instructions = stream::decode(&stream::encode(design, lowered)).unwrap();
-    let commands = stream::commands(&instructions, lowered).unwrap();
-    case.outputs(design, lowered, &commands).unwrap_or_else(|error| panic!("{:?}: {error}", case.shape))
-}
-
 /// Single mistakes in a small design of each epilogue, of a GEMV and of attention.
 fn mutations() -> String {
     let mut text =
@@ -213,7 +190,7 @@ fn mutations() -> String {
     let case = AttentionCase::of(small_attention(2));
     let design = attention::design(&case.shape);
     let lowered = lower(&design);
-    let right = outputs_from_bytes(&case, &design, &lowered);
+    let right = case.outputs(&design, &lowered, &commands_from_bytes(&design, &lowered)).expect("it runs");
     let run = |design: &Design, lowered: &Lowered| {
         Ok(case.outputs(design, lowered, &interpret::commands(design, lowered))? == right)
     };

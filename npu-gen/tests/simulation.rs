@@ -5,6 +5,7 @@ mod support;
 use support::{Case, small, small_gemv};
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
+use unicorn_npu::device::ITERATION_MAX;
 use unicorn_npu::interpret::{RunError, commands};
 use unicorn_npu::lower::lower;
 use unicorn_npu::{Problem, design::HostOp, gemm, legal, solve};
@@ -61,6 +62,15 @@ fn few_rows_are_a_gemv_that_computes_the_product() {
     // Nine rows are a GEMM.
     let problem = Problem { rows: 9, cols: 960, depth: 64, epilogue: Epilogue::Scale, columns: 4 };
     assert!(!solve(&problem).unwrap().estimate.shape.is_gemv());
+}
+
+/// The host fetches the column tiles of a row tile in groups: here the last one is a group of its own.
+#[test]
+fn a_gemm_of_more_column_tiles_than_a_descriptor_counts_computes_the_product() {
+    let mut shape = small(1, 32, Epilogue::Scale);
+    shape.cols = (ITERATION_MAX + 1) * shape.tile_cols();
+    let comparison = Case::of(shape).compared().unwrap_or_else(|fault| panic!("{shape:?}: {fault}"));
+    assert_eq!((comparison.beyond, comparison.values), (0, shape.rows * shape.cols), "{comparison:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! fidelity        one model at f16 and at int4 → perplexity of both                            when weights change
 //! matrices        a newer software device → kernels on matrix units against their twins        when kernels change
 //! npu-report      shapes of six models → NPU designs, checked, run and compared with a report  when NPU programs change
+//!   --whole       the same shapes → all tiles run, every value compared                        minutes, when NPU programs change
 //! radv-report     a driver without its GPUs → kernels as machine code of seven families        when kernels change
 //! loading         one artifact → bytes a second of each upload path and its medium             when loading changes
 //! manuals         programs → man pages and completions of both                                for a package

@@ -29,16 +29,28 @@ const MLIR_TESTS: [&str; 8] = [
 #[derive(clap::Args)]
 pub struct NpuReportArgs {
     /// Rewrite the golden report
-    #[arg(long)]
+    #[arg(long, conflicts_with = "whole")]
     bless: bool,
+    /// Run whole designs at their real sizes in place of the report, and compare every value: of all models, or of MODEL. Minutes, on all processors
+    #[arg(long, value_name = "MODEL")]
+    whole: Option<Option<String>>,
 }
 
-/// Runs the test that makes the report, which needs no MLIR.
+/// Runs the test that makes the report, or the one of whole designs. Neither needs MLIR.
 ///
 /// # Errors
 /// When a design is not legal or computes something else, or the report differs from the golden one.
 pub fn run_report(args: &NpuReportArgs) -> Result<()> {
     let mut test = cargo();
+    if let Some(model) = &args.whole {
+        // Nothing else is built with optimisations, so that no other package's features matter.
+        test.args(["test", "--release", "--package", "unicorn-npu", "--test", "whole"]);
+        test.args(["--", "--ignored", "--nocapture"]);
+        if let Some(model) = model {
+            test.env("NPU_MODEL", model);
+        }
+        return run(&mut test);
+    }
     test.args(["test", "--workspace", "--test", "report"]);
     if args.bless {
         test.env("BLESS", "1");

@@ -67,13 +67,10 @@ pub fn npu_product(program: &NpuProgram, activations: &[u8], weights: &[u8]) -> 
     std::thread::scope(|scope| {
         for rows in rows.chunks_mut(each) {
             scope.spawn(|| {
-                for (row, bytes) in rows {
-                    let values = twin::product_of_rows(&shape, &activations, &weights, [*row]);
-                    bytes
-                        .chunks_exact_mut(2)
-                        .zip(values)
-                        .for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
-                }
+                let indices = rows.iter().map(|(row, _)| *row);
+                let values = twin::product_of_rows(&shape, &activations, &weights, indices);
+                let bytes = rows.iter_mut().flat_map(|(_, bytes)| bytes.chunks_exact_mut(2));
+                bytes.zip(values).for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
             });
         }
     });

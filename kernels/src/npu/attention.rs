@@ -23,8 +23,10 @@ pub const BLOCK: usize = 4;
 pub const BLOCK_INNER: usize = 8;
 /// Values of a block of sums.
 pub const BLOCK_VALUES: usize = BLOCK * BLOCK;
+/// Values of a block of operands.
+const OPERANDS: usize = BLOCK * BLOCK_INNER;
 /// Bytes of a block of operands.
-pub const OPERAND_BYTES: usize = 2 * BLOCK * BLOCK_INNER;
+pub const OPERAND_BYTES: usize = 2 * OPERANDS;
 
 /// What the pipeline takes at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,10 +106,6 @@ impl AttentionTile {
     }
 }
 
-fn bf16_at(bytes: &[u8], index: usize) -> f32 {
-    bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
-}
-
 fn f32_at(bytes: &[u8], index: usize) -> f32 {
     f32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().expect("four bytes"))
 }
@@ -116,12 +114,17 @@ fn put_f32(bytes: &mut [u8], index: usize, value: f32) {
     bytes[4 * index..4 * index + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The matrix unit: 4×8 bf16 by 8×4 bf16, added to 4×4 f32.
-fn multiply_block(a: &[u8], b: &[u8], sums: &mut [f32]) {
-    for row in 0..BLOCK {
-        for col in 0..BLOCK {
-            for inner in 0..BLOCK_INNER {
-                sums[row * BLOCK + col] += bf16_at(a, row * BLOCK_INNER + inner) * bf16_at(b, inner * BLOCK + col);
+/// bf16 operands of the matrix unit as f32, which changes none of them.
+fn operands(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(2).map(|bits| bf16::from_le_bytes([bits[0], bits[1]]).to_f32()).collect()
+}
+
+/// The matrix unit: 4×8 by 8×4, added to 4×4.
+fn multiply_block(a: &[f32], b: &[f32], sums: &mut [f32]) {
+    for (a, sums) in a.chunks_exact(BLOCK_INNER).zip(sums.chunks_exact_mut(BLOCK)) {
+        for (a, b) in a.iter().zip(b.chunks_exact(BLOCK)) {
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum += a * b;
             }
         }
     }
@@ -130,12 +133,14 @@ fn multiply_block(a: &[u8], b: &[u8], sums: &mut [f32]) {
 /// The first core: scores of a block of keys, and a copy of the limits. `keys` is the part of its object.
 pub fn scores(tile: &AttentionTile, queries: &[u8], keys: &[u8], scores: &mut [u8]) {
     let (across, steps) = (tile.keys / BLOCK, tile.depth / BLOCK_INNER);
+    let (queries, limits) = queries.split_at(tile.query_limits_at());
+    let (queries, keys) = (operands(queries), operands(keys));
     for row_block in 0..tile.rows / BLOCK {
         for key_block in 0..across {
             let mut sums = [0.0; BLOCK_VALUES];
             for step in 0..steps {
-                let a = &queries[(row_block * steps + step) * OPERAND_BYTES..][..OPERAND_BYTES];
-                let b = &keys[(key_block * steps + step) * OPERAND_BYTES..][..OPERAND_BYTES];
+                let a = &queries[(row_block * steps + step) * OPERANDS..][..OPERANDS];
+                let b = &keys[(key_block * steps + step) * OPERANDS..][..OPERANDS];
                 multiply_block(a, b, &mut sums);
             }
             for (index, sum) in sums.into_iter().enumerate() {
@@ -143,7 +148,6 @@ pub fn scores(tile: &AttentionTile, queries: &[u8], keys: &[u8], scores: &mut [u
             }
         }
     }
-    let limits = &queries[tile.query_limits_at()..][..tile.limits_bytes()];
     scores[tile.score_limits_at()..].copy_from_slice(limits);
 }
 
@@ -187,7 +191,8 @@ pub fn softmax(tile: &AttentionTile, block: usize, scores: &[u8], state: &mut [f
 /// The third core: `sums` become sums · corrections + P·V, and the inverses are kept. `values` is the part of its object.
 pub fn add_values(tile: &AttentionTile, probabilities: &[u8], values: &[u8], sums: &mut [f32], inverses: &mut [f32]) {
     let (across, steps) = (tile.depth / BLOCK, tile.keys / BLOCK_INNER);
-    let factors = &probabilities[tile.corrections_at()..];
+    let (probabilities, factors) = probabilities.split_at(tile.corrections_at());
+    let (probabilities, values) = (operands(probabilities), operands(values));
     for row_block in 0..tile.rows / BLOCK {
         for col_block in 0..across {
             let block = &mut sums[(row_block * across + col_block) * BLOCK_VALUES..][..BLOCK_VALUES];
@@ -195,8 +200,8 @@ pub fn add_values(tile: &AttentionTile, probabilities: &[u8], values: &[u8], sum
                 *sum *= f32_at(factors, row_block * BLOCK_VALUES + index);
             }
             for step in 0..steps {
-                let a = &probabilities[(row_block * steps + step) * OPERAND_BYTES..][..OPERAND_BYTES];
-                let b = &values[(col_block * steps + step) * OPERAND_BYTES..][..OPERAND_BYTES];
+                let a = &probabilities[(row_block * steps + step) * OPERANDS..][..OPERANDS];
+                let b = &values[(col_block * steps + step) * OPERANDS..][..OPERANDS];
                 multiply_block(a, b, block);
             }
         }
@@ -325,9 +330,10 @@ impl AttentionInputs {
     /// Attention from its definition, in f64: (heads, rows, depth). A row that attends to no key is 0.
     pub fn attention(&self, shape: &AttentionShape) -> Vec<f64> {
         let depth = shape.tile.depth;
+        let wide = |values: &[bf16]| values.iter().map(|value| value.to_f64()).collect::<Vec<_>>();
+        let (queries, keys, values) = (wide(&self.queries), wide(&self.keys), wide(&self.values));
         let dot = |query: usize, key: usize| -> f64 {
-            let pairs = self.queries[query * depth..][..depth].iter().zip(&self.keys[key * depth..][..depth]);
-            pairs.map(|(q, k)| q.to_f64() * k.to_f64()).sum()
+            queries[query * depth..][..depth].iter().zip(&keys[key * depth..][..depth]).map(|(q, k)| q * k).sum()
         };
         let mut outputs = vec![0.0; shape.output_values()];
         for (query, output) in outputs.chunks_exact_mut(depth).enumerate() {
@@ -340,8 +346,8 @@ impl AttentionInputs {
             let sum: f64 = scores.iter().map(|(_, score)| (score - most).exp()).sum();
             for (key, score) in scores {
                 let weight = (score - most).exp() / sum;
-                for (output, value) in output.iter_mut().zip(&self.values[key * depth..][..depth]) {
-                    *output += weight * value.to_f64();
+                for (output, value) in output.iter_mut().zip(&values[key * depth..][..depth]) {
+                    *output += weight * value;
                 }
             }
         }

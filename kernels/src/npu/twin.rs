@@ -10,45 +10,62 @@ use super::tile::{BLOCK_BYTES, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, BLOCK_SUMS, 
 
 /// Adds the products of one activation object and one weight object to `sums`, rows/4 × cols/8 blocks of 4×8.
 pub fn add_products(core: &CoreTile, activations: &[u8], weights: &[u8], sums: &mut [i32]) {
-    let (blocks_across, steps) = (core.cols / BLOCK_COLS, core.depth / BLOCK_DEPTH);
     let (shift, half) = (core.multiplier_shift(), core.multiplier_half());
-    for row_block in 0..core.rows / BLOCK_ROWS {
-        for col_block in 0..blocks_across {
-            let mut group = [core.half(); BLOCK_SUMS];
-            for step in 0..steps {
-                let a = &activations[(row_block * steps + step) * BLOCK_BYTES..][..BLOCK_BYTES];
-                let w = &weights[(col_block * steps + step) * BLOCK_BYTES..][..BLOCK_BYTES];
-                multiply_block(a, w, &mut group);
-            }
-            let of_columns = &weights[core.multipliers_at() + col_block * BLOCK_SUMS..][..BLOCK_SUMS];
-            let of_rows = core.row_multipliers_at() + row_block / core.sharing_rows() * BLOCK_SUMS;
-            let of_rows = &activations[of_rows..][..BLOCK_SUMS];
-            let multipliers = of_columns.iter().zip(of_rows);
-            let block = &mut sums[(row_block * blocks_across + col_block) * BLOCK_SUMS..][..BLOCK_SUMS];
-            for ((sum, value), (column, row)) in block.iter_mut().zip(group).zip(multipliers) {
-                let short = (value >> core.shift()) as i16;
-                let multiplier = (i32::from(*column as i8) * i32::from(*row as i8) + half) >> shift;
+    let (codes, weight_codes) = (activation_codes(core, activations), weight_codes(core, weights));
+    for (row, codes) in codes.chunks_exact(core.depth).enumerate() {
+        let of_row = core.row_multipliers_at() + core.row_multiplier_of(row) / BLOCK_ROWS * BLOCK_SUMS;
+        let of_row = &activations[of_row + row % BLOCK_ROWS * BLOCK_COLS..][..BLOCK_COLS];
+        let blocks = weight_codes.chunks_exact(BLOCK_COLS * core.depth).enumerate();
+        for (col_block, weight_codes) in blocks {
+            let lanes = row % BLOCK_ROWS * BLOCK_COLS;
+            let block = row / BLOCK_ROWS * (core.cols / BLOCK_COLS) + col_block;
+            let sums = &mut sums[block * BLOCK_SUMS + lanes..][..BLOCK_COLS];
+            let of_columns = &weights[core.multipliers_at() + col_block * BLOCK_SUMS + lanes..][..BLOCK_COLS];
+            let multipliers = of_columns.iter().zip(of_row);
+            let columns = weight_codes.chunks_exact(core.depth);
+            for ((sum, column), (of_column, of_row)) in sums.iter_mut().zip(columns).zip(multipliers) {
+                let short = ((dot(codes, column) + core.half()) >> core.shift()) as i16;
+                let multiplier = (i32::from(*of_column as i8) * i32::from(*of_row as i8) + half) >> shift;
                 *sum = sum.wrapping_add(i32::from(short) * i32::from(multiplier as i16));
             }
         }
     }
 }
 
-/// The matrix unit: 4×16 INT8 by 16×8 INT4, added to 4×8 i32.
-fn multiply_block(a: &[u8], w: &[u8], sums: &mut [i32; BLOCK_SUMS]) {
-    for k in 0..BLOCK_DEPTH {
-        let mut codes = [0; BLOCK_COLS];
-        for (pair, byte) in w[k * BLOCK_COLS / 2..][..BLOCK_COLS / 2].iter().enumerate() {
-            codes[2 * pair] = i32::from((byte << 4) as i8 >> 4);
-            codes[2 * pair + 1] = i32::from(*byte as i8 >> 4);
-        }
-        for row in 0..BLOCK_ROWS {
-            let value = i32::from(a[row * BLOCK_DEPTH + k] as i8);
-            for (sum, code) in sums[row * BLOCK_COLS..][..BLOCK_COLS].iter_mut().zip(codes) {
-                *sum += value * code;
+/// The codes of an activation object: (rows, depth).
+fn activation_codes(core: &CoreTile, object: &[u8]) -> Vec<i16> {
+    let mut codes = vec![0; core.rows * core.depth];
+    for (index, block) in object[..core.row_multipliers_at()].chunks_exact(BLOCK_BYTES).enumerate() {
+        let (row_block, step) = (index / (core.depth / BLOCK_DEPTH), index % (core.depth / BLOCK_DEPTH));
+        for (row, bytes) in block.chunks_exact(BLOCK_DEPTH).enumerate() {
+            let at = (row_block * BLOCK_ROWS + row) * core.depth + step * BLOCK_DEPTH;
+            for (code, byte) in codes[at..].iter_mut().zip(bytes) {
+                *code = i16::from(*byte as i8);
             }
         }
     }
+    codes
+}
+
+/// The codes of a weight object: (cols, depth).
+fn weight_codes(core: &CoreTile, object: &[u8]) -> Vec<i16> {
+    let mut codes = vec![0; core.cols * core.depth];
+    for (index, block) in object[..core.multipliers_at()].chunks_exact(BLOCK_BYTES).enumerate() {
+        let (col_block, step) = (index / (core.depth / BLOCK_DEPTH), index % (core.depth / BLOCK_DEPTH));
+        for (k, bytes) in block.chunks_exact(BLOCK_COLS / 2).enumerate() {
+            for (pair, byte) in bytes.iter().enumerate() {
+                let at = (col_block * BLOCK_COLS + 2 * pair) * core.depth + step * BLOCK_DEPTH + k;
+                codes[at] = i16::from((byte << 4) as i8 >> 4);
+                codes[at + core.depth] = i16::from(*byte as i8 >> 4);
+            }
+        }
+    }
+    codes
+}
+
+/// The sum of products of a group's codes, in 16 bits since processors multiply these in pairs.
+fn dot(a: &[i16], w: &[i16]) -> i32 {
+    a.iter().zip(w).map(|(a, w)| i32::from(*a) * i32::from(*w)).sum()
 }
 
 /// Copies the scales of both objects to where the epilogue finds them, (rows + cols) f32.
@@ -84,6 +101,9 @@ pub fn product(shape: &GemmShape, activations: &Activations, weights: &Weights) 
     product_of_rows(shape, activations, weights, 0..shape.rows)
 }
 
+/// Rows of a product between which a column's codes are converted once.
+const ROWS_AT_A_TIME: usize = 32;
+
 /// Some rows of the product: (rows, outputs).
 pub fn product_of_rows(
     shape: &GemmShape,
@@ -91,30 +111,52 @@ pub fn product_of_rows(
     weights: &Weights,
     rows: impl IntoIterator<Item = usize>,
 ) -> Vec<bf16> {
-    let core = &shape.core;
-    let sum = |row: usize, col: usize| {
-        let a = &activations.codes[row * shape.depth..][..shape.depth];
-        let w = &weights.codes[col * shape.depth..][..shape.depth];
-        let groups = a.chunks(core.depth).zip(w.chunks(core.depth));
-        let of_group = groups.map(|(a, w)| a.iter().zip(w).map(|(a, w)| i32::from(*a) * i32::from(*w)).sum::<i32>());
-        let of_column = weights.multipliers[col * shape.chunks()..].iter();
-        let multipliers = of_column.zip(&activations.multipliers[row * shape.chunks()..]);
-        let multiplier = |(column, row): (&i8, &i8)| core.multiplier_of(i32::from(*column), i32::from(*row));
-        // Division that rounds down is what an arithmetic shift does.
-        let rounded = of_group.map(|sum| (sum + core.half()).div_euclid(1 << core.shift()));
-        rounded.zip(multipliers).map(|(sum, both)| sum * multiplier(both)).sum::<i32>()
+    let rows: Vec<usize> = rows.into_iter().collect();
+    let some = |rows: &[usize]| {
+        let sums = sums(shape, activations, weights, rows);
+        let scaled = |index: usize, col: usize| {
+            sums[col * rows.len() + index] as f32 * weights.column_scales[col] * activations.row_scales[rows[index]]
+        };
+        let value = |index: usize, out: usize| match shape.core.epilogue {
+            Epilogue::Scale => scaled(index, out),
+            Epilogue::ActMul(activation) => {
+                let gate = out / BLOCK_COLS * 2 * BLOCK_COLS + out % BLOCK_COLS;
+                activation.gated(scaled(index, gate), scaled(index, gate + BLOCK_COLS))
+            }
+        };
+        let values = (0..rows.len()).flat_map(|index| (0..shape.outputs()).map(move |out| (index, out)));
+        values.map(|(index, out)| bf16::from_f32(value(index, out))).collect::<Vec<_>>()
     };
-    let scaled =
-        |row: usize, col: usize| sum(row, col) as f32 * weights.column_scales[col] * activations.row_scales[row];
-    let value = |row: usize, out: usize| match core.epilogue {
-        Epilogue::Scale => scaled(row, out),
-        Epilogue::ActMul(activation) => {
-            let gate = out / BLOCK_COLS * 2 * BLOCK_COLS + out % BLOCK_COLS;
-            activation.gated(scaled(row, gate), scaled(row, gate + BLOCK_COLS))
+    rows.chunks(ROWS_AT_A_TIME).flat_map(some).collect()
+}
+
+/// The sums of some rows: (cols, rows).
+fn sums(shape: &GemmShape, activations: &Activations, weights: &Weights, rows: &[usize]) -> Vec<i32> {
+    let (core, chunks) = (&shape.core, shape.chunks());
+    let wide = |codes: &[i8]| codes.iter().map(|code| i16::from(*code)).collect::<Vec<_>>();
+    let row_codes: Vec<Vec<i16>> =
+        rows.iter().map(|row| wide(&activations.codes[row * shape.depth..][..shape.depth])).collect();
+    let (shift, multiplier_shift) = (core.shift(), core.multiplier_shift());
+    // To nearest: an arithmetic shift rounds down.
+    let rounded = |value: i32, shift: u32| (value + ((1 << shift) >> 1)) >> shift;
+    let mut sums = Vec::with_capacity(shape.cols * rows.len());
+    for col in 0..shape.cols {
+        let column = wide(&weights.codes[col * shape.depth..][..shape.depth]);
+        let of_column = &weights.multipliers[col * chunks..][..chunks];
+        for (row, codes) in rows.iter().zip(&row_codes) {
+            let of_row = &activations.multipliers[row * chunks..][..chunks];
+            let groups = codes.chunks(core.depth).zip(column.chunks(core.depth));
+            let multipliers = of_column.iter().zip(of_row);
+            let products = groups.zip(multipliers).map(|((a, w), (of_column, of_row))| {
+                let multiplier = rounded(i32::from(*of_column) * i32::from(*of_row), multiplier_shift);
+                // Not the sum that cores use: this is the independent answer.
+                let sum = a.iter().zip(w).map(|(a, w)| i32::from(*a) * i32::from(*w)).sum();
+                rounded(sum, shift) * multiplier
+            });
+            sums.push(products.sum::<i32>());
         }
-    };
-    let row = |row: usize| (0..shape.outputs()).map(move |out| (row, out));
-    rows.into_iter().flat_map(row).map(|(row, out)| bf16::from_f32(value(row, out))).collect()
+    }
+    sums
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use half::bf16;
 use unicorn_kernels::npu::attention::{AttentionInputs, AttentionShape, AttentionTile, unpack_outputs};
 use unicorn_npu::design::Design;
 use unicorn_npu::interpret::{Command, RunError, run};
-use unicorn_npu::lower::Lowered;
+use unicorn_npu::lower::{Lowered, lower};
+use unicorn_npu::{attention, legal};
 
-use super::values;
+use super::comparison::Comparison;
+use super::{commands_from_bytes, values};
 
 /// Relative to the values, which are below 1: probabilities and outputs are rounded to bf16, with 8 bits of mantissa.
 pub const ROUNDING: f64 = 8e-3;
@@ -53,13 +55,24 @@ impl AttentionCase {
         Ok(output)
     }
 
-    /// The largest difference of an output to attention from its definition.
-    pub fn error(&self, outputs: &[u8]) -> f64 {
-        let expected = self.inputs.attention(&self.shape);
+    /// Outputs beside attention from its definition.
+    pub fn compare(&self, outputs: &[u8]) -> Comparison {
         let found = unpack_outputs(&self.shape, outputs);
-        let apart = found.iter().zip(&expected).map(|(found, expected)| (f64::from(*found) - expected).abs());
-        // max would pass over a NaN.
-        apart.map(|apart| if apart.is_nan() { f64::INFINITY } else { apart }).fold(0.0, f64::max)
+        let expected = self.inputs.attention(&self.shape);
+        Comparison::of(found.into_iter().map(f64::from).zip(expected), ROUNDING)
+    }
+
+    /// The same, when the interpreter runs the shape's design from its encoded instructions.
+    ///
+    /// # Errors
+    /// What makes the design illegal, or ends its run.
+    pub fn compared(&self) -> Result<Comparison, String> {
+        let design = attention::design(&self.shape);
+        let lowered = lower(&design);
+        legal::check(&design, &lowered).map_err(|faults| format!("{faults:?}"))?;
+        let commands = commands_from_bytes(&design, &lowered);
+        let outputs = self.outputs(&design, &lowered, &commands).map_err(|error| error.to_string())?;
+        Ok(self.compare(&outputs))
     }
 }
 

@@ -5,10 +5,12 @@
 
 pub mod attention;
 pub mod body_mutants;
+pub mod comparison;
 pub mod configured;
 pub mod models;
 pub mod mutants;
 pub mod odd;
+pub mod parallel;
 pub mod walk;
 
 use unicorn_kernels::npu::quantize::{Activations, Weights};
@@ -16,7 +18,10 @@ use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_kernels::npu::twin;
 use unicorn_npu::design::Design;
 use unicorn_npu::interpret::{Command, RunError, run};
-use unicorn_npu::lower::Lowered;
+use unicorn_npu::lower::{Lowered, lower};
+use unicorn_npu::{gemm, legal, stream};
+
+use comparison::Comparison;
 
 /// The host's buffers of a GEMM, and what its output must be.
 #[derive(Clone)]
@@ -99,18 +104,21 @@ impl Case {
         ]
     }
 
-    /// The largest difference of an output to the expected one.
-    pub fn difference(&self, design: &Design, lowered: &Lowered, commands: &[Command]) -> Result<f32, RunError> {
-        let outputs = self.outputs(design, lowered, commands)?;
+    /// The outputs beside the expected ones, when the interpreter runs the shape's design from its encoded instructions. The index of a value is that in the
+    /// compared rows.
+    ///
+    /// # Errors
+    /// What makes the design illegal, or ends its run.
+    pub fn compared(&self) -> Result<Comparison, String> {
+        let design = gemm::design(&self.shape);
+        let lowered = lower(&design);
+        legal::check(&design, &lowered).map_err(|faults| format!("{faults:?}"))?;
+        let commands = commands_from_bytes(&design, &lowered);
+        let outputs = self.outputs(&design, &lowered, &commands).map_err(|error| error.to_string())?;
         // bf16 is the upper half of an f32.
-        let value = |bytes: &[u8]| f32::from_le_bytes([0, 0, bytes[0], bytes[1]]);
-        let difference = |(found, expected): (&[u8], &[u8])| {
-            let difference = (value(found) - value(expected)).abs();
-            // max would pass over a NaN.
-            if difference.is_nan() { f32::INFINITY } else { difference }
-        };
+        let value = |bytes: &[u8]| f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]]));
         let pairs = outputs.chunks_exact(2).zip(self.expected.chunks_exact(2));
-        Ok(pairs.map(difference).fold(0.0, f32::max))
+        Ok(Comparison::of(pairs.map(|(found, expected)| (value(found), value(expected))), 0.0))
     }
 
     /// The rows that are compared.
@@ -123,6 +131,12 @@ impl Case {
         let [_, _, output] = arguments;
         Ok(output.chunks_exact(row_bytes).step_by(self.row_step).flatten().copied().collect())
     }
+}
+
+/// The host's steps of a legal design, read back from its instruction stream.
+pub fn commands_from_bytes(design: &Design, lowered: &Lowered) -> Vec<Command> {
+    let instructions = stream::decode(&stream::encode(design, lowered)).expect("a stream of this project");
+    stream::commands(&instructions, lowered).expect("a stream of this design")
 }
 
 /// Quantised rows whose groups have multipliers of many sizes.
