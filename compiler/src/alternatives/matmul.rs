@@ -74,6 +74,7 @@ fn is_sound(spec: &MatMulSpec) -> bool {
     let rows_of_expert = |experts: ExpertsSpec| experts.tiles.map_or(1, |tiles| tiles.tile_rows);
     let cut = spec.experts.is_none_or(|experts| rows_of_expert(experts) == tile.tokens_per_lane);
     // Experts whose products are summed have the same number of lanes each.
-    let divided = spec.experts.is_none_or(|experts| tile.split_k.is_multiple_of(experts.lane_parts()));
+    let adds_up = tile.split_k == MatMulTile::split_of(tile.split_k, spec.subgroup_size);
+    let divided = adds_up && spec.experts.is_none_or(|experts| tile.split_k >= experts.lane_parts());
     counted.iter().all(|&count| count > 0) && divided && cut && pairs && whole_groups && ahead && passes
 }
