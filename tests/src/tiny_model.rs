@@ -481,7 +481,7 @@ impl TinyModel {
     /// Intermediate size of the shared expert, which every token has.
     fn shared_intermediate(&self) -> usize {
         match self.family.facts().experts.as_ref().map(|experts| experts.shared) {
-            Some(SharedFacts::Larger) => self.intermediate + 8,
+            Some(SharedFacts::Twice) => 2 * self.intermediate,
             _ => self.intermediate,
         }
     }

@@ -78,8 +78,8 @@ pub enum SharedFacts {
     None,
     /// Of that of the others.
     Same,
-    /// Of no multiple of that.
-    Larger,
+    /// Of that of two of the others.
+    Twice,
 }
 
 /// How experts are chosen and weighted, where it is not by a softmax.
@@ -200,7 +200,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         model_type: "qwen2_moe",
         slides: Slides::OddLayers,
         qkv_bias: true,
-        experts: Some(ExpertFacts { shared: SharedFacts::Larger, ..EXPERTS }),
+        experts: Some(ExpertFacts { shared: SharedFacts::Twice, ..EXPERTS }),
         ..LLAMA
     },
     FamilyFacts {
