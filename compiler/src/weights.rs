@@ -81,6 +81,8 @@ pub enum Precedence {
     FeedForward,
     /// The output head, which may also be the embedding.
     Head,
+    /// Matrices of experts among which there is one that every token passes.
+    SharedExperts,
     /// Matrices of experts, of which a token reads a few.
     Experts,
     /// An embedding that is not also the head.
@@ -203,7 +205,7 @@ impl PackedWeights {
                     layer: matrix.layer,
                     len_bytes: layout.bytes() as u64,
                     bytes_read_per_token: bytes_read(matrix, &layout, cut, first_row, config),
-                    precedence: precedence(matrix),
+                    precedence: precedence(matrix, shared_experts(matrix, &layout, first_row)),
                     reason: reason(matrix, config).into(),
                 })
             });
@@ -218,8 +220,9 @@ impl PackedWeights {
     /// # Errors
     /// [`CompileError::DoesNotFit`] when one does not.
     pub(crate) fn check(&self, policy: FormatPolicy) -> Result<()> {
+        let is_of_experts = |precedence| matches!(precedence, Precedence::SharedExperts | Precedence::Experts);
         let is_too_large =
-            |weight: &&PackedWeight| weight.precedence == Precedence::Experts && weight.len_bytes > MAX_BINDING_BYTES;
+            |weight: &&PackedWeight| is_of_experts(weight.precedence) && weight.len_bytes > MAX_BINDING_BYTES;
         let Some(weight) = self.list.iter().find(is_too_large) else { return Ok(()) };
         let FormatPolicy { weights, group } = policy;
         let smaller = Remedy::Weights(FormatPolicy { weights: WeightsOption::Int4, group });
@@ -413,9 +416,9 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, first_row: usi
     if let (true, Some(experts)) = (matrix.is_of_experts(), &config.experts) {
         // Each cut has its share of the experts that a token is given to, and of those that every token is.
         let count = layout.rows / matrix.expert_rows();
-        let routed = matrix.routed_experts().saturating_sub(first_row / matrix.expert_rows()).min(count);
+        let shared = shared_experts(matrix, layout, first_row);
         let bytes = (layout.bytes() / count) as u64;
-        return bytes * (routed * experts.chosen) as u64 / experts.count as u64 + bytes * (count - routed) as u64;
+        return bytes * ((count - shared) * experts.chosen) as u64 / experts.count as u64 + bytes * shared as u64;
     }
     match (matrix.is_head || !matrix.is_table, cut) {
         (true, _) => layout.bytes() as u64,
@@ -425,9 +428,17 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, first_row: usi
     }
 }
 
-fn precedence(matrix: &Matrix) -> Precedence {
+/// Experts in a cut that every token is given to: the last of the stack.
+fn shared_experts(matrix: &Matrix, layout: &WeightLayout, first_row: usize) -> usize {
+    let routed_rows = matrix.routed_experts() * matrix.expert_rows();
+    let of_stack = if matrix.shared.is_empty() { 0 } else { (first_row + layout.rows).saturating_sub(routed_rows) };
+    of_stack.min(layout.rows) / matrix.expert_rows()
+}
+
+fn precedence(matrix: &Matrix, shared_experts: usize) -> Precedence {
     match (matrix.is_table, matrix.is_head) {
         _ if matrix.is_of_images() => Precedence::Images,
+        _ if shared_experts > 0 => Precedence::SharedExperts,
         _ if matrix.is_of_experts() => Precedence::Experts,
         (_, true) => Precedence::Head,
         (true, false) => Precedence::Rows,

@@ -503,10 +503,9 @@ fn assert_first_in_line_first(planned: &Planned, plan: &Plan) {
             .collect::<Vec<&PackedWeight>>()
     };
     let (fast, slow) = (in_tier(Tier::Vram), in_tier(Tier::Gtt));
+    use Precedence::{Attention, Experts, FeedForward, Head, Rows, SharedExperts};
     let rank = |precedence| {
-        [Precedence::Attention, Precedence::FeedForward, Precedence::Head, Precedence::Experts, Precedence::Rows]
-            .iter()
-            .position(|one| *one == precedence)
+        [Attention, FeedForward, Head, SharedExperts, Experts, Rows].iter().position(|one| *one == precedence)
     };
     for behind in fast {
         for ahead in slow.iter().filter(|ahead| rank(ahead.precedence) < rank(behind.precedence)) {
