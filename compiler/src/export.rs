@@ -61,7 +61,8 @@ fn write_folder(
     progress: &mut dyn Progress,
 ) -> Result<()> {
     let plain = graph::build(&checkpoint.config);
-    let graph = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
+    let fuse = if options.fuse { fuse::fuse } else { fuse::plain };
+    let graph = fuse(&plain, &checkpoint.config, options.policy);
     let weights = PackedWeights::of(&graph, &checkpoint.config, options.policy);
     let file = MappedFile::open(artifact).map_err(CompileError::io(artifact))?;
     let view = ArtifactView::parse(file.bytes())
@@ -195,7 +196,7 @@ impl Packed<'_> {
                 }
                 PackedSource::Matrix { id, .. } => {
                     let found =
-                        self.graph.matrices[id.0].parts.iter().find_map(|part| Some((part, expert_of(part, tensor)?)));
+                        self.graph.matrices[id.0].sources().find_map(|part| Some((part, expert_of(part, tensor)?)));
                     if let Some((part, expert)) = found {
                         return self.matrix(*id, part, expert);
                     }
@@ -259,11 +260,13 @@ impl Packed<'_> {
 
     fn matrix(&self, id: fuse::MatrixId, part: &graph::MatrixRef, expert: usize) -> Vec<f32> {
         let matrix = &self.graph.matrices[id.0];
-        // In a stack, the rows of one expert are contiguous.
-        let own_rows = if matrix.experts.is_some() {
-            expert * matrix.expert_rows()..(expert + 1) * matrix.expert_rows()
-        } else {
-            0..matrix.rows()
+        // In a stack, the rows of one expert are contiguous, and those of a shared one are the last.
+        let own_rows = match matrix.experts {
+            Some(experts) if part.experts.is_none() => {
+                matrix.routed_experts() * matrix.expert_rows()..experts * matrix.expert_rows()
+            }
+            Some(_) => expert * matrix.expert_rows()..(expert + 1) * matrix.expert_rows(),
+            None => 0..matrix.rows(),
         };
         let mut values = vec![0f32; part.rows * part.cols];
         for &packed in self.weights.matrix(id) {
@@ -273,7 +276,8 @@ impl Packed<'_> {
             for row in own_rows.start.max(first_row)..own_rows.end.min(first_row + layout.rows) {
                 let Some(source) = matrix.source_row(row) else { continue };
                 if source.part.tensor == part.tensor {
-                    layout.decode_row(bytes, row - first_row, &mut values[source.row * part.cols..][..part.cols]);
+                    let at = source.row * part.cols + source.first_col;
+                    layout.decode_row(bytes, row - first_row, &mut values[at..][..layout.cols]);
                 }
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! What is merged, in the order of a layer: residual sum, post norm and norm into one `norm` (which a step of one row does
 //! inside the next matmul); q, k and v into one matmul with their biases; QK norm, RoPE, query scale and cache writes
-//! into one `heads`; gate, up, activation and product into one matmul; soft cap into the output head.
+//! into one `heads`; gate, up, activation and product into one matmul; a shared expert into the routed ones; soft cap into the output head.
 //!
 //! [`plain`] makes the same type without merging anything: the oracle behind `--no-fuse`.
 
@@ -11,6 +11,7 @@ mod image;
 mod latent;
 mod op;
 mod recurrent;
+mod shared;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +23,11 @@ use unicorn_kernels::heads::{Destination, HeadsPart, NormOf};
 pub(crate) use op::{Columns, DeltaStep, FusedOp, HeadsStep, NormStep};
 
 use attention::destination;
+use shared::Joined;
 
+use crate::format_policy::FormatPolicy;
 use crate::graph::{MatrixRef, ModelGraph, Node, Op, Value, ValueId, VectorRef, stride};
+use crate::import::ModelConfig;
 
 /// Index into [`FusedGraph::matrices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,9 +46,11 @@ pub struct Matrix {
     pub parts: Vec<MatrixRef>,
     /// Tiles of 8 rows alternate between the two parts (gate and up).
     pub(crate) interleaved: bool,
-    /// Number of experts. Each has one matrix of each part, padded to whole tiles; all rows of an expert, then those of the next.
+    /// Tensors of a shared expert, one for each part: those of the last experts, below one another or side by side. Empty: there are none.
+    pub(crate) shared: Vec<MatrixRef>,
+    /// Number of experts, shared ones included. Each has one matrix of each part, padded to whole tiles; all rows of an expert, then those of the next.
     pub(crate) experts: Option<usize>,
-    /// It chooses experts: a small error may choose another.
+    /// It chooses experts, where a small error may choose another, or would be a row of what does.
     pub(crate) is_router: bool,
     /// It controls how recurrent state changes, where errors add up over all tokens.
     pub(crate) is_state_gate: bool,
@@ -101,9 +107,33 @@ impl FusedGraph {
     }
 }
 
-/// Merges operations that one kernel can compute in one dispatch.
-pub fn fuse(graph: &ModelGraph) -> FusedGraph {
-    let mut fuser = Fuser::new(graph);
+impl Matrix {
+    /// A matrix of these tensors, of which no operation is known.
+    fn of(parts: Vec<MatrixRef>, interleaved: bool, layer: Option<usize>) -> Matrix {
+        Matrix {
+            name: String::new(),
+            experts: parts[0].experts,
+            parts,
+            interleaved,
+            shared: Vec::new(),
+            is_router: false,
+            is_state_gate: false,
+            layer,
+            is_table: false,
+            is_head: false,
+        }
+    }
+
+    /// All its tensors' matrices.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &MatrixRef> {
+        self.parts.iter().chain(&self.shared)
+    }
+}
+
+/// Merges operations that one kernel can compute in one dispatch. Matrices become one where `policy` gives them one format.
+pub fn fuse(graph: &ModelGraph, config: &ModelConfig, policy: FormatPolicy) -> FusedGraph {
+    let mut fuser = Fuser::new(graph, config, policy);
+    fuser.join_shared_experts();
     for index in 0..graph.nodes.len() {
         if !fuser.done[index] {
             fuser.fuse_from(index);
@@ -112,9 +142,10 @@ pub fn fuse(graph: &ModelGraph) -> FusedGraph {
     fuser.out
 }
 
-/// One fused operation for each plain one; two for attention, whose query is scaled first.
-pub fn plain(graph: &ModelGraph) -> FusedGraph {
-    let mut fuser = Fuser::new(graph);
+/// One fused operation for each plain one; two for attention, whose query is scaled first. Matrices have the formats that [`fuse`] gives them.
+pub fn plain(graph: &ModelGraph, config: &ModelConfig, policy: FormatPolicy) -> FusedGraph {
+    let mut fuser = Fuser::new(graph, config, policy);
+    fuser.router_gates = fuser.gates_that_join();
     for index in 0..graph.nodes.len() {
         fuser.keep(index);
     }
@@ -123,6 +154,8 @@ pub fn plain(graph: &ModelGraph) -> FusedGraph {
 
 struct Fuser<'a> {
     graph: &'a ModelGraph,
+    config: &'a ModelConfig,
+    policy: FormatPolicy,
     /// Nodes that read each value.
     consumers: Vec<Vec<usize>>,
     producer: Vec<Option<usize>>,
@@ -133,13 +166,19 @@ struct Fuser<'a> {
     copies: BTreeMap<ValueId, ValueId>,
     /// Values that have become parts of others.
     columns: BTreeMap<ValueId, Columns>,
+    /// Shared experts that have become the last of those of these routes.
+    shared: BTreeMap<ValueId, Joined>,
+    /// Further rows of the matrices that make these logits.
+    router_rows: BTreeMap<ValueId, MatrixRef>,
+    /// Where nothing is merged, the gates that would be such rows.
+    router_gates: Vec<MatrixRef>,
     /// The matrices of `out`, by the names of their tensors.
     matrix_of: BTreeMap<String, MatrixId>,
     out: FusedGraph,
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a ModelGraph) -> Fuser<'a> {
+    fn new(graph: &'a ModelGraph, config: &'a ModelConfig, policy: FormatPolicy) -> Fuser<'a> {
         let mut consumers = vec![Vec::new(); graph.values.len()];
         let mut producer = vec![None; graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -160,8 +199,22 @@ impl<'a> Fuser<'a> {
             image_rows: graph.image_rows,
         };
         let done = vec![false; graph.nodes.len()];
-        let (scaled, copies, columns) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Fuser { graph, consumers, producer, done, scaled, copies, columns, matrix_of: BTreeMap::new(), out }
+        Fuser {
+            graph,
+            config,
+            policy,
+            consumers,
+            producer,
+            done,
+            scaled: BTreeSet::new(),
+            copies: BTreeMap::new(),
+            columns: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            router_rows: BTreeMap::new(),
+            router_gates: Vec::new(),
+            matrix_of: BTreeMap::new(),
+            out,
+        }
     }
 
     fn fuse_from(&mut self, index: usize) {
@@ -238,7 +291,7 @@ impl<'a> Fuser<'a> {
         }
         let (layer, routes) = (self.graph.nodes[*gate_node].layer, *routes);
         let (act_mul, out, nodes) = (Some(*activation), *out, [*gate_node, *up_node, product]);
-        let matrix = self.matrix(vec![gate_matrix.clone(), up_matrix.clone()], true, layer);
+        let matrix = self.stack(vec![gate_matrix.clone(), up_matrix.clone()], routes, true, layer);
         let biases: Vec<VectorRef> = [gate_bias, up_bias].into_iter().flatten().cloned().collect();
         let bias = self.stacked_bias(biases, matrix, layer);
         self.emit(layer, FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out });
@@ -258,7 +311,8 @@ impl<'a> Fuser<'a> {
             tail.nodes.push(node);
         }
         let bias = tail.bias.clone().map(|bias| self.vector(vec![bias], layer));
-        let matrix = self.matrix(vec![tail.matrix], false, layer);
+        let further = self.router_rows.get(&tail.value).cloned();
+        let matrix = self.matrix([tail.matrix].into_iter().chain(further).collect(), false, layer);
         self.emit(layer, FusedOp::MatMul { input, matrix, bias, act_mul: None, softcap, out: tail.value });
         self.mark(&tail.nodes);
         true
@@ -378,7 +432,9 @@ impl<'a> Fuser<'a> {
                 FusedOp::Norm(NormStep { input, residual, post_weight, scale_sum, weight, sum, out })
             }
             Op::MatMul { input, matrix, out } => {
+                let is_router = self.router_gates.contains(&matrix);
                 let matrix = self.matrix(vec![matrix], false, layer);
+                self.out.matrices[matrix.0].is_router |= is_router;
                 FusedOp::MatMul { input, matrix, bias: None, act_mul: None, softcap: None, out }
             }
             Op::Bias { input, bias, out } => {
@@ -433,16 +489,20 @@ impl<'a> Fuser<'a> {
                 self.out.matrices[matrix.0].is_router = true;
                 let mut of_experts = |vector: Option<VectorRef>| vector.map(|vector| self.vector(vec![vector], layer));
                 let (scale, choice_bias) = (of_experts(scale), of_experts(choice_bias));
-                FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out }
+                let shared = self.shared_experts(out);
+                FusedOp::Route { input, chosen, shared, scores, normalized, factor, scale, choice_bias, groups, out }
             }
             Op::EveryMatrix { matrices, out } => FusedOp::EveryMatrix { matrices, out },
             Op::HeadColumns { blocks, out } => FusedOp::HeadColumns { blocks, out },
             Op::ExpertMatMul { input, routes, matrix, bias, out } => {
-                let matrix = self.matrix(vec![matrix], false, layer);
+                let matrix = self.stack(vec![matrix], routes, false, layer);
                 let bias = self.stacked_bias(bias.into_iter().collect(), matrix, layer);
                 FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul: None, out }
             }
-            Op::ExpertSum { input, routes, out } => FusedOp::ExpertSum { input, routes, out },
+            Op::ExpertSum { input, routes, out } => {
+                let out = self.shared.get(&routes).map_or(out, |joined| joined.sum);
+                FusedOp::ExpertSum { input, routes, out }
+            }
             Op::Gate { input, gate, out } => {
                 let second_stride = stride(width(gate));
                 let op = match width(gate) {
@@ -525,27 +585,27 @@ impl<'a> Fuser<'a> {
 
     /// The packed matrix of these parts; a tied head finds its table again.
     fn matrix(&mut self, parts: Vec<MatrixRef>, interleaved: bool, layer: Option<usize>) -> MatrixId {
-        let is_head = parts[0] == self.graph.head;
-        let name = parts.iter().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
+        self.packed(Matrix::of(parts, interleaved, layer))
+    }
+
+    /// The packed matrix of these parts of experts, and behind them those of a shared one.
+    fn stack(&mut self, parts: Vec<MatrixRef>, routes: ValueId, interleaved: bool, layer: Option<usize>) -> MatrixId {
+        let shared = self.shared_parts(routes, &parts);
+        let mut matrix = Matrix { shared, ..Matrix::of(parts, interleaved, layer) };
+        matrix.experts = matrix.experts.map(|experts| experts + self.shared_experts(routes).count);
+        self.packed(matrix)
+    }
+
+    fn packed(&mut self, matrix: Matrix) -> MatrixId {
+        let is_head = matrix.parts[0] == self.graph.head;
+        let name = matrix.sources().map(|part| part.tensor.as_str()).collect::<Vec<_>>().join("+");
         if let Some(&found) = self.matrix_of.get(&name) {
             self.out.matrices[found.0].is_head |= is_head;
             return found;
         }
         let id = MatrixId(self.out.matrices.len());
         self.matrix_of.insert(name.clone(), id);
-        let experts = parts[0].experts;
-        let matrix = Matrix {
-            name,
-            parts,
-            interleaved,
-            experts,
-            is_router: false,
-            is_state_gate: false,
-            layer,
-            is_table: false,
-            is_head,
-        };
-        self.out.matrices.push(matrix);
+        self.out.matrices.push(Matrix { name, is_head, ..matrix });
         id
     }
 

@@ -253,8 +253,8 @@ impl Design {
 fn design(config: &ModelConfig, options: &CompileOptions, stages: &mut Stages) -> Result<Design> {
     stages.begin(Stage::Plan, 1)?;
     let plain = graph::build(config);
-    let fused = if options.fuse { fuse::fuse(&plain) } else { fuse::plain(&plain) };
-    let verified = fused.verify(config);
+    let fuse = if options.fuse { fuse::fuse } else { fuse::plain };
+    let verified = fuse(&plain, config, options.policy).verify(config);
     let weights = PackedWeights::of(verified.graph(), config, options.policy);
     weights.check(options.policy)?;
     let targets = options.targets_in_order();

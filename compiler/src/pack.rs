@@ -128,8 +128,9 @@ fn pack_matrix(
 ) -> Result<()> {
     // Parts below one another have the same columns; each expert may have another input.
     let of_expert = |expert: usize| {
-        importance.of(&matrix.parts[0].tensor_of(expert)).map(|weights| {
-            let mut padded = weights.to_vec();
+        let SourceRow { part, first_col, .. } = matrix.source_of_expert(expert);
+        importance.of(&part.tensor_of(expert)).map(|weights| {
+            let mut padded = weights[first_col..][..layout.cols].to_vec();
             padded.resize(layout.padded_cols(), 1.0);
             padded
         })
@@ -152,20 +153,21 @@ fn pack_matrix(
                 let mut sums = Vec::with_capacity(TILE_ROWS);
                 for row_in_tile in 0..TILE_ROWS.min(layout.rows - tile_row) {
                     let source = matrix.source_row(first_row + tile_row + row_in_tile);
-                    let Some(SourceRow { part, row, .. }) = source else { break };
+                    let Some(SourceRow { part, row, first_col, .. }) = source else { break };
                     let name = part.tensor_of(expert);
                     let tensor = &checkpoint.tensors[&*name];
-                    tensor.read_rows(row..row + 1, &mut packer.row[..layout.cols]);
+                    packer.read(tensor, row, first_col);
                     let kept = checkpoint.config.kept_codes.get(&*name);
                     let is_int4 = kept.is_some_and(|kept| kept.codes.codebook().is_none());
                     let written = if layout.format.is_int4() && is_int4 {
-                        Ok(packer.keep_int4(tensor, row, row_in_tile))
+                        Ok(packer.keep_int4(tensor, row, first_col, row_in_tile))
                     } else if layout.format == WeightFormat::Iq4 {
-                        packer.keep_iq4(tensor, row, row_in_tile)
+                        packer.keep_iq4(tensor, row, first_col, row_in_tile)
                     } else {
                         packer.put(row_in_tile)
                     };
-                    let error = written.map_err(|column| not_finite(packer.row[column], &name, row, column))?;
+                    let error =
+                        written.map_err(|column| not_finite(packer.row[column], &name, row, first_col + column))?;
                     sums.push((part.tensor.clone(), error));
                 }
                 Ok(sums)
@@ -176,8 +178,7 @@ fn pack_matrix(
                 errors.entry(tensor).or_default().merge(&error);
             }
         }
-        let tensors = matrix.parts.iter().flat_map(|part| part.tensors());
-        tensors.for_each(|tensor| checkpoint.tensors[&*tensor].release());
+        matrix.tensors().for_each(|tensor| checkpoint.tensors[&*tensor].release());
         sink(chunk)?;
     }
     Ok(())
@@ -220,9 +221,25 @@ impl<'a> TilePacker<'a> {
         }
     }
 
+    /// Reads the columns of a row of `tensor` from `first_col` on: as many as the layout has.
+    fn read(&mut self, tensor: &Tensor, row: usize, first_col: usize) {
+        let cols = self.layout.cols;
+        if tensor.cols == cols {
+            return tensor.read_rows(row..row + 1, &mut self.row[..cols]);
+        }
+        let mut whole = vec![0.0; tensor.cols];
+        tensor.read_rows(row..row + 1, &mut whole);
+        take_first(&mut self.row[..cols], &whole[first_col..]);
+    }
+
     /// Writes the row of `tensor` that `self.row` holds, with the INT4 codes and scales that the source has.
-    fn keep_int4(&mut self, tensor: &Tensor, row: usize, row_in_tile: usize) -> ErrorSum {
-        tensor.read_int4_row(row, self.layout.format.block_cols(), &mut self.codes, &mut self.wide);
+    fn keep_int4(&mut self, tensor: &Tensor, row: usize, first_col: usize, row_in_tile: usize) -> ErrorSum {
+        let group = self.layout.format.block_cols();
+        let blocks = tensor.cols.div_ceil(group);
+        let (mut codes, mut params) = (vec![0; blocks * group], vec![WideInt4Params::default(); blocks]);
+        tensor.read_int4_row(row, group, &mut codes, &mut params);
+        take_first(&mut self.codes, &codes[first_col..]);
+        take_first(&mut self.wide, &params[first_col / group..]);
         self.write_int4(row_in_tile);
         let mut error = ErrorSum::default();
         self.row.iter().for_each(|weight| error.add(*weight, *weight));
@@ -230,8 +247,17 @@ impl<'a> TilePacker<'a> {
     }
 
     /// The same of IQ4; an error is the column of a weight whose scale the format cannot hold. What the rounding of scales loses is counted.
-    fn keep_iq4(&mut self, tensor: &Tensor, row: usize, row_in_tile: usize) -> std::result::Result<ErrorSum, usize> {
-        tensor.read_iq4_row(row, &mut self.codes, &mut self.scales);
+    fn keep_iq4(
+        &mut self,
+        tensor: &Tensor,
+        row: usize,
+        first_col: usize,
+        row_in_tile: usize,
+    ) -> std::result::Result<ErrorSum, usize> {
+        let (mut codes, mut scales) = (vec![0; tensor.cols], vec![f16::ZERO; tensor.cols / CODEBOOK_GROUP]);
+        tensor.read_iq4_row(row, &mut codes, &mut scales);
+        take_first(&mut self.codes, &codes[first_col..]);
+        take_first(&mut self.scales, &scales[first_col / CODEBOOK_GROUP..]);
         let mut error = ErrorSum::default();
         let groups = self.row.chunks_exact(CODEBOOK_GROUP).zip(self.codes.chunks_exact(CODEBOOK_GROUP));
         for (group, ((weights, codes), scale)) in groups.zip(&self.scales).enumerate() {
@@ -321,6 +347,11 @@ impl<'a> TilePacker<'a> {
             }
         }
     }
+}
+
+/// Fills `out` with the first elements of `from`, which has as many or more.
+fn take_first<T: Copy>(out: &mut [T], from: &[T]) {
+    out.copy_from_slice(&from[..out.len()]);
 }
 
 /// `bytes` (16) as the `index`-th chunk of a row.

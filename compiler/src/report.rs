@@ -434,7 +434,7 @@ pub fn tensor_reports(
 ) -> Vec<TensorReport> {
     // A table that is the head as well is one matrix, and no other tensor is in two.
     let parts =
-        graph.matrices.iter().flat_map(|matrix| matrix.parts.iter().map(move |part| (&part.tensor, (part, matrix))));
+        graph.matrices.iter().flat_map(|matrix| matrix.sources().map(move |part| (&part.tensor, (part, matrix))));
     let matrix_of: BTreeMap<&String, (&MatrixRef, &Matrix)> = parts.collect();
     errors
         .iter()

@@ -643,7 +643,11 @@ impl Selector<'_> {
                     |tensor: &str| tensor.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
                 let parts: Vec<String> =
                     self.graph.matrices[matrix.0].parts.iter().map(|part| short(&part.tensor)).collect();
-                let experts = if self.graph.matrices[matrix.0].is_of_experts() { "experts " } else { "" };
+                let experts = match &self.graph.matrices[matrix.0] {
+                    matrix if !matrix.shared.is_empty() => "experts and shared ",
+                    matrix if matrix.is_of_experts() => "experts ",
+                    _ => "",
+                };
                 format!("{experts}{}", parts.join("+"))
             }
             FusedOp::Route { .. } => "route".into(),

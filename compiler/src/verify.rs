@@ -140,7 +140,7 @@ impl FusedGraph {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
                 })
             }
-            FusedOp::Route { input, chosen, scores, factor, scale, choice_bias, groups, out, .. } => {
+            FusedOp::Route { input, chosen, shared, scores, factor, scale, choice_bias, groups, out, .. } => {
                 let routing = config.routing.unwrap_or_default();
                 ensure((*scores == Scores::Sigmoid, *factor) == (routing.sigmoid, routing.factor), || {
                     format!("experts' weights are {factor} times their {scores:?}, expected the config's {routing:?}")
@@ -155,17 +155,21 @@ impl FusedGraph {
                     "experts have a scale where the config has one".into()
                 })?;
                 let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
-                self.check_width("experts", experts, *input)?;
-                self.check_width("routes", routes_width(*chosen), *out)
+                ensure(shared.count == 0 || shared.gated != config.shared_expert_ungated, || {
+                    "a shared expert has a gate where the config has one".into()
+                })?;
+                self.check_width("experts", experts + shared.logits(), *input)?;
+                self.check_width("routes", routes_width(*chosen + shared.count), *out)
             }
             FusedOp::EveryMatrix { matrices, out } => self.check_width("routes", routes_width(*matrices), *out),
             FusedOp::HeadColumns { blocks, out } => self.check_columns(blocks, *out),
             FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } => {
                 let routed = edges.producer[routes.0].map(|node| &self.nodes[node].op);
-                let every = routed.and_then(|op| match op {
-                    FusedOp::EveryMatrix { matrices, .. } => Some(*matrices),
-                    _ => None,
-                });
+                let (every, shared) = match routed {
+                    Some(FusedOp::EveryMatrix { matrices, .. }) => (Some(*matrices), 0),
+                    Some(FusedOp::Route { shared, .. }) => (None, shared.count),
+                    _ => (None, 0),
+                };
                 ensure(bias.is_some() == (config.expert_bias && every.is_none()), || {
                     "experts have biases where the config has them".into()
                 })?;
@@ -177,7 +181,7 @@ impl FusedGraph {
                 self.check_width("columns", matrix.cols(), *input)?;
                 self.check_width("rows of one expert", matrix.rows() / halves, *out)?;
                 self.check_width("routes", routes_width(out_value.rows_per_token), *routes)?;
-                let experts = every.or(config.experts.as_ref().map(|experts| experts.count));
+                let experts = every.or(config.experts.as_ref().map(|experts| experts.count + shared));
                 ensure(matrix.experts == experts, || "the stack has a matrix of every expert".into())?;
                 ensure(matrix.interleaved == act_mul.is_some(), || {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
@@ -418,7 +422,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::format_policy::{FormatPolicy, WeightsOption};
     use crate::{fuse, graph};
+
+    const POLICY: FormatPolicy = FormatPolicy { weights: WeightsOption::Int4, group: 32 };
+
+    fn fused(config: &ModelConfig) -> FusedGraph {
+        fuse::fuse(&graph::build(config), config, POLICY)
+    }
 
     fn config() -> ModelConfig {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny/gemma3-text");
@@ -429,7 +440,7 @@ mod tests {
     #[should_panic(expected = "attention of layer 1: query rotated.1 is scaled by 3, expected 0.")]
     fn a_query_that_is_scaled_otherwise_is_refused() {
         let config = config();
-        let mut fused = fuse::fuse(&graph::build(&config));
+        let mut fused = fused(&config);
         let of_layer =
             fused.nodes.iter_mut().find(|node| node.layer == Some(1) && matches!(node.op, FusedOp::Heads(_)));
         let FusedOp::Heads(step) = &mut of_layer.expect("a layer has heads").op else { unreachable!("just matched") };
@@ -439,7 +450,7 @@ mod tests {
 
     #[test]
     fn attention_reads_the_heads_step_of_its_layer() {
-        let fused = fuse::fuse(&graph::build(&config()));
+        let fused = fused(&config());
         let n_heads_steps = fused.nodes.iter().filter(|node| matches!(node.op, FusedOp::Heads(_))).count();
         assert_eq!(n_heads_steps, config().layers.len());
     }
@@ -448,7 +459,7 @@ mod tests {
     #[should_panic(expected = "expected None, the layer's")]
     fn a_rotation_that_a_layer_does_not_have_is_refused() {
         let mut config = config();
-        let fused = fuse::fuse(&graph::build(&config));
+        let fused = fused(&config);
         config.layers[0].rope = None;
         fused.verify(&config);
     }
@@ -458,7 +469,7 @@ mod tests {
     fn a_rotation_that_was_left_out_is_refused() {
         let mut config = config();
         let rope = config.layers[0].rope.take();
-        let fused = fuse::fuse(&graph::build(&config));
+        let fused = fused(&config);
         config.layers[0].rope = rope;
         fused.verify(&config);
     }
@@ -467,7 +478,7 @@ mod tests {
     fn layers_without_rotation_keep_their_scale_and_heads() {
         let mut config = config();
         config.layers.iter_mut().for_each(|layer| layer.rope = None);
-        for fused in [fuse::fuse(&graph::build(&config)), fuse::plain(&graph::build(&config))] {
+        for fused in [fused(&config), fuse::plain(&graph::build(&config), &config, POLICY)] {
             let fused = fused.verify(&config);
             let steps = fused.graph().nodes.iter().filter_map(|node| match &node.op {
                 FusedOp::Heads(step) => Some(step),

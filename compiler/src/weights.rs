@@ -1,5 +1,6 @@
 //! Which packed weights a graph needs, in which format: the list that `place` gives addresses to and `pack` fills.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use unicorn_artifact::plan::MAX_BINDING_BYTES;
 
@@ -36,7 +37,7 @@ impl FormatPolicy {
 
 /// The format that holds, without quantising again, parts that the source has as codes of 4 bits; `None`: there are no such parts.
 fn kept_format(matrix: &Matrix, config: &ModelConfig) -> Option<WeightFormat> {
-    let tensors = matrix.parts.iter().flat_map(MatrixRef::tensors);
+    let tensors = matrix.tensors();
     let found: Vec<Option<&KeptCodes>> = tensors.map(|tensor| config.kept_codes.get(&*tensor)).collect();
     let kept: Vec<&KeptCodes> = found.iter().copied().flatten().collect();
     let group = kept.iter().map(|kept| kept.group).min()?;
@@ -80,6 +81,8 @@ pub enum Precedence {
     FeedForward,
     /// The output head, which may also be the embedding.
     Head,
+    /// Matrices of experts among which there is one that every token passes.
+    SharedExperts,
     /// Matrices of experts, of which a token reads a few.
     Experts,
     /// An embedding that is not also the head.
@@ -201,8 +204,8 @@ impl PackedWeights {
                     source: PackedSource::Matrix { id: MatrixId(index), first_row, layout },
                     layer: matrix.layer,
                     len_bytes: layout.bytes() as u64,
-                    bytes_read_per_token: bytes_read(matrix, &layout, cut, config),
-                    precedence: precedence(matrix),
+                    bytes_read_per_token: bytes_read(matrix, &layout, cut, first_row, config),
+                    precedence: precedence(matrix, shared_experts(matrix, &layout, first_row)),
                     reason: reason(matrix, config).into(),
                 })
             });
@@ -217,8 +220,9 @@ impl PackedWeights {
     /// # Errors
     /// [`CompileError::DoesNotFit`] when one does not.
     pub(crate) fn check(&self, policy: FormatPolicy) -> Result<()> {
+        let is_of_experts = |precedence| matches!(precedence, Precedence::SharedExperts | Precedence::Experts);
         let is_too_large =
-            |weight: &&PackedWeight| weight.precedence == Precedence::Experts && weight.len_bytes > MAX_BINDING_BYTES;
+            |weight: &&PackedWeight| is_of_experts(weight.precedence) && weight.len_bytes > MAX_BINDING_BYTES;
         let Some(weight) = self.list.iter().find(is_too_large) else { return Ok(()) };
         let FormatPolicy { weights, group } = policy;
         let smaller = Remedy::Weights(FormatPolicy { weights: WeightsOption::Int4, group });
@@ -281,6 +285,8 @@ pub(crate) struct SourceRow<'a> {
     /// Index of the expert; 0 if the matrix is not a stack.
     pub(crate) expert: usize,
     pub(crate) row: usize,
+    /// The first of the tensor's columns that it holds.
+    pub(crate) first_col: usize,
 }
 
 impl Matrix {
@@ -323,8 +329,30 @@ impl Matrix {
         };
         (row < self.rows()).then(|| {
             let (part, row) = self.part_row(row);
-            SourceRow { part: &self.parts[part], expert, row }
+            let own = &self.parts[part];
+            let Some(cut) = expert.checked_sub(self.routed_experts()).filter(|_| !self.shared.is_empty()) else {
+                return SourceRow { part: own, expert, row, first_col: 0 };
+            };
+            let shared = &self.shared[part];
+            let first_row = if shared.rows > own.rows { cut * own.rows } else { 0 };
+            let first_col = if shared.cols > own.cols { cut * own.cols } else { 0 };
+            SourceRow { part: shared, expert, row: first_row + row, first_col }
         })
+    }
+
+    /// The source of an expert's first row; of the only matrix if it is not a stack.
+    pub(crate) fn source_of_expert(&self, expert: usize) -> SourceRow<'_> {
+        self.source_row(expert * self.expert_rows()).expect("an expert has rows")
+    }
+
+    /// Experts of which a token is given to some; those behind them are shared by all.
+    pub(crate) fn routed_experts(&self) -> usize {
+        self.parts[0].experts.unwrap_or(1)
+    }
+
+    /// The names of all its tensors.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.sources().flat_map(MatrixRef::tensors)
     }
 
     /// Which part holds row `row` of one expert, and which of the part's rows it is.
@@ -381,13 +409,16 @@ fn cut_rows(matrix: &Matrix, format: WeightFormat) -> Vec<(usize, usize)> {
     (0..layout.rows).step_by(step).map(|first| (first, step.min(layout.rows - first))).collect()
 }
 
-fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &ModelConfig) -> u64 {
+fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, first_row: usize, config: &ModelConfig) -> u64 {
     if matrix.is_of_images() || matrix.parts.iter().all(|part| config.is_of_drafts_alone(&part.tensor)) {
         return 0;
     }
     if let (true, Some(experts)) = (matrix.is_of_experts(), &config.experts) {
-        // Each part has its share of the experts that a token is given to.
-        return layout.bytes() as u64 * experts.chosen as u64 / experts.count as u64;
+        // Each cut has its share of the experts that a token is given to, and of those that every token is.
+        let count = layout.rows / matrix.expert_rows();
+        let shared = shared_experts(matrix, layout, first_row);
+        let bytes = (layout.bytes() / count) as u64;
+        return bytes * ((count - shared) * experts.chosen) as u64 / experts.count as u64 + bytes * shared as u64;
     }
     match (matrix.is_head || !matrix.is_table, cut) {
         (true, _) => layout.bytes() as u64,
@@ -397,9 +428,17 @@ fn bytes_read(matrix: &Matrix, layout: &WeightLayout, cut: usize, config: &Model
     }
 }
 
-fn precedence(matrix: &Matrix) -> Precedence {
+/// Experts in a cut that every token is given to: the last of the stack.
+fn shared_experts(matrix: &Matrix, layout: &WeightLayout, first_row: usize) -> usize {
+    let routed_rows = matrix.routed_experts() * matrix.expert_rows();
+    let of_stack = if matrix.shared.is_empty() { 0 } else { (first_row + layout.rows).saturating_sub(routed_rows) };
+    of_stack.min(layout.rows) / matrix.expert_rows()
+}
+
+fn precedence(matrix: &Matrix, shared_experts: usize) -> Precedence {
     match (matrix.is_table, matrix.is_head) {
         _ if matrix.is_of_images() => Precedence::Images,
+        _ if shared_experts > 0 => Precedence::SharedExperts,
         _ if matrix.is_of_experts() => Precedence::Experts,
         (_, true) => Precedence::Head,
         (true, false) => Precedence::Rows,

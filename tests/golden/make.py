@@ -250,6 +250,18 @@ CASES = {
             decoder_sparse_step=1, mlp_only_layers=[], rope_theta=10000.0, torch_dtype="bfloat16",
         ),
     ),
+    # Three of seven, and one for every token of the size of two.
+    "qwen2-moe-shared-twice": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        config=family(
+            "Qwen2MoeForCausalLM", "qwen2_moe", 64, 96, 2, 4, 4,
+            hidden_act="silu", tie_word_embeddings=False, use_sliding_window=False, num_experts=7,
+            num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=64, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[], rope_theta=10000.0, torch_dtype="bfloat16",
+        ),
+    ),
     # block_sparse_moe, w1 to w3; the size of an expert is no whole number of tiles of 8 rows.
     "mixtral": dict(
         tokens=40,
@@ -670,6 +682,21 @@ CASES = {
             linear_conv_kernel_dim=4, linear_key_head_dim=48, linear_value_head_dim=24, linear_num_key_heads=2,
             linear_num_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40,
             shared_expert_intermediate_size=48, full_attention_interval=2, dtype="bfloat16",
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        ),
+    ),
+    # The expert for every token has the size of the others, as in published models.
+    "qwen35-moe-shared": dict(
+        tokens=40,
+        greedy=12,
+        margin=0.15,
+        stacked=True,
+        config=family(
+            "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 64, 96, 2, 2, 1,
+            head_dim=32, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
+            linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=24, linear_num_key_heads=2,
+            linear_num_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40,
+            shared_expert_intermediate_size=40, full_attention_interval=2, dtype="bfloat16",
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
         ),
     ),

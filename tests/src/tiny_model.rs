@@ -19,7 +19,7 @@ use half::bf16;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
-pub use families::{DeltaFacts, FAMILIES, FamilyFacts, Slides};
+pub use families::{DeltaFacts, FAMILIES, FamilyFacts, SharedFacts, Slides};
 use random::Random;
 
 /// What to write. The same value gives the same bytes.
@@ -343,7 +343,7 @@ impl TinyModel {
                 continue;
             }
             self.expert_shapes(layer, &mut add);
-            if experts.shared {
+            if experts.shared != SharedFacts::None {
                 let shared = self.shared_intermediate();
                 add("mlp.shared_expert.gate_proj.weight", vec![shared, hidden]);
                 add("mlp.shared_expert.up_proj.weight", vec![shared, hidden]);
@@ -480,7 +480,10 @@ impl TinyModel {
 
     /// Intermediate size of the shared expert, which every token has.
     fn shared_intermediate(&self) -> usize {
-        self.intermediate + 8
+        match self.family.facts().experts.as_ref().map(|experts| experts.shared) {
+            Some(SharedFacts::Twice) => 2 * self.intermediate,
+            _ => self.intermediate,
+        }
     }
 
     fn layer_type(&self, layer: usize) -> &'static str {

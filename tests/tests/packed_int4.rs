@@ -96,6 +96,10 @@ fn compressed_tensors_are_kept_as_they_are() {
     // bf16's scales have no more bits than ours.
     check(&small(Family::Llama), &symmetric, "int4/128");
     check(&small(Family::Mixtral), &Packing { zero_points: true, group: Some(32), ..symmetric.clone() }, "int4/32");
+    // A shared expert follows the others as it is, and one of the size of two is cut.
+    let rows_of_groups = Packing { group: Some(64), ..symmetric.clone() };
+    check(&small(Family::Qwen3Next), &rows_of_groups, "int4/64");
+    check(&small(Family::Qwen2Moe), &rows_of_groups, "int4/64");
     // A row's one scale, and rows that end within a word.
     let odd = TinyModel { hidden: 76, intermediate: 52, heads: 3, kv_heads: 1, head_dim: 20, ..small(Family::Qwen3) };
     check(&odd, &Packing { group: None, bf16_scales: false, ..symmetric }, "int4w/128");

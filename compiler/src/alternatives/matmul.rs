@@ -11,7 +11,7 @@ use super::has_lanes;
 pub fn others(spec: &MatMulSpec, target: &Target) -> Vec<MatMulSpec> {
     let tile = spec.tile;
     let tiles = match (tile.sharing, tile.tokens_per_lane) {
-        (Sharing::Own, 1) => of_one_row(tile),
+        (Sharing::Own, 1) => of_one_row(tile, spec.subgroup_size),
         (Sharing::Own, _) => of_rows(tile),
         // Only the software device, whose numbers were measured, has lanes that share rows.
         _ => Vec::new(),
@@ -35,12 +35,16 @@ pub fn particular(spec: &MatMulSpec) -> String {
 }
 
 /// More loads in flight, fewer lanes a row, fewer lanes a workgroup, more rows a lane, other numbers of passes.
-fn of_one_row(tile: MatMulTile) -> Vec<MatMulTile> {
+fn of_one_row(tile: MatMulTile, subgroup_size: u32) -> Vec<MatMulTile> {
+    let split_by = |parts: usize| match tile.split_k / parts {
+        0 => 0,
+        lanes => MatMulTile::split_of(lanes, subgroup_size),
+    };
     vec![
         MatMulTile { unroll: 2 * tile.unroll, ..tile },
-        MatMulTile { split_k: tile.split_k / 2, group_tiles: 2 * tile.group_tiles, ..tile },
-        MatMulTile { split_k: tile.split_k / 4, group_tiles: 4 * tile.group_tiles, ..tile },
-        MatMulTile { split_k: tile.split_k / 2, ..tile },
+        MatMulTile { split_k: split_by(2), group_tiles: 2 * tile.group_tiles, ..tile },
+        MatMulTile { split_k: split_by(4), group_tiles: 4 * tile.group_tiles, ..tile },
+        MatMulTile { split_k: split_by(2), ..tile },
         MatMulTile { tiles_per_lane: 2 * tile.tiles_per_lane, ..tile },
         MatMulTile { passes: tile.passes / 2, ..tile },
         MatMulTile { passes: 2 * tile.passes, ..tile },
@@ -74,6 +78,7 @@ fn is_sound(spec: &MatMulSpec) -> bool {
     let rows_of_expert = |experts: ExpertsSpec| experts.tiles.map_or(1, |tiles| tiles.tile_rows);
     let cut = spec.experts.is_none_or(|experts| rows_of_expert(experts) == tile.tokens_per_lane);
     // Experts whose products are summed have the same number of lanes each.
-    let divided = spec.experts.is_none_or(|experts| tile.split_k.is_multiple_of(experts.lane_parts()));
+    let adds_up = tile.split_k == MatMulTile::split_of(tile.split_k, spec.subgroup_size);
+    let divided = adds_up && spec.experts.is_none_or(|experts| tile.split_k >= experts.lane_parts());
     counted.iter().all(|&count| count > 0) && divided && cut && pairs && whole_groups && ahead && passes
 }

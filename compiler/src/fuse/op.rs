@@ -4,7 +4,7 @@ use unicorn_kernels::Activation;
 use unicorn_kernels::elementwise::ElementwiseOp;
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
-use unicorn_kernels::route::{ExpertGroups, Scores};
+use unicorn_kernels::route::{ExpertGroups, Scores, SharedExperts};
 use unicorn_kernels::short_conv::ConvForm;
 
 use super::{MatrixId, VectorId};
@@ -31,6 +31,8 @@ pub(crate) enum FusedOp {
     Route {
         input: ValueId,
         chosen: usize,
+        /// Experts of the stacks behind those that are chosen from. The last logit is their gate's, if they have one.
+        shared: SharedExperts,
         scores: Scores,
         normalized: bool,
         factor: f32,

@@ -57,10 +57,14 @@ impl FusedGraph {
                 let values = if step.values_are_keys { " values=keys" } else { "" };
                 format!("heads {}{norms}{values}", parts.join(" "))
             }
-            FusedOp::Route { chosen, scores, normalized, factor, scale, choice_bias, groups, .. } => {
+            FusedOp::Route { chosen, shared, scores, normalized, factor, scale, choice_bias, groups, .. } => {
+                let shared = match shared.count {
+                    0 => String::new(),
+                    count => format!(" shared={count}{}", if shared.gated { " gated" } else { "" }),
+                };
                 let (scale, bias) = (optional("scale", scale), optional("bias", choice_bias));
                 let routing = routing(*scores, *factor, *groups);
-                format!("route chosen={chosen} normalized={normalized}{routing}{scale}{bias}")
+                format!("route chosen={chosen}{shared} normalized={normalized}{routing}{scale}{bias}")
             }
             FusedOp::EveryMatrix { matrices, .. } => format!("every_matrix {matrices}"),
             FusedOp::HeadColumns { blocks, .. } => format!("head_columns {}", columns(blocks)),

@@ -90,7 +90,8 @@ impl Demand<'_> {
         weights_of(&mut items, Precedence::Attention);
         let groups = self.kv_groups.iter().enumerate();
         items.extend(groups.map(|(index, group)| (fast(self.kv_group_bytes(group)), What::KvGroup(index))));
-        for precedence in [Precedence::FeedForward, Precedence::Head, Precedence::Experts, Precedence::Rows] {
+        let others = [Precedence::FeedForward, Precedence::Head, Precedence::SharedExperts, Precedence::Experts];
+        for precedence in others.into_iter().chain([Precedence::Rows]) {
             weights_of(&mut items, precedence);
         }
         items

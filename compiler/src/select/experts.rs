@@ -32,10 +32,11 @@ enum TileKernel {
     RegisterGemm(RegisterTile),
 }
 
-/// Matrices of a stack, and how many of them each row is given to.
+/// Matrices of a stack, and how many of them each row is given to; the last of both are shared by all rows.
 struct Routed {
     experts: usize,
     chosen: usize,
+    shared: usize,
 }
 
 impl Selector<'_> {
@@ -65,13 +66,15 @@ impl Selector<'_> {
     }
 
     pub(super) fn route_spec(&self, node: &FusedNode) -> RouteSpec {
-        let FusedOp::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out } = node.op
+        let FusedOp::Route { input, chosen, shared, scores, normalized, factor, scale, choice_bias, groups, out } =
+            node.op
         else {
             unreachable!("called for routers")
         };
         RouteSpec {
-            experts: self.graph.values[input.0].width,
+            experts: self.graph.values[input.0].width - shared.logits(),
             chosen,
+            shared,
             scores,
             normalized,
             factor: Number::new(factor),
@@ -104,8 +107,8 @@ impl Selector<'_> {
     /// The table of the rows of each expert, where experts' matrices are multiplied by tiles of rows.
     fn rows_by_expert(&mut self, node: &FusedNode, routes: ValueId) {
         let Some(ByExpert { tiles, .. }) = self.by_expert(routes) else { return };
-        let Routed { experts, chosen } = self.routed(routes);
-        let spec = ExpertRowsSpec { experts, chosen, routes_stride: self.stride_of(routes), tiles };
+        let Routed { experts, chosen, shared } = self.routed(routes);
+        let spec = ExpertRowsSpec { experts, chosen, shared, routes_stride: self.stride_of(routes), tiles };
         let table = self.table(routes, tiles);
         self.push(node, KernelSpec::ExpertRows(spec), self.kind.rows, 0, |role| match role {
             Role::Routes => Operand::Value(routes),
@@ -122,8 +125,12 @@ impl Selector<'_> {
 
     fn routed(&self, routes: ValueId) -> Routed {
         match self.verified.producer(routes).map(|node| &node.op) {
-            Some(&FusedOp::Route { input, chosen, .. }) => Routed { experts: self.graph.values[input.0].width, chosen },
-            Some(&FusedOp::EveryMatrix { matrices, .. }) => Routed { experts: matrices, chosen: matrices },
+            Some(&FusedOp::Route { input, chosen, shared, .. }) => Routed {
+                experts: self.graph.values[input.0].width - shared.logits() + shared.count,
+                chosen: chosen + shared.count,
+                shared: shared.count,
+            },
+            Some(&FusedOp::EveryMatrix { matrices, .. }) => Routed { experts: matrices, chosen: matrices, shared: 0 },
             _ => unreachable!("routes are a router's, or those of every matrix"),
         }
     }
@@ -139,10 +146,10 @@ impl Selector<'_> {
         if self.kind.rows == 1 || !self.options.fold {
             return None;
         }
-        let Routed { experts, chosen } = self.routed(routes);
+        let Routed { experts, chosen, shared } = self.routed(routes);
         let pairs = self.kind.rows * chosen;
-        // If all experts are chosen equally often.
-        let rows = pairs.div_ceil(experts);
+        // If all experts that are chosen from are chosen equally often.
+        let rows = (self.kind.rows * (chosen - shared)).div_ceil(experts - shared);
         let with = |kernel, tile_rows| ByExpert { kernel, tiles: ExpertTiles::of(pairs, experts, tile_rows) };
         let fits = |tuning: &MatrixTuning| {
             rows >= tuning.min_rows.large && !self.is_of_heads(routes) && self.experts_fit_matrices(routes, tuning)
@@ -210,7 +217,7 @@ impl Selector<'_> {
         let is_whole = parts.len() == 1 || self.binds_whole_stacks(parts, node, None);
         let tuning = self.target.matmul;
         let lanes = tuning.split_k.min(tuning.workgroup / TILE_ROWS);
-        let has_lanes = tuning.sharing_one == Sharing::Own && self.routed(routes).chosen.next_power_of_two() <= lanes;
+        let has_lanes = tuning.sharing_one == Sharing::Own && self.routed(routes).chosen <= lanes;
         (self.options.fold && self.kind.rows == 1 && is_whole && has_lanes).then_some(*sum)
     }
 

@@ -34,12 +34,12 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         ActivationFormat::F32 => spec.layout.blocks_per_tile(),
         _ => spec.layout.cols.div_ceil(ACTIVATION_GROUP),
     };
-    let runs = runs_of_one * spec.experts.map_or(1, |experts| experts.lane_parts());
-    let split_k = if runs.is_power_of_two() { runs } else { runs.next_power_of_two() / 2 };
     let lane_groups = lanes / TILE_ROWS;
     // A router has fewer workgroups than the device has units: the more lanes a row has, the fewer times one waits for weights.
     let most = if spec.choice.is_some() { lane_groups } else { tuning.split_k };
-    let split_k = most.min(split_k).min((lane_groups * tiles_per_lane / min_tiles).max(1));
+    let most = most.min((lane_groups * tiles_per_lane / min_tiles).max(1));
+    let parts = spec.experts.map_or(1, |experts| experts.lane_parts());
+    let split_k = split_lanes(target, parts, runs_of_one, most);
     let group_tiles = (lane_groups / split_k).max(1);
     let at_a_time = match spec.prologue {
         Some(_) => {
@@ -62,11 +62,22 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
         tiles_per_lane,
         split_k,
         sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
-        unroll: unroll(at_once, runs, split_k),
+        unroll: unroll(at_once, runs_of_one, (split_k / parts).max(1)),
         group_tiles,
         passes,
         early: one && is_integer && passes == 1 && lanes_of_one_unit <= tuning.early_lanes_per_unit,
     }
+}
+
+/// Lanes of a matrix row, each of whose `parts` has a power of two of them, at most one for each of its runs of columns: as many as `most`
+/// permits for the power of two below `parts`, if a workgroup may have them.
+fn split_lanes(target: &Target, parts: usize, runs_of_one: usize, most: usize) -> usize {
+    let split_of = |of_part: usize| MatMulTile::split_of(parts * of_part, target.subgroup_size);
+    let mut of_part = 1 << (most >> parts.ilog2()).min(runs_of_one).max(1).ilog2();
+    while of_part > 1 && TILE_ROWS * split_of(of_part) > target.workgroup_invocations {
+        of_part /= 2;
+    }
+    split_of(of_part)
 }
 
 /// Fewest lanes of a workgroup with a prologue, even for a short input: it also computes rows, which fewer lanes would do in turn.
@@ -76,4 +87,27 @@ const MIN_PROLOGUE_LANES: usize = 128;
 fn unroll(max: usize, runs: usize, split_k: usize) -> usize {
     let own = runs.div_ceil(split_k);
     own.div_ceil(own.div_ceil(max.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use unicorn_spirv::target;
+
+    use super::*;
+
+    /// Experts of a row, the lanes of each, and all lanes: no more than a subgroup's are left over.
+    #[test]
+    fn lanes_of_a_row_are_divided_between_any_number_of_experts() {
+        let lanes_of = |name: &str, experts| {
+            let target = target::by_name(name).expect("a preset");
+            split_lanes(&target, experts, 16, target.matmul.split_k)
+        };
+        assert_eq!([8, 9, 11, 5, 1].map(|experts| lanes_of("nvidia", experts)), [32, 36, 44, 40, 16]);
+        // A workgroup has at most 256 invocations.
+        for experts in 1..=32 {
+            let lanes = lanes_of("rdna3", experts);
+            assert!(lanes >= experts && TILE_ROWS * lanes <= 256, "{experts} experts: {lanes} lanes");
+        }
+        assert_eq!(lanes_of("rdna3", 8), 32);
+    }
 }

@@ -4,20 +4,26 @@ ${DECLARATIONS}
 var<workgroup> counts: array<atomic<u32>, EXPERTS>;
 var<workgroup> next_places: array<atomic<u32>, EXPERTS>;
 
+// The pair of a row and an expert that it chose; shared experts, which have all rows, are not counted.
+fn pair_of(choice: u32) -> u32 {
+    return choice / ROUTED_CHOSEN * CHOSEN + choice % ROUTED_CHOSEN;
+}
+
 // `route` names experts that exist; whatever a row holds, nothing is counted outside of the table.
-fn expert_of(pair: u32) -> u32 {
-    return min(routes[pair / CHOSEN * ROUTES_STRIDE + pair % CHOSEN], EXPERTS - 1u);
+fn expert_of(choice: u32) -> u32 {
+    return min(routes[choice / ROUTED_CHOSEN * ROUTES_STRIDE + choice % ROUTED_CHOSEN], ROUTED - 1u);
 }
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(local_invocation_index) lane: u32) {
-    let n_pairs = step.header.n_rows * CHOSEN;
+    let n_rows = step.header.n_rows;
+    let choices = n_rows * ROUTED_CHOSEN;
     for (var expert = lane; expert < EXPERTS; expert += WORKGROUP) {
-        atomicStore(&counts[expert], 0u);
+        atomicStore(&counts[expert], select(0u, n_rows, expert >= ROUTED));
     }
     workgroupBarrier();
-    for (var pair = lane; pair < n_pairs; pair += WORKGROUP) {
-        atomicAdd(&counts[expert_of(pair)], 1u);
+    for (var choice = lane; choice < choices; choice += WORKGROUP) {
+        atomicAdd(&counts[expert_of(choice)], 1u);
     }
     workgroupBarrier();
     for (var expert = lane; expert < EXPERTS; expert += WORKGROUP) {
@@ -42,8 +48,14 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         }
     }
     workgroupBarrier();
-    for (var pair = lane; pair < n_pairs; pair += WORKGROUP) {
-        let place = atomicAdd(&next_places[expert_of(pair)], 1u);
-        expert_rows[${PAIRS_AT}u + place] = pair;
+    for (var choice = lane; choice < choices; choice += WORKGROUP) {
+        let place = atomicAdd(&next_places[expert_of(choice)], 1u);
+        expert_rows[${PAIRS_AT}u + place] = pair_of(choice);
     }
+//#if SHARED_EXPERTS
+    for (var place = choices + lane; place < n_rows * CHOSEN; place += WORKGROUP) {
+        let number = (place - choices) / n_rows;
+        expert_rows[${PAIRS_AT}u + place] = (place - choices) % n_rows * CHOSEN + ROUTED_CHOSEN + number;
+    }
+//#endif
 }

@@ -3,7 +3,7 @@
 //! A *pair* is a row and one of its experts: number `row * chosen + place`, and as such a row of the experts' results.
 //!
 //! ```text
-//! routes  (rows, 2 * chosen) u32, see `route`
+//! routes  (rows, 2 * chosen) u32, see `route`; shared experts are among the chosen
 //! table   tiles in use, 3 unused words
 //!         a tile  expert | first, an index into pairs | pairs, 1 to tile_rows | unused     max_tiles of them
 //!         pairs   those of expert 0, those of expert 1, ...                                 rows * chosen of them

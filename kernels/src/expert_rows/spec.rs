@@ -12,10 +12,12 @@ pub const TILE_WORDS: usize = 4;
 /// Parameters of one table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExpertRowsSpec {
-    /// Experts among which the router chooses.
+    /// Experts, shared ones included.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts of a row, shared ones included.
     pub chosen: usize,
+    /// The last experts, which every row is given to: they are the last of its routes.
+    pub shared: usize,
     /// Words between rows of the routes.
     pub routes_stride: usize,
     /// How the table is cut.
@@ -68,6 +70,9 @@ impl Kernel for ExpertRowsSpec {
         let values = Values::default()
             .size("EXPERTS", self.experts)
             .size("CHOSEN", self.chosen)
+            .size("ROUTED", self.experts - self.shared)
+            .size("ROUTED_CHOSEN", self.chosen - self.shared)
+            .flag("SHARED_EXPERTS", self.shared > 0)
             .size("ROUTES_STRIDE", self.routes_stride)
             .size("TILE_ROWS", self.tiles.tile_rows)
             .size("WORKGROUP", WORKGROUP)

@@ -92,7 +92,7 @@ pub const MAX_PARTS: usize = 4;
 impl ExpertsSpec {
     /// Parts into which the lanes of a matrix row are divided, one an expert of the row; 1: they all have the same expert.
     pub fn lane_parts(&self) -> usize {
-        if self.summed { self.chosen.next_power_of_two() } else { 1 }
+        if self.summed { self.chosen } else { 1 }
     }
 
     /// Rows of the result for each row of the step.
@@ -151,7 +151,7 @@ pub struct MatMulTile {
     pub tokens_per_lane: usize,
     /// Tiles of 8 matrix rows that one lane handles: each activation is loaded once for all of them.
     pub tiles_per_lane: usize,
-    /// Lanes that share a matrix row, each with every `split_k`-th block.
+    /// Lanes that share a matrix row, each with every `split_k`-th block; see [`MatMulTile::split_of`].
     pub split_k: usize,
     /// Lane groups of 8 · split_k in a workgroup.
     pub group_tiles: usize,
@@ -182,6 +182,12 @@ pub enum Sharing {
 }
 
 impl MatMulTile {
+    /// The least `split_k`, `lanes` or more, whose lanes add up within subgroups: a power of two, or the lanes of whole subgroups.
+    pub fn split_of(lanes: usize, subgroup_size: u32) -> usize {
+        let of_subgroup = (subgroup_size as usize / TILE_ROWS).max(1);
+        if lanes > of_subgroup { lanes.next_multiple_of(of_subgroup) } else { lanes.next_power_of_two() }
+    }
+
     /// Invocations of a workgroup.
     pub fn workgroup_size(&self) -> usize {
         TILE_ROWS * self.split_k * self.group_tiles
@@ -332,7 +338,7 @@ impl MatMulSpec {
         self.prologue.as_ref().filter(|norm| norm.also_f32).map(|norm| norm.format)
     }
 
-    /// Lanes that share a row of one matrix, and take the runs of its columns in turn.
+    /// Lanes that share a row of one matrix, and take the runs of its columns in turn; those that are left over have none.
     pub fn column_lanes(&self) -> usize {
         self.tile.split_k / self.experts.map_or(1, |experts| experts.lane_parts())
     }
@@ -407,9 +413,11 @@ impl MatMulSpec {
                 let is_whole = experts.own_input && experts.first == 0 && experts.tiles.is_none();
                 let is_plain = self.act_mul.is_none() && self.output == ActivationFormat::F32;
                 assert!(is_whole && is_plain, "a sum has the products of all experts of a row");
-                assert!(tile.split_k.is_multiple_of(experts.lane_parts()), "each expert has lanes of a row");
+                assert!(tile.split_k >= experts.lane_parts(), "each expert has lanes of a row");
             }
         }
+        let whole = MatMulTile::split_of(tile.split_k, self.subgroup_size);
+        assert_eq!(tile.split_k, whole, "lanes of a row add up within subgroups, and these add up in turn");
         assert!(!self.row_from_step || tile.tokens_per_lane == 1, "logits_row is one row");
         assert!(tile.sharing == Sharing::Own || tile.split_k == 1, "neighbours work on the same block");
         assert!(
@@ -428,8 +436,8 @@ impl MatMulSpec {
             let is_of_one_row = tile.tokens_per_lane == 1 && self.rows_per_token == 1 && !self.row_from_step;
             let is_whole = self.output_first == 0 && self.output == ActivationFormat::F32;
             assert!(is_plain && is_of_one_row && is_whole, "experts are chosen by the logits of one row");
-            let fits = (choice.experts, choice.input_stride) == (self.layout.rows, self.output_stride);
-            assert!(fits, "a logit for each expert");
+            let fits = (choice.logits(), choice.input_stride) == (self.layout.rows, self.output_stride);
+            assert!(fits, "a row for each logit");
         }
         match self.input {
             ActivationFormat::F32 => {}

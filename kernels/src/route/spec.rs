@@ -11,10 +11,12 @@ use crate::template::{Values, render};
 /// Parameters of one router.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RouteSpec {
-    /// Logits of a row.
+    /// Experts that are chosen from, a logit of a row for each.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts that are chosen for a row.
     pub chosen: usize,
+    /// Experts behind those that are chosen from, which every row is given to, too.
+    pub shared: SharedExperts,
     /// What the router's logits become.
     pub scores: Scores,
     /// Whether the weights of a row's experts are divided by their sum.
@@ -55,9 +57,25 @@ pub struct ExpertGroups {
     pub best_of: usize,
 }
 
-/// Words of a row of routes.
-pub fn routes_width(chosen: usize) -> usize {
-    2 * chosen
+/// Experts that every row is given to, numbered behind those that it is given to by choice. No factor or scale of those applies to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SharedExperts {
+    /// Number of experts; 0: there are none.
+    pub count: usize,
+    /// Whether their weight is the sigmoid of one more logit, behind those of the others; otherwise it is 1.
+    pub gated: bool,
+}
+
+impl SharedExperts {
+    /// Logits of a row that are theirs.
+    pub fn logits(&self) -> usize {
+        usize::from(self.gated)
+    }
+}
+
+/// Words of a row of routes to `experts` experts.
+pub fn routes_width(experts: usize) -> usize {
+    2 * experts
 }
 
 const WORKGROUP: usize = 128;
@@ -88,6 +106,16 @@ impl Kernel for RouteSpec {
 }
 
 impl RouteSpec {
+    /// Logits of a row.
+    pub fn logits(&self) -> usize {
+        self.experts + self.shared.logits()
+    }
+
+    /// Experts that a row is given to.
+    pub fn routes(&self) -> usize {
+        self.chosen + self.shared.count
+    }
+
     /// Roles of the operands of a choice, without the logits.
     pub(crate) fn choice_roles(&self) -> impl Iterator<Item = Role> {
         let scale = self.scaled.then_some(Role::ExpertScale);
@@ -115,6 +143,7 @@ impl RouteSpec {
     /// Values of the piece `choose_experts`.
     pub(crate) fn choice_values(&self, values: Values) -> Values {
         assert!((1..=self.experts).contains(&self.chosen), "a row has experts, and no more than there are");
+        assert!(self.shared.count > 0 || !self.shared.gated, "a gate is of shared experts");
         assert!(!self.choice_bias || self.scores == Scores::Sigmoid, "a softmax is chosen from by its logits");
         let values = match self.groups {
             Some(groups) => self.group_values(groups, values),
@@ -127,6 +156,9 @@ impl RouteSpec {
             .size("ROUTED_QUADS", self.quads())
             .count("ROUTED_TOGETHER", TOGETHER)
             .size("ROUTED_CHOSEN", self.chosen)
+            .size("ROW_ROUTES", self.routes())
+            .flag("SHARED_EXPERTS", self.shared.count > 0)
+            .flag("SHARED_GATE", self.shared.gated)
             .size("MADE_ROUTES_STRIDE", self.output_stride)
             .number("ROUTE_FACTOR", self.factor.get())
             .flag("SIGMOID", self.scores == Scores::Sigmoid)

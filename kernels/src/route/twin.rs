@@ -2,14 +2,14 @@
 
 use super::spec::{ExpertGroups, RouteSpec, Scores};
 
-/// One row: its experts by falling score, of equal ones the first, and their weights. `scale` and `choice_bias` are empty if the spec has
+/// One row: its experts by falling score, of equal ones the first, then shared experts, and their weights. `scale` and `choice_bias` are empty if the spec has
 /// none.
 pub fn twin_row(spec: &RouteSpec, logits: &[f32], scale: &[f32], choice_bias: &[f32]) -> (Vec<u32>, Vec<f32>) {
-    let logits = &logits[..spec.experts];
+    let (logits, gate) = logits.split_at(spec.experts);
     let most = logits.iter().copied().fold(f32::MIN, f32::max);
     let score = |logit: &f32| match spec.scores {
         Scores::Softmax => (logit - most).exp(),
-        Scores::Sigmoid => 1.0 / (1.0 + (-logit).exp()),
+        Scores::Sigmoid => sigmoid(*logit),
     };
     let scores: Vec<f32> = logits.iter().map(score).collect();
     let rank = |expert: usize| choice_bias.get(expert).map_or(logits[expert], |bias| scores[expert] + bias);
@@ -26,7 +26,14 @@ pub fn twin_row(spec: &RouteSpec, logits: &[f32], scale: &[f32], choice_bias: &[
     };
     let weight =
         |&expert: &usize| scores[expert] / total * spec.factor.get() * if spec.scaled { scale[expert] } else { 1.0 };
-    (chosen.iter().map(|&expert| expert as u32).collect(), chosen.iter().map(weight).collect())
+    let shared = spec.experts as u32..(spec.experts + spec.shared.count) as u32;
+    let shared_weight = if spec.shared.gated { sigmoid(gate[0]) } else { 1.0 };
+    let weights = chosen.iter().map(weight).chain(shared.clone().map(|_| shared_weight));
+    (chosen.iter().map(|&expert| expert as u32).chain(shared).collect(), weights.collect())
+}
+
+fn sigmoid(logit: f32) -> f32 {
+    1.0 / (1.0 + (-logit).exp())
 }
 
 /// The experts of the groups with the highest sums.

@@ -12,7 +12,7 @@ var<workgroup> group_sums: array<f32, ROUTED_GROUPS>;
 var<workgroup> chosen_experts: array<u32, ROUTED_CHOSEN>;
 var<workgroup> chosen_shares: array<f32, ROUTED_CHOSEN>;
 
-//#if SIGMOID
+//#if SIGMOID || SHARED_GATE
 fn score_of(logit: f32) -> f32 {
     return 1.0 / (1.0 + exp(-logit));
 }
@@ -61,6 +61,10 @@ fn keep_groups(lane: u32) {
 
 // Called by all lanes together.
 fn choose_experts(row: u32, lane: u32) {
+//#if SHARED_GATE
+    // At the same time as the others.
+    let shared_logit = router_logit(row, ROUTED_EXPERTS);
+//#endif
     for (var expert = lane; expert < 4u * ROUTED_QUADS; expert += WORKGROUP) {
         let logit = router_logit(row, min(expert, ROUTED_EXPERTS - 1u));
 //#if LOGITS_APART
@@ -78,6 +82,17 @@ fn choose_experts(row: u32, lane: u32) {
         chosen_experts[place] = place;
         chosen_shares[place] = 0.0;
     }
+//#if SHARED_EXPERTS
+    for (var place = ROUTED_CHOSEN + lane; place < ROW_ROUTES; place += WORKGROUP) {
+        routes[row * MADE_ROUTES_STRIDE + place] = ROUTED_EXPERTS + place - ROUTED_CHOSEN;
+//#if SHARED_GATE
+        let weight = score_of(shared_logit);
+//#else
+        let weight = 1.0;
+//#endif
+        routes[row * MADE_ROUTES_STRIDE + ROW_ROUTES + place] = bitcast<u32>(weight);
+    }
+//#endif
     workgroupBarrier();
 //#if GROUPED
     keep_groups(lane);
@@ -138,6 +153,6 @@ fn choose_experts(row: u32, lane: u32) {
 //#else
         let weight = chosen_shares[place] / total * ROUTE_FACTOR;
 //#endif
-        routes[row * MADE_ROUTES_STRIDE + ROUTED_CHOSEN + place] = bitcast<u32>(weight);
+        routes[row * MADE_ROUTES_STRIDE + ROW_ROUTES + place] = bitcast<u32>(weight);
     }
 }

@@ -21,7 +21,7 @@ pub enum Settings {
     /// The dispatches of the program that decodes a token of each of `sequences` sequences, with the kernels they run.
     Dispatches(ModelSettings),
     /// One kernel: its WGSL, capabilities, and counts of its module's instructions.
-    Spirv(KernelSettings),
+    Spirv(Box<KernelSettings>),
     /// An NPU program as MLIR, in each operation's own syntax.
     Mlir(ProgramSettings),
 }

@@ -17,8 +17,8 @@ pub fn run(settings: &Settings) -> Result<String, String> {
         Settings::Graph(model) => Ok(graph::build(&config(model)?).to_string()),
         Settings::Fuse(model) => {
             let config = config(model)?;
-            let plain = graph::build(&config);
-            let fused = if model.fuse() { fuse::fuse(&plain) } else { fuse::plain(&plain) };
+            let fuse = if model.fuse() { fuse::fuse } else { fuse::plain };
+            let fused = fuse(&graph::build(&config), &config, model.policy()?);
             Ok(fused.verify(&config).graph().to_string())
         }
         Settings::Plan(model) => Ok(compiled(model)?.text("plan")),

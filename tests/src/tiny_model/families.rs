@@ -64,11 +64,22 @@ pub struct ExpertFacts {
     pub count_field: &'static str,
     /// The weights of a token's experts sum to 1.
     pub normalized: bool,
-    /// Whether there is a shared expert, which every token has.
-    pub shared: bool,
+    /// The shared expert, which every token has.
+    pub shared: SharedFacts,
     /// Not by a softmax alone; then the first layer has an MLP, and weights have a factor.
     pub routing: Option<RoutingFacts>,
     pub names: ExpertNames,
+}
+
+/// Whether there is a shared expert behind a gate, and of which size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedFacts {
+    /// There is none.
+    None,
+    /// Of that of the others.
+    Same,
+    /// Of that of two of the others.
+    Twice,
 }
 
 /// How experts are chosen and weighted, where it is not by a softmax.
@@ -189,7 +200,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         model_type: "qwen2_moe",
         slides: Slides::OddLayers,
         qkv_bias: true,
-        experts: Some(ExpertFacts { shared: true, ..EXPERTS }),
+        experts: Some(ExpertFacts { shared: SharedFacts::Twice, ..EXPERTS }),
         ..LLAMA
     },
     FamilyFacts {
@@ -363,7 +374,7 @@ pub const FAMILIES: &[FamilyFacts] = &[
         model_type: "qwen3_next",
         normed_heads: true,
         norms_add_one: true,
-        experts: Some(ExpertFacts { shared: true, normalized: true, ..EXPERTS }),
+        experts: Some(ExpertFacts { shared: SharedFacts::Same, normalized: true, ..EXPERTS }),
         delta: Some(DeltaFacts { key_heads: 2, value_heads: 6, key_dim: 8, taps: 2, interleaved: true, ..DELTA }),
         ..LLAMA
     },
@@ -380,7 +391,7 @@ const EXPERTS: ExpertFacts = ExpertFacts {
     chosen: 2,
     count_field: "num_experts",
     normalized: false,
-    shared: false,
+    shared: SharedFacts::None,
     routing: None,
     names: ExpertNames { block: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
 };

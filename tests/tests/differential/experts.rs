@@ -11,7 +11,7 @@ use unicorn_kernels::gemm::{self, GemmInputs, GemmSpec, Product};
 use unicorn_kernels::head_columns::{self, HeadBlock, HeadColumnsSpec, HeadPart};
 use unicorn_kernels::matmul::ExpertsSpec;
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
-use unicorn_kernels::route::{self, ExpertGroups, RouteSpec, Scores, routes_width};
+use unicorn_kernels::route::{self, ExpertGroups, RouteSpec, Scores, SharedExperts, routes_width};
 
 use super::*;
 use tests::launch::{Launch, device_register_matrices};
@@ -23,20 +23,22 @@ fn routes_are_those_of_the_twin() {
     let targets = targets();
     let target = counting(&targets);
     let scores = prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
-    let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), (1..5usize, scores));
-    check_cases("route", 16, &cases, |&(experts, chosen, normalized, scaled, (n_rows, (scores, choice_bias))), rng| {
+    let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), (1..5usize, scores, shared_experts()));
+    check_cases("route", 16, &cases, |&(experts, chosen, normalized, scaled, others), rng| {
+        let (n_rows, (scores, choice_bias), shared) = others;
         let chosen = chosen.min(experts);
         let spec = RouteSpec {
             experts,
             chosen,
+            shared,
             scores,
             normalized,
             factor: Number::new(1.5),
             choice_bias,
             scaled,
             groups: None,
-            input_stride: experts.next_multiple_of(32),
-            output_stride: routes_width(chosen).next_multiple_of(32),
+            input_stride: (experts + 1).next_multiple_of(32),
+            output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
             counter_sync: target.counter_sync && experts % 2 == 0,
         };
         let mut logits = normals(rng, n_rows * spec.input_stride);
@@ -52,10 +54,10 @@ fn routes_are_those_of_the_twin() {
         let found = run_twice(launch(target, KernelSpec::Route(spec.clone()), operands, n_rows), spec.counter_sync);
         for row in 0..n_rows {
             let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &scale, &bias);
-            let row = &found[&0][row * spec.output_stride..][..spec.output_stride];
-            assert_eq!(row[..chosen], experts, "{spec:?}");
-            assert_same(&format!("{spec:?}"), &floats(&row[chosen..2 * chosen]), &weights, TOLERANCE);
-            assert!(row[2 * chosen..].iter().all(|&word| word == POISON.to_bits()), "{spec:?}");
+            let (row, routes) = (&found[&0][row * spec.output_stride..][..spec.output_stride], spec.routes());
+            assert_eq!(row[..routes], experts, "{spec:?}");
+            assert_same(&format!("{spec:?}"), &floats(&row[routes..2 * routes]), &weights, TOLERANCE);
+            assert!(row[2 * routes..].iter().all(|&word| word == POISON.to_bits()), "{spec:?}");
         }
     });
 }
@@ -71,9 +73,12 @@ fn routes_of_groups_are_those_of_the_twin() {
         let kept = 1 + kept % count;
         let groups = ExpertGroups { count, kept, best_of: if sigmoid { size.min(2) } else { 1 } };
         let (experts, chosen) = (count * size, 1 + chosen % (kept * size).min(9));
+        // As in DeepSeek's, without a gate.
+        let shared = SharedExperts { count: kept % 3, gated: false };
         let spec = RouteSpec {
             experts,
             chosen,
+            shared,
             scores: if sigmoid { Scores::Sigmoid } else { Scores::Softmax },
             normalized,
             factor: Number::new(1.5),
@@ -81,7 +86,7 @@ fn routes_of_groups_are_those_of_the_twin() {
             scaled: false,
             groups: Some(groups),
             input_stride: experts.next_multiple_of(32),
-            output_stride: routes_width(chosen).next_multiple_of(32),
+            output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
             counter_sync: false,
         };
         let mut logits = normals(rng, n_rows * spec.input_stride);
@@ -99,8 +104,9 @@ fn routes_of_groups_are_those_of_the_twin() {
         let found = launch(target, KernelSpec::Route(spec.clone()), operands, n_rows).run();
         for (row, found) in found[&0].chunks_exact(spec.output_stride).enumerate() {
             let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &[], &bias);
-            assert_eq!(found[..chosen], experts, "{spec:?}");
-            assert_same(&format!("{spec:?}"), &floats(&found[chosen..2 * chosen]), &weights, TOLERANCE);
+            let routes = spec.routes();
+            assert_eq!(found[..routes], experts, "{spec:?}");
+            assert_same(&format!("{spec:?}"), &floats(&found[routes..2 * routes]), &weights, TOLERANCE);
         }
     });
 }
@@ -124,6 +130,7 @@ fn logits_that_are_no_numbers_choose_experts_that_exist() {
     let spec = RouteSpec {
         experts: 5,
         chosen: 3,
+        shared: SharedExperts { count: 2, gated: true },
         scores: Scores::Softmax,
         normalized: true,
         factor: Number::new(1.0),
@@ -137,7 +144,13 @@ fn logits_that_are_no_numbers_choose_experts_that_exist() {
     let logits = [[f32::NAN; 32], [f32::INFINITY; 32], [f32::NEG_INFINITY; 32]].concat();
     let operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words: 96 }];
     let found = launch(&targets()[0], KernelSpec::Route(spec), operands, 3).run();
-    assert!(found[&0].chunks(32).all(|row| row[..3].iter().all(|&expert| expert < 5)), "{:?}", found[&0]);
+    let exist = |row: &[u32]| row[..3].iter().all(|&expert| expert < 5) && row[3..5] == [5, 6];
+    assert!(found[&0].chunks(32).all(exist), "{:?}", found[&0]);
+}
+
+/// None, or some with a gate or without.
+pub fn shared_experts() -> impl Strategy<Value = SharedExperts> {
+    (0..4usize, any::<bool>()).prop_map(|(count, gated)| SharedExperts { count, gated: gated && count > 0 })
 }
 
 /// Random routes: `chosen` experts of `experts` for each row, and their weights.
@@ -154,13 +167,17 @@ fn routes(rng: &mut StdRng, experts: Range<u32>, [n_rows, chosen, stride]: [usiz
 #[test]
 fn rows_by_expert_are_those_of_the_twin() {
     let target = &targets()[0];
-    let cases = ((1..40usize, 1..9usize, 1..33usize), 1..70usize, any::<bool>());
-    check_cases("expert rows", 6, &cases, |&((experts, chosen, tile_rows), n_rows, one), rng| {
+    let cases = ((1..40usize, 1..9usize, 1..33usize), 1..70usize, any::<bool>(), 0..3usize);
+    check_cases("expert rows", 6, &cases, |&((routed, routed_chosen, tile_rows), n_rows, one, shared), rng| {
+        let (experts, chosen) = (routed + shared, routed_chosen + shared);
         // Many more rows of the program than of the step: workgroups of others would find no tile.
         let tiles = ExpertTiles::of((n_rows + 30) * chosen, experts, tile_rows);
-        let spec = ExpertRowsSpec { experts, chosen, routes_stride: 32, tiles };
-        let known = if one { 0..1 } else { 0..experts as u32 };
-        let routes = routes(rng, known, [n_rows, chosen, 32]);
+        let spec = ExpertRowsSpec { experts, chosen, shared, routes_stride: 32, tiles };
+        let known = if one { 0..1 } else { 0..routed as u32 };
+        let mut routes = routes(rng, known, [n_rows, chosen, 32]);
+        for row in routes.chunks_exact_mut(32) {
+            row[routed_chosen..chosen].iter_mut().zip(routed as u32..).for_each(|(route, expert)| *route = expert);
+        }
         let words = tiles.table_words((n_rows + 30) * chosen);
         let operands = vec![Operand::Step, Operand::words(&routes), Operand::Out { id: 0, words }];
         let found = launch(target, KernelSpec::ExpertRows(spec.clone()), operands, n_rows).run();
@@ -294,7 +311,7 @@ fn sums_of_experts_products() {
             FORMATS.into_iter().filter(|format| !is_integer || *format != WeightFormat::F16).collect();
         let shape = (1..40usize, 1..60usize, select(formats), 1..3usize, 1..3usize);
         // Chosen ones, experts, parts of the stack, lanes of each expert, rows.
-        let experts = (1..7usize, 1..9usize, 1..5usize, select(vec![1, 2, 4usize]), 1..4usize);
+        let experts = (1..12usize, 1..9usize, 1..5usize, select(vec![1, 2, 4usize]), 1..4usize);
         let name = format!("sums of experts, integers {is_integer}, {}", target.name);
         check_cases(&name, 6, &(shape, experts), |&(shape, (chosen, count, parts, lanes, n_rows)), rng| {
             let (rows, quads, format, tiles_per_lane, unroll) = shape;
@@ -312,7 +329,8 @@ fn sums_of_experts_products() {
                 summed: true,
             };
             // As many lanes as a workgroup may have.
-            let split_k = (lanes * experts.lane_parts()).min(target.workgroup_invocations / TILE_ROWS);
+            let most = target.workgroup_invocations / TILE_ROWS;
+            let split_k = MatMulTile::split_of(lanes * experts.lane_parts(), target.subgroup_size).min(most);
             let spec = MatMulSpec {
                 input: if is_integer { quantized } else { ActivationFormat::F32 },
                 bias: rows % 2 == 0,
@@ -321,6 +339,7 @@ fn sums_of_experts_products() {
                 tile: MatMulTile {
                     tiles_per_lane,
                     split_k,
+                    group_tiles: plain.tile.group_tiles.min(most / split_k),
                     unroll: if is_integer { unroll } else { 1 },
                     sharing: Sharing::Own,
                     ..plain.tile
@@ -354,6 +373,7 @@ fn table(experts: &ExpertsSpec, routes: &[u32], n_rows: usize) -> Vec<u32> {
     let spec = ExpertRowsSpec {
         experts: experts.first + experts.count + ELSEWHERE,
         chosen: experts.chosen,
+        shared: 0,
         routes_stride: experts.routes_stride,
         tiles: experts.tiles.expect("rows by expert"),
     };

@@ -22,17 +22,19 @@ fn choices_of_a_router() {
         let choice = (2..90usize, 1..9usize, any::<bool>(), any::<bool>(), scores);
         // Whether a norm is in front: with a sum, of sums, with integers for the experts.
         let norm = prop::option::of(any::<(bool, bool, bool)>());
-        let cases = (choice, norm, (1..80usize, format), select(vec![1, 2, 4usize]), any::<(bool, bool)>());
+        let flags = (any::<bool>(), any::<bool>(), super::experts::shared_experts());
+        let cases = (choice, norm, (1..80usize, format), select(vec![1, 2, 4usize]), flags);
         check_cases(&format!("router, {}", target.name), 8, &cases, |case, rng| {
             let &((experts, chosen, normalized, scaled, (scores, choice_bias)), norm, shape, split_k, flags) = case;
             let (quads, format) = shape;
-            let (bias, counter_sync) = flags;
-            let layout = WeightLayout { format, rows: experts, cols: 4 * quads };
+            let (bias, counter_sync, shared) = flags;
+            let layout = WeightLayout { format, rows: experts + shared.logits(), cols: 4 * quads };
             let plain = plain_matmul(&target, layout);
             let chosen = chosen.min(experts);
             let choice = RouteSpec {
                 experts,
                 chosen,
+                shared,
                 scores,
                 normalized,
                 factor: Number::new(1.5),
@@ -40,7 +42,7 @@ fn choices_of_a_router() {
                 scaled,
                 groups: None,
                 input_stride: plain.output_stride,
-                output_stride: routes_width(chosen).next_multiple_of(32),
+                output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
                 counter_sync: false,
             };
             let norm = norm.map(|(add, sums, also_f32)| NormSpec {
@@ -76,7 +78,7 @@ fn check_router(target: &Target, spec: &MatMulSpec, rng: &mut StdRng) {
     let weights = packed(rng, &spec.layout);
     let input = stored_rows(rng, ActivationFormat::F32, [1, cols, spec.input_stride]);
     let (residual, norm_weight) = (normals(rng, spec.input_stride), normals(rng, cols));
-    let bias = normals(rng, choice.experts);
+    let bias = normals(rng, choice.logits());
     let scale = normals(rng, if choice.scaled { choice.experts } else { 0 });
     let choice_bias = normals(rng, if choice.choice_bias { choice.experts } else { 0 });
     let kernel = KernelSpec::MatMul(spec.clone());
@@ -133,7 +135,7 @@ fn check_router(target: &Target, spec: &MatMulSpec, rng: &mut StdRng) {
     }
     // Of the device's own logits: of two that are nearly equal, either may be the larger.
     let (experts, shares) = route::twin_row(choice, &floats(&found[&LOGITS]), &scale, &choice_bias);
-    let (routes, chosen) = (&found[&ROUTES], choice.chosen);
+    let (routes, chosen) = (&found[&ROUTES], choice.routes());
     assert_eq!(routes[..chosen], experts, "{what}");
     assert_same(&what, &floats(&routes[chosen..2 * chosen]), &shares, TOLERANCE);
     assert!(routes[2 * chosen..].iter().all(|&word| word == POISON.to_bits()), "{what}");

@@ -1,5 +1,6 @@
 //! Logits of whole prompts: against transformers, the reference, and the same model computed otherwise.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rand::rngs::StdRng;
@@ -8,6 +9,7 @@ use tests::launch::{device, device_matrices, skip_matrix_units};
 use tests::models::{everything, models, one_of, tiny_models};
 use tests::reference::{Reference, mean_kl_divergence, read_golden, relative_error};
 use tests::tiny_model::{Family, TinyModel};
+use unicorn_artifact::{ArtifactView, MappedFile};
 use unicorn_compiler::WeightsOption;
 use unicorn_kernels::KvFormat;
 use unicorn_runtime::Model;
@@ -113,9 +115,11 @@ fn register_gemms_without_workgroup_memory_need_the_layout_of_fragments() {
 #[test]
 fn mixtures_of_experts_in_steps_of_one_row() {
     let mixtures = [
+        "qwen2-moe-shared-twice",
         "qwen3-moe",
         "gpt-oss",
         "deepseek-v3",
+        "qwen35-moe-shared",
         "gemma4-moe",
         "glm4-moe-lite",
         "qwen2-moe-shared",
@@ -123,7 +127,7 @@ fn mixtures_of_experts_in_steps_of_one_row() {
         "lfm2-moe",
         "olmoe",
     ];
-    let taken = if everything() { mixtures.len() } else { 3 };
+    let taken = if everything() { mixtures.len() } else { 4 };
     for name in &mixtures[..taken] {
         let folder = models().join("tiny").join(name);
         let golden = read_golden(&folder);
@@ -146,6 +150,39 @@ fn mixtures_of_experts_in_steps_of_one_row() {
         let text = |barriers| greedy(&built.try_load(1, barriers).expect("it loads"), &golden.tokens, 40);
         assert_eq!(text(false), text(true), "{name}: counters give the tokens that barriers give");
     }
+}
+
+/// Of the others' format and size, or a multiple of it, a shared expert is one of them, or several: no step has a dispatch for it alone, and
+/// logits are those of the graph in which it has operations of its own.
+#[test]
+fn a_shared_expert_is_among_the_experts() {
+    for name in ["qwen2-moe-shared-twice", "qwen35-moe-shared", "deepseek-v3"] {
+        let folder = models().join("tiny").join(name);
+        let tokens = read_golden(&folder).tokens;
+        let (joined, plain) = (Built::of(&folder, INT4), Built::of(&folder, Case { fuse: false, ..INT4 }));
+        assert_eq!(layers_with_own_shared_expert(&joined), [] as [String; 0], "{name}");
+        assert_ne!(layers_with_own_shared_expert(&plain), [] as [String; 0], "{name}");
+        let expected = logits(&plain.load(), &tokens, 0);
+        let model = joined.load();
+        for rows_of_step in [0, 1, 5] {
+            let what = format!("{name} in steps of {rows_of_step}, against its plain graph");
+            assert_close(&what, &logits(&model, &tokens, rows_of_step), &expected, SAME_TOLERANCE);
+        }
+    }
+}
+
+/// Layers whose experts have a matrix of a shared one beside them, in any program.
+fn layers_with_own_shared_expert(built: &Built) -> Vec<String> {
+    let file = MappedFile::open(&built.artifact()).expect("an artifact");
+    let view = ArtifactView::parse(file.bytes()).expect("it was just written");
+    let programs = view.kernels.targets.iter().flat_map(|target| &target.programs);
+    let labels: BTreeSet<&str> =
+        programs.flat_map(|program| &program.dispatches).map(|dispatch| &*dispatch.label).collect();
+    let of_experts = labels.iter().filter_map(|label| label.split_once(".experts")).map(|(layer, _)| layer);
+    let layers: BTreeSet<&str> = of_experts.collect();
+    assert!(!layers.is_empty(), "experts have dispatches");
+    let own = layers.into_iter().filter(|layer| labels.contains(&*format!("{layer}.down_proj")));
+    own.map(str::to_owned).collect()
 }
 
 /// Tests one of `every` models.
