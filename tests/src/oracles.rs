@@ -25,6 +25,7 @@ use crate::generators::{
     artifact_of_parts, smallest_config, smallest_gemm, smallest_gguf, smallest_image_section, smallest_mxfp4_config,
     smallest_safetensors, with_stream_header, with_valid_preamble,
 };
+use crate::models::models;
 use crate::mutated_module;
 use crate::mutated_plan::load_and_run;
 
@@ -206,17 +207,24 @@ pub fn safetensors(bytes: &[u8]) {
     }
 }
 
-/// Merging an adapter returns, and every row of what it accepts can be read. The first two bytes are the length of adapter_config.json, the rest is
-/// its weights.
+/// Merging an adapter returns, and every row of what it accepts can be read. The first two bytes are the length of adapter_config.json, whose highest bit
+/// chooses a mixture of experts as the model; the rest is its weights.
 pub fn lora(bytes: &[u8]) {
+    const MIXTURE: usize = 1 << 15;
     let (length, rest) = bytes.split_at(bytes.len().min(2));
     let length = length.iter().rev().fold(0, |length, byte| 256 * length + usize::from(*byte));
-    let (config, weights) = rest.split_at(length.min(rest.len()));
+    let (config, weights) = rest.split_at((length % MIXTURE).min(rest.len()));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).expect("a temporary file");
-    write("config.json", smallest_config().to_string().as_bytes());
-    write("model.safetensors", &smallest_safetensors());
-    let mut checkpoint = import::open_model(folder.path()).expect("a sound model");
+    let base = match length < MIXTURE {
+        true => {
+            write("config.json", smallest_config().to_string().as_bytes());
+            write("model.safetensors", &smallest_safetensors());
+            folder.path().to_owned()
+        }
+        false => models().join("tiny/qwen3-moe"),
+    };
+    let mut checkpoint = import::open_model(&base).expect("a sound model");
     write("adapter_config.json", config);
     write("adapter_model.safetensors", weights);
     let adapter = import::Adapter { folder: folder.path().to_owned(), scale: 1.0 };
