@@ -235,11 +235,15 @@ impl<'a> TilePacker<'a> {
     /// Writes the row of `tensor` that `self.row` holds, with the INT4 codes and scales that the source has.
     fn keep_int4(&mut self, tensor: &Tensor, row: usize, first_col: usize, row_in_tile: usize) -> ErrorSum {
         let group = self.layout.format.block_cols();
-        let blocks = tensor.cols.div_ceil(group);
-        let (mut codes, mut params) = (vec![0; blocks * group], vec![WideInt4Params::default(); blocks]);
-        tensor.read_int4_row(row, group, &mut codes, &mut params);
-        take_first(&mut self.codes, &codes[first_col..]);
-        take_first(&mut self.wide, &params[first_col / group..]);
+        if tensor.cols == self.layout.cols {
+            tensor.read_int4_row(row, group, &mut self.codes, &mut self.wide);
+        } else {
+            let blocks = tensor.cols.div_ceil(group);
+            let (mut codes, mut params) = (vec![0; blocks * group], vec![WideInt4Params::default(); blocks]);
+            tensor.read_int4_row(row, group, &mut codes, &mut params);
+            take_first(&mut self.codes, &codes[first_col..]);
+            take_first(&mut self.wide, &params[first_col / group..]);
+        }
         self.write_int4(row_in_tile);
         let mut error = ErrorSum::default();
         self.row.iter().for_each(|weight| error.add(*weight, *weight));
@@ -254,10 +258,14 @@ impl<'a> TilePacker<'a> {
         first_col: usize,
         row_in_tile: usize,
     ) -> std::result::Result<ErrorSum, usize> {
-        let (mut codes, mut scales) = (vec![0; tensor.cols], vec![f16::ZERO; tensor.cols / CODEBOOK_GROUP]);
-        tensor.read_iq4_row(row, &mut codes, &mut scales);
-        take_first(&mut self.codes, &codes[first_col..]);
-        take_first(&mut self.scales, &scales[first_col / CODEBOOK_GROUP..]);
+        if tensor.cols == self.layout.cols {
+            tensor.read_iq4_row(row, &mut self.codes, &mut self.scales);
+        } else {
+            let (mut codes, mut scales) = (vec![0; tensor.cols], vec![f16::ZERO; tensor.cols / CODEBOOK_GROUP]);
+            tensor.read_iq4_row(row, &mut codes, &mut scales);
+            take_first(&mut self.codes, &codes[first_col..]);
+            take_first(&mut self.scales, &scales[first_col / CODEBOOK_GROUP..]);
+        }
         let mut error = ErrorSum::default();
         let groups = self.row.chunks_exact(CODEBOOK_GROUP).zip(self.codes.chunks_exact(CODEBOOK_GROUP));
         for (group, ((weights, codes), scale)) in groups.zip(&self.scales).enumerate() {

@@ -1,12 +1,12 @@
-//! Which request comes next, and what the next step computes: the scheduler's decisions, as a state machine without a device, sessions or a
-//! clock. It is told what happened (a request came, its prompt was fed, how long a step took, pages ran out) and says what to do ([`Next`]).
-//! `simulation.rs` runs it with measured times of steps.
+//! The scheduler's decisions as a state machine: which request comes next, and what the next step computes. It knows no device, no sessions and
+//! no clock. The caller reports events: a request came, a step took so long, pages ran out. [`Machine::next`] then says what to do, and the
+//! caller does it and moves the requests along the arrows. `simulation.rs` is such a caller, with measured times of steps.
 //!
 //! ```text
 //! enqueue           admit             a first token             a last token
 //! ───────► waiting ───────► prefill ───────────────► decoding ──────────────►
 //!             ▲                │                        │
-//!             └────────────────┴───── preempt ────────┘
+//!             └────────────────┴────── preempt ─────────┘
 //! ```
 //!
 //! What requests are is up to the caller: those without a session, `W`, have a [`Place`]; of those with one, `A`, the machine asks what
