@@ -11,11 +11,16 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
     match spec {
         KernelSpec::MatMul(spec) => {
             let layout = &spec.layout;
-            let norm = if spec.prologue.is_some() { "norm+" } else { "" };
-            let norm = if spec.experts.is_some() { "expert " } else { norm };
+            let before = match (&spec.experts, &spec.choice) {
+                (Some(_), Some(_)) => "route+expert ",
+                (Some(_), None) => "expert ",
+                (None, _) if spec.prologue.is_some() => "norm+",
+                (None, _) => "",
+            };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
-            let next = if spec.choice.is_some() { " +route".into() } else { next_name(spec.fused_tail.as_ref()) };
-            format!("{norm}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
+            let is_router = spec.choice.is_some() && spec.experts.is_none();
+            let next = if is_router { " +route".into() } else { next_name(spec.fused_tail.as_ref()) };
+            format!("{before}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
         }
         KernelSpec::DotGemm(spec) => {
             let WeightLayout { rows, cols, format } = spec.product.layout;

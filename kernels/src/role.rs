@@ -34,6 +34,8 @@ pub enum Role {
     Third,
     /// The fourth operand.
     Fourth,
+    /// The logits by which experts are chosen.
+    RouterLogits,
     /// The experts of each row, see `route`; read by the kernel.
     Routes,
     /// The experts of each row; written by the kernel.
@@ -133,6 +135,7 @@ impl Role {
                 | Role::InputQuads
                 | Role::InputFixedSums
                 | Role::QuantizedInput
+                | Role::RouterLogits
                 | Role::Routes
                 | Role::MadeRoutes
                 | Role::Residual
@@ -213,6 +216,7 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::Second => ("second", "array<f32>"),
             Role::Third => ("third", "array<f32>"),
             Role::Fourth => ("fourth", "array<f32>"),
+            Role::RouterLogits => ("router_logits", "array<f32>"),
             Role::Routes | Role::MadeRoutes => ("routes", "array<u32>"),
             Role::ExpertScale => ("expert_scale", "array<f32>"),
             Role::ChoiceBias => ("choice_bias", "array<f32>"),

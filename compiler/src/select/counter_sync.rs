@@ -47,8 +47,12 @@ fn pays(dispatches: &[KernelDispatch]) -> bool {
         KernelSpec::Route(_) | KernelSpec::ExpertSum(_) => dispatch.rows == 1,
         KernelSpec::MatMul(spec) if spec.choice.is_some() => dispatch.rows == 1,
         KernelSpec::MatMul(spec) if spec.input == ActivationFormat::F32 => {
-            let is_router = matches!(behind.first().map(|next| &next.spec), Some(KernelSpec::Route(_)));
-            is_router && dispatch.rows == 1
+            let chooses = |next: &KernelDispatch| match &next.spec {
+                KernelSpec::Route(_) => true,
+                KernelSpec::MatMul(spec) => spec.choice.is_some(),
+                _ => false,
+            };
+            behind.first().is_some_and(chooses) && dispatch.rows == 1
         }
         KernelSpec::MatMul(spec) if spec.experts.is_some() => dispatch.rows == 1,
         _ => true,

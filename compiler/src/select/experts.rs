@@ -41,28 +41,51 @@ struct Routed {
 
 impl Selector<'_> {
     pub(super) fn route(&mut self, node: &FusedNode) {
-        let FusedOp::Route { input, out, .. } = node.op else { unreachable!("called for routers") };
-        if self.verified.producer(input).is_some_and(|router| self.choice(router).is_some()) {
+        let FusedOp::Route { out, .. } = node.op else { unreachable!("called for routers") };
+        if self.chooser(node).is_some() {
             return;
         }
         let spec = KernelSpec::Route(self.route_spec(node));
-        let operands = operands(&spec, |role| match role {
-            Role::Input => Operand::Value(input),
-            role => self.choice_operand(node, role),
-        });
+        let operands = operands(&spec, |role| self.choice_operand(node, role));
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
         self.rows_by_expert(node, out);
     }
 
-    /// The choice of experts by the logits that a matmul makes, if the same dispatch makes it: in programs of one row, on devices whose
-    /// workgroups can exchange data.
-    pub(super) fn choice(&self, router: &FusedNode) -> Option<&FusedNode> {
-        let FusedOp::MatMul { matrix, out, act_mul: None, softcap: None, .. } = router.op else { return None };
-        let mut readers = self.readers(out);
-        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
-        let is_of_one_row = self.kind.rows == 1 && self.options.fold && self.target.has_memory_model();
-        let is_choice = matches!(reader.op, FusedOp::Route { .. }) && self.weights.matrix(matrix).len() == 1;
-        (is_of_one_row && is_choice).then_some(reader)
+    /// The choice of experts that a matmul's dispatch makes, too.
+    pub(super) fn choice(&self, matmul: &FusedNode) -> Option<&FusedNode> {
+        let route = match matmul.op {
+            FusedOp::MatMul { out, .. } => self.readers(out).next(),
+            FusedOp::ExpertMatMul { routes, .. } => self.verified.producer(routes),
+            _ => None,
+        };
+        route.filter(|route| self.chooser(route).is_some_and(|chooser| std::ptr::eq(chooser, matmul)))
+    }
+
+    /// The matmul whose dispatch also makes this choice of experts, in programs of one row. Where dispatches wait for each other by counters, it
+    /// is the first one of the experts: each of its workgroups chooses in less time than a router's last workgroup takes until others see
+    /// what it chose. Elsewhere it is the router, if workgroups can exchange data.
+    pub(super) fn chooser(&self, route: &FusedNode) -> Option<&FusedNode> {
+        let FusedOp::Route { input, out, .. } = route.op else { return None };
+        if self.kind.rows > 1 || !self.options.fold || !self.target.has_memory_model() {
+            return None;
+        }
+        let router = self.verified.producer(input).filter(|router| self.makes_whole_logits(router))?;
+        let experts = self.readers(out).next().filter(|first| self.target.counter_sync && self.can_choose(first));
+        Some(experts.unwrap_or(router))
+    }
+
+    /// Whether one dispatch makes all logits, for the choice alone.
+    fn makes_whole_logits(&self, router: &FusedNode) -> bool {
+        let FusedOp::MatMul { matrix, out, act_mul: None, softcap: None, .. } = router.op else { return false };
+        self.readers(out).count() == 1 && self.weights.matrix(matrix).len() == 1
+    }
+
+    /// Whether one dispatch multiplies a row by the matrices of all its experts.
+    fn can_choose(&self, node: &FusedNode) -> bool {
+        let FusedOp::ExpertMatMul { input, matrix, .. } = node.op else { return false };
+        let parts = self.weights.matrix(matrix);
+        let is_whole = parts.len() == 1 || self.binds_whole_stacks(parts, node, None);
+        is_whole && self.graph.values[input.0].rows_per_token == 1
     }
 
     pub(super) fn route_spec(&self, node: &FusedNode) -> RouteSpec {
@@ -87,10 +110,11 @@ impl Selector<'_> {
         }
     }
 
-    /// What a choice of experts reads and writes, without the logits.
+    /// What a choice of experts reads and writes.
     pub(super) fn choice_operand(&self, node: &FusedNode, role: Role) -> Operand {
-        let FusedOp::Route { scale, choice_bias, out, .. } = node.op else { unreachable!("called for routers") };
+        let FusedOp::Route { input, scale, choice_bias, out, .. } = node.op else { unreachable!("called for routers") };
         match role {
+            Role::Input | Role::RouterLogits => Operand::Value(input),
             Role::ExpertScale => Operand::Weight(self.weights.vector(scale.expect("experts with a scale"))),
             Role::ChoiceBias => Operand::Weight(self.weights.vector(choice_bias.expect("experts with a bias"))),
             Role::MadeRoutes => Operand::Value(out),
@@ -246,15 +270,22 @@ impl Selector<'_> {
             let read = self.rows_of(out).min(experts);
             let len_bytes: u64 = ids.iter().map(|&id| self.weights.get(id).len_bytes).sum();
             let bytes = len_bytes * read as u64 / experts as u64;
-            self.push(node, spec, self.kind.rows, bytes, |role| match role {
+            let choice = self.choice(node);
+            let operands = operands(&spec, |role| match role {
                 Role::Weights => Operand::Weight(ids[0]),
                 Role::WeightsPart(part) => Operand::Weight(ids[usize::from(part)]),
                 Role::Bias => Operand::Weight(self.weights.vector(bias.expect("experts with biases"))),
                 Role::Routes | Role::ExpertRows => from,
                 Role::InputQuads | Role::QuantizedInput => input,
                 Role::Encoded => Operand::Encoded(out),
-                _ => Operand::Value(result),
+                Role::Output => Operand::Value(result),
+                role => self.choice_operand(choice.expect("every other role is a choice's"), role),
             });
+            let chooses = choice.is_some();
+            self.push(node, spec, self.kind.rows, bytes, |role| operands[&role]);
+            if chooses {
+                self.dispatches.last_mut().expect("pushed above").label += "+route";
+            }
             self.mark_part(part);
         }
         if !encodes {
@@ -331,7 +362,7 @@ impl Selector<'_> {
             fused_tail: None,
             clears: 0,
             softcap: None,
-            choice: None,
+            choice: self.choice(node).map(|choice| self.route_spec(choice)),
             experts: Some(ExpertsSpec {
                 chosen,
                 own_input: self.graph.values[input.0].rows_per_token == chosen,
@@ -349,7 +380,7 @@ impl Selector<'_> {
             counter_sync: false,
         };
         debug_assert!(expert_rows.is_multiple_of(TILE_ROWS));
-        spec.tile = tile(self.target, &spec, tiles.map_or(1, |tiles| tiles.tile_rows));
+        spec.tile = tile(self.target, &spec, tiles.map_or(1, |tiles| tiles.tile_rows), false);
         spec
     }
 

@@ -286,7 +286,8 @@ impl Selector<'_> {
             subgroup_size: self.target.subgroup_size,
             counter_sync: false,
         };
-        spec.tile = tile(self.target, &spec, head_rows);
+        let is_router = self.readers(out).next().is_some_and(|reader| self.chooser(reader).is_some());
+        spec.tile = tile(self.target, &spec, head_rows, is_router);
         spec
     }
 }

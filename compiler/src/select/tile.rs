@@ -6,8 +6,8 @@ use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_kernels::matmul::{MatMulSpec, MatMulTile};
 use unicorn_spirv::Target;
 
-/// The tile of a matmul in a program of `rows` rows.
-pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
+/// The tile of a matmul in a program of `rows` rows; `is_router`: of one that makes the logits of a choice of experts.
+pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize, is_router: bool) -> MatMulTile {
     let tuning = target.matmul;
     let columns = tuning.tokens_per_lane.min(rows.next_power_of_two());
     let one = columns == 1;
@@ -36,7 +36,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize) -> MatMulTile {
     };
     let lane_groups = lanes / TILE_ROWS;
     // A router has fewer workgroups than the device has units: the more lanes a row has, the fewer times one waits for weights.
-    let most = if spec.choice.is_some() { lane_groups } else { tuning.split_k };
+    let most = if is_router { lane_groups } else { tuning.split_k };
     let most = most.min((lane_groups * tiles_per_lane / min_tiles).max(1));
     let parts = spec.experts.map_or(1, |experts| experts.lane_parts());
     let split_k = split_lanes(target, parts, runs_of_one, most);

@@ -40,12 +40,19 @@ ${DECLARATIONS}
 //#endif
 //#endif
 //#if CHOICE
-//#include completion
 //#include choose_experts
+
+//#if EXPERTS
+fn router_logit(row: u32, expert: u32) -> f32 {
+    return router_logits[row * ROUTER_LOGITS_STRIDE + expert];
+}
+//#else
+//#include completion
 
 fn router_logit(row: u32, expert: u32) -> f32 {
     return output[row * OUTPUT_STRIDE + expert];
 }
+//#endif
 //#endif
 
 //#if PROLOGUE
@@ -243,6 +250,27 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 //#end
 //#end
 
+//#if WEIGHT_PARTS > 1
+// The groups of a round, from the part of the stack that has the expert. Only their loads are there for each part. All of them are in flight
+// before the first group is multiplied: where each part has a loop of its own, NVIDIA's compiler multiplies a group before it loads the next.
+//#macro load_round_of_part()
+//#for part in 0..UNROLL
+        var group_${part} = 0u;
+//#for tile in 0..TILES_PER_LANE
+//#expand declare_group("MATRIX", "${part}_${tile}")
+//#end
+//#end
+        if (part_of_stack == 0u) {
+//#expand load_round("weights", "")
+        }
+//#for other in 1..WEIGHT_PARTS
+        if (part_of_stack == ${other}u) {
+//#expand load_round("weights_${other}", "")
+        }
+//#end
+//#end
+
+//#endif
 // The groups of a round that begins at k_group.
 //#macro load_round(buffer, declare)
 //#for part in 0..UNROLL
@@ -265,18 +293,22 @@ fn store(token: u32, first_row: u32, matrix_row: u32, value: f32) {
 
 // A round's groups are loaded before the first is multiplied, those of the first round in front of the wait. It takes fewer registers than
 // the other order.
-//#macro multiply_groups_in_rounds(buffer)
+//#macro multiply_groups_in_rounds()
 //#expand place_tiles("let ", "first_tile")
     var k_group = ${FIRST_RUN};
 //#if COUNTER_SYNC && !EXPERTS
-//#expand load_round(buffer, "let ")
+//#expand load_round("weights", "let ")
     await_dispatch(lane);
 //#expand multiply_round(0)
     k_group += ${UNROLL * COLUMN_LANES}u;
 //#endif
 //#if !COUNTER_SYNC || EXPERTS || ROUNDS > 1
     for (; k_group < INPUT_GROUPS; k_group += ${UNROLL * COLUMN_LANES}u) {
-//#expand load_round(buffer, "let ")
+//#if WEIGHT_PARTS > 1
+//#expand load_round_of_part()
+//#else
+//#expand load_round("weights", "let ")
+//#endif
 //#expand multiply_round(ROUNDS - 1)
     }
 //#endif
@@ -459,8 +491,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
 //#if !SUMMED
+    let place = output_row % ${CHOSEN}u;
     // Experts before the first of this part wrap to numbers past the last.
-    let expert = routes[step_row * ${ROUTES_STRIDE}u + output_row % ${CHOSEN}u] - ${FIRST_EXPERT}u;
+//#if CHOICE
+    choose_experts(step_row, lane, place == 0u && group.y == 0u);
+    let expert = chosen_experts[place] - ${FIRST_EXPERT}u;
+//#else
+    let expert = routes[step_row * ${ROUTES_STRIDE}u + place] - ${FIRST_EXPERT}u;
+//#endif
     if (expert >= ${EXPERTS_HERE}u) {
 //#if COUNTER_SYNC
         count_workgroup(lane);
@@ -546,17 +584,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#expand multiply_blocks()
 //#else if PROLOGUE
 //#expand multiply_groups_rolling()
-//#else if WEIGHT_PARTS > 1
-    if (part_of_stack == 0u) {
-//#expand multiply_groups_in_rounds("weights")
-    }
-//#for other in 1..WEIGHT_PARTS
-    if (part_of_stack == ${other}u) {
-//#expand multiply_groups_in_rounds("weights_${other}")
-    }
-//#end
 //#else
-//#expand multiply_groups_in_rounds("weights")
+//#expand multiply_groups_in_rounds()
 //#endif
 //#if SUMMED
 //#expand weigh_products()
@@ -601,9 +630,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         clear_fixed_sums(lane);
     }
 //#endif
-//#if CHOICE
+//#if CHOICE && !EXPERTS
     if (is_last(0u, ${ROUTER_WORKGROUPS}u, lane)) {
-        choose_experts(output_row, lane);
+        choose_experts(output_row, lane, true);
     }
 //#endif
 //#if COUNTER_SYNC

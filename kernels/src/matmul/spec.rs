@@ -45,7 +45,8 @@ pub struct MatMulSpec {
     pub clears: usize,
     /// `cap` in `cap * tanh(y / cap)`; `None`: the result is not capped.
     pub softcap: Option<Number>,
-    /// The choice of experts by these logits, f32 of one row, which the last workgroup to complete makes.
+    /// The choice of experts by the logits of one row, f32. A router's logits are the result, and its last workgroup to complete chooses. In a
+    /// matmul of experts, each workgroup chooses, by the logits that a router left, and the first one stores the routes.
     pub choice: Option<RouteSpec>,
     /// The experts, if the matrix is a stack with one matrix for each, which `layout` describes.
     pub experts: Option<ExpertsSpec>,
@@ -201,7 +202,7 @@ impl Kernel for MatMulSpec {
         roles.extend((1..parts).map(|part| Role::WeightsPart(part as u8)));
         match (&self.fused_tail, self.output) {
             (Some(_), _) => roles.extend(FusedTailSpec::roles()),
-            (None, ActivationFormat::F32) if self.choice.is_some() => roles.push(Role::ExchangedOutput),
+            (None, ActivationFormat::F32) if self.is_router() => roles.push(Role::ExchangedOutput),
             (None, ActivationFormat::F32) => roles.push(Role::Output),
             (None, _) => roles.push(Role::Encoded),
         }
@@ -211,12 +212,14 @@ impl Kernel for MatMulSpec {
             (None, ActivationFormat::F32) => roles.push(Role::InputQuads),
             (None, _) => roles.push(Role::QuantizedInput),
         }
-        roles.extend(self.experts.map(|experts| experts.role()));
+        roles.extend(match (&self.experts, &self.choice) {
+            (Some(_), Some(_)) => Some(Role::RouterLogits),
+            (Some(experts), None) => Some(experts.role()),
+            (None, Some(_)) => Some(Role::CompletionCounters),
+            (None, None) => None,
+        });
         roles.extend(self.bias.then_some(Role::Bias));
-        if let Some(choice) = &self.choice {
-            roles.extend(choice.choice_roles());
-            roles.push(Role::CompletionCounters);
-        }
+        roles.extend(self.choice.iter().flat_map(RouteSpec::choice_roles));
         roles.extend((self.clears > 0).then_some(Role::ClearedFixedSums));
         roles.extend(self.counter_sync.then_some(Role::SyncCounters));
         bindings(roles)
@@ -278,6 +281,7 @@ impl Kernel for MatMulSpec {
             .flag("ENCODED_INPUT", self.encoded_input().is_some())
             .flag("CHOICE", self.choice.is_some())
             .count("ROUTER_WORKGROUPS", self.workgroups(1)[1])
+            .size("ROUTER_LOGITS_STRIDE", self.choice.as_ref().map_or(0, |choice| choice.input_stride))
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.split_k > 1)
@@ -331,6 +335,11 @@ impl MatMulSpec {
     pub fn group_rows(&self) -> usize {
         let rows = TILE_ROWS * self.tile.group_tiles * self.tile.tiles_per_lane;
         if self.act_mul.is_some() { rows / 2 } else { rows }
+    }
+
+    /// Whether it makes logits and chooses by them.
+    fn is_router(&self) -> bool {
+        self.choice.is_some() && self.experts.is_none()
     }
 
     /// The format in which the normed input is stored for other readers.
@@ -431,13 +440,20 @@ impl MatMulSpec {
             assert!(matches!(format, ActivationFormat::Quantized(_)), "integers are stored without a row's factor");
             assert_eq!(self.output, ActivationFormat::F32, "a kernel stores one row of integers");
         }
-        if let Some(choice) = &self.choice {
-            let is_plain = self.experts.is_none() && self.softcap.is_none() && self.act_mul.is_none();
-            let is_of_one_row = tile.tokens_per_lane == 1 && self.rows_per_token == 1 && !self.row_from_step;
-            let is_whole = self.output_first == 0 && self.output == ActivationFormat::F32;
-            assert!(is_plain && is_of_one_row && is_whole, "experts are chosen by the logits of one row");
-            let fits = (choice.logits(), choice.input_stride) == (self.layout.rows, self.output_stride);
-            assert!(fits, "a row for each logit");
+        match (&self.choice, &self.experts) {
+            (Some(choice), None) => {
+                let is_plain = self.softcap.is_none() && self.act_mul.is_none();
+                let is_of_one_row = tile.tokens_per_lane == 1 && self.rows_per_token == 1 && !self.row_from_step;
+                let is_whole = self.output_first == 0 && self.output == ActivationFormat::F32;
+                assert!(is_plain && is_of_one_row && is_whole, "experts are chosen by the logits of one row");
+                let fits = (choice.logits(), choice.input_stride) == (self.layout.rows, self.output_stride);
+                assert!(fits, "a row for each logit");
+            }
+            (Some(choice), Some(experts)) => {
+                let takes_choice = !experts.summed && experts.tiles.is_none() && experts.chosen == choice.routes();
+                assert!(takes_choice, "a workgroup chooses for the row that it multiplies");
+            }
+            (None, _) => {}
         }
         match self.input {
             ActivationFormat::F32 => {}

@@ -21,7 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#if COUNTER_SYNC
     await_dispatch(lane);
 //#endif
-    choose_experts(row, lane);
+    choose_experts(row, lane, true);
 //#if COUNTER_SYNC
     count_workgroup(lane);
 //#endif

@@ -10,6 +10,11 @@
 //! with the highest sums of their best experts' ranks. A rank is what experts are chosen by. A weight is the score, or its share of the chosen experts' scores, times one factor of
 //! all and, if experts have a scale, the expert's.
 //!
+//! ```text
+//! experts  ┌ block of 32 ┐┌ block of 32 ┐┌ …      each is counted among those of its block: the first `chosen` are finalists
+//!             ↓ chosen       ↓ chosen             finalists are counted among each other: the first `chosen` are the row's
+//! ```
+//!
 //! Shared experts are those that every row is given to. Their weight is 1, or the sigmoid of the logit behind the others.
 
 mod spec;

@@ -79,7 +79,7 @@ pub fn routes_width(experts: usize) -> usize {
 }
 
 const WORKGROUP: usize = 128;
-/// Quads of experts that a lane looks at together.
+/// Quads of experts that a lane looks at together: a block.
 const TOGETHER: usize = 8;
 
 impl Kernel for RouteSpec {
@@ -125,9 +125,9 @@ impl RouteSpec {
 
     /// Bytes of workgroup memory that a choice takes.
     pub(crate) fn choice_bytes(&self) -> usize {
-        let ranks = 16 * self.quads();
-        let logits = if self.has_logits_apart() { ranks } else { 0 };
-        ranks + logits + 8 * self.chosen + self.groups.map_or(0, |groups| 4 * groups.count)
+        let finalists = (16 + 16) * self.finalist_quads();
+        let logits = if self.has_logits_apart() { 16 * self.quads() } else { 0 };
+        16 * self.quads() + finalists + logits + 4 * self.routes() + self.groups.map_or(0, |groups| 4 * groups.count)
     }
 
     /// Whether ranks are not the logits, or not all of them.
@@ -138,6 +138,22 @@ impl RouteSpec {
     /// Quads of experts, in whole steps of a lane.
     fn quads(&self) -> usize {
         self.experts.div_ceil(4).next_multiple_of(TOGETHER)
+    }
+
+    /// Runs of experts, each with finalists of its own.
+    fn blocks(&self) -> usize {
+        self.quads() / TOGETHER
+    }
+
+    /// Finalists of a block: as many as a row is given to.
+    fn finalists(&self) -> usize {
+        self.chosen.min(4 * TOGETHER)
+    }
+
+    /// Quads of all blocks' finalists, in whole steps of a lane; of one block none.
+    fn finalist_quads(&self) -> usize {
+        let all = (self.blocks() * self.finalists()).div_ceil(4);
+        if self.blocks() > 1 { all.next_multiple_of(TOGETHER) } else { 0 }
     }
 
     /// Values of the piece `choose_experts`.
@@ -154,7 +170,10 @@ impl RouteSpec {
             .text("LOGITS", if self.has_logits_apart() { "logits" } else { "ranks" })
             .size("ROUTED_EXPERTS", self.experts)
             .size("ROUTED_QUADS", self.quads())
+            .size("RANK_QUADS", self.quads() + self.finalist_quads())
             .count("ROUTED_TOGETHER", TOGETHER)
+            .count("ROUTED_BLOCKS", self.blocks())
+            .count("FINALISTS", self.finalists())
             .size("ROUTED_CHOSEN", self.chosen)
             .size("ROW_ROUTES", self.routes())
             .flag("SHARED_EXPERTS", self.shared.count > 0)

@@ -31,6 +31,17 @@ ${declare}word_${name} = ${buffer}[at_${name} + (${group} % ${groups_per_block}u
 //#endif
 //#end
 
+// Declares what a group loads, where it is loaded from one of several buffers.
+//#macro declare_group(matrix, name)
+var pair_${name} = 0u;
+//#if ${matrix}_INT8
+var first_${name} = vec4<u32>();
+var second_${name} = vec4<u32>();
+//#else
+var word_${name} = vec4<u32>();
+//#endif
+//#end
+
 // Scale, zero point and codes.
 //#macro unpack_group(matrix, name, row)
 let param_${name} = row_param(pair_${name}, ${row});

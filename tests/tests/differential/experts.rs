@@ -1,6 +1,5 @@
 //! Mixtures of experts: the router, matmuls with a matrix for each expert, the weighted sum, and the gate of a shared expert.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use unicorn_kernels::Number;
@@ -13,8 +12,9 @@ use unicorn_kernels::matmul::ExpertsSpec;
 use unicorn_kernels::register_gemm::{self, RegisterGemmSpec};
 use unicorn_kernels::route::{self, ExpertGroups, RouteSpec, Scores, SharedExperts, routes_width};
 
+use super::router::{self, Choice};
 use super::*;
-use tests::launch::{Launch, device_register_matrices};
+use tests::launch::device_register_matrices;
 use unicorn_kernels::layout::TILE_ROWS;
 use unicorn_spirv::target::GemmTuning;
 
@@ -109,19 +109,6 @@ fn routes_of_groups_are_those_of_the_twin() {
             assert_same(&format!("{spec:?}"), &floats(&found[routes..2 * routes]), &weights, TOLERANCE);
         }
     });
-}
-
-/// A target whose dispatches wait for each other by counters, if there is one.
-fn counting(targets: &[Target]) -> &Target {
-    targets.iter().find(|target| target.counter_sync).unwrap_or(&targets[0])
-}
-
-/// Runs a step; with counters, twice, so that the second time waits for the first.
-fn run_twice(mut launch: Launch, counter_sync: bool) -> BTreeMap<usize, Vec<u32>> {
-    if counter_sync {
-        launch.steps.push(launch.steps[0].clone());
-    }
-    launch.run()
 }
 
 /// Whatever the router's logits are, what reads the routes stays inside the stack.
@@ -296,6 +283,47 @@ fn matmuls_of_experts() {
                 ..plain
             };
             check_experts(target, &spec, *n_rows, rng);
+        });
+    }
+}
+
+/// The first matrix of each expert, in workgroups that choose the experts.
+#[test]
+fn matmuls_of_experts_that_they_choose() {
+    let own = targets().into_iter().filter(|target| target.matmul.sharing_one == Sharing::Own);
+    for (target, is_integer) in
+        own.map(|target| (target, false)).chain(integer_targets().into_iter().map(|one| (one, true)))
+    {
+        let shape = (1..4usize, 1..20usize, activations(), 1..4usize, 1..4usize);
+        let name = format!("chosen experts, integers {is_integer}, {}", target.name);
+        check_cases(&name, 6, &(router::choices(), shape), |(choice, shape), rng| {
+            let &(tile_pairs, quads, activation, parts, n_rows) = shape;
+            let layout =
+                WeightLayout { format: WeightFormat::Int4 { group: 64 }, rows: 64 * tile_pairs, cols: 4 * quads };
+            let plain = plain_matmul(&target, layout);
+            let quantized = ActivationFormat::Quantized(Precision::Int8);
+            let count = choice.experts + choice.shared.count;
+            let spec = MatMulSpec {
+                input: if is_integer { quantized } else { ActivationFormat::F32 },
+                output: if is_integer { quantized } else { ActivationFormat::F32 },
+                bias: tile_pairs % 2 == 0,
+                act_mul: Some(activation),
+                choice: Some(choice.clone()),
+                experts: Some(ExpertsSpec {
+                    chosen: choice.routes(),
+                    own_input: false,
+                    first: 0,
+                    count,
+                    part: if is_integer { count.div_ceil(parts) } else { count },
+                    routes_stride: choice.output_stride,
+                    tiles: None,
+                    summed: false,
+                }),
+                counter_sync: target.counter_sync && n_rows == 1,
+                tile: MatMulTile { tiles_per_lane: 2, group_tiles: 4, ..plain.tile },
+                ..plain
+            };
+            check_experts(&target, &spec, n_rows, rng);
         });
     }
 }
@@ -489,7 +517,11 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
     // Some experts are in parts before and behind this one; a sum has all of them.
     let elsewhere = if experts.summed { 0 } else { ELSEWHERE };
     let known = 0..(experts.first + experts.count + elsewhere) as u32;
-    let routes = routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]);
+    let choice = spec.choice.as_ref().map(|choice| Choice::random(rng, choice, n_rows));
+    let routes = match &choice {
+        Some(choice) => choice.routes.clone(),
+        None => routes(rng, known, [n_rows, experts.chosen, experts.routes_stride]),
+    };
     let input_rows = n_rows * if experts.own_input { experts.chosen } else { 1 };
     let input = stored_rows(rng, spec.input, [input_rows, spec.layout.cols, spec.input_stride]);
     let bias = biases(rng, &experts, spec.layout.rows, spec.bias);
@@ -506,7 +538,7 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
         Role::ExpertRows => Operand::words(&table(&experts, &routes, n_rows)),
         Role::Bias => Operand::floats(&bias),
         Role::SyncCounters => Operand::SyncCounters,
-        other => panic!("a matmul of experts has no {other:?}"),
+        other => choice.as_ref().expect("every other role is a choice's").operand(other),
     };
     let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
     let found = run_twice(launch(target, kernel, operands, n_rows), spec.counter_sync);
@@ -525,6 +557,9 @@ fn check_experts(target: &Target, spec: &MatMulSpec, n_rows: usize, rng: &mut St
     };
     unicorn_kernels::matmul::twin(spec, &inputs, &mut expected, &mut []);
     let what = format!("{} {spec:?} rows {n_rows}", target.name);
+    if let Some(choice) = &choice {
+        choice.check(&what, &found[&router::ROUTES]);
+    }
     // Rows of experts elsewhere keep their poison, which is not a code: they are compared as words.
     let stride = spec.output_stride;
     for (found, expected) in found[&0].chunks(stride).zip(expected.chunks(stride)) {

@@ -14,6 +14,8 @@ mod npu;
 mod recurrent;
 mod router;
 
+use std::collections::BTreeMap;
+
 use cases::check_cases;
 use matmul::{check_matmul, clearer, plain_matmul};
 use norm::check_norm;
@@ -234,6 +236,19 @@ fn assert_same_rows(
     assert_same(what, &values(found), &values(expected), tolerance);
     let kept = found.chunks(stride).all(|row| row[used..].iter().all(|&word| word == POISON.to_bits()));
     assert!(kept, "{what}: written where nothing belongs");
+}
+
+/// A target whose dispatches wait for each other by counters, if there is one.
+fn counting(targets: &[Target]) -> &Target {
+    targets.iter().find(|target| target.counter_sync).unwrap_or(&targets[0])
+}
+
+/// Runs a step; with counters, twice, so that the second time waits for the first.
+fn run_twice(mut launch: Launch, counter_sync: bool) -> BTreeMap<usize, Vec<u32>> {
+    if counter_sync {
+        launch.steps.push(launch.steps[0].clone());
+    }
+    launch.run()
 }
 
 fn words_of_sums(values: &[f32]) -> Vec<u32> {

@@ -10,41 +10,22 @@ use super::*;
 const LOGITS: usize = 0;
 const SUM: usize = 1;
 const CODES: usize = 2;
-const ROUTES: usize = 3;
+pub const ROUTES: usize = 3;
 
 #[test]
 fn choices_of_a_router() {
     let own = targets().into_iter().filter(|target| target.matmul.sharing_one == Sharing::Own);
     for target in own.filter(Target::has_memory_model) {
         let format = select(vec![WeightFormat::F16, WeightFormat::Int8, WeightFormat::Int4 { group: 64 }]);
-        let scores =
-            prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
-        let choice = (2..90usize, 1..9usize, any::<bool>(), any::<bool>(), scores);
         // Whether a norm is in front: with a sum, of sums, with integers for the experts.
         let norm = prop::option::of(any::<(bool, bool, bool)>());
-        let flags = (any::<bool>(), any::<bool>(), super::experts::shared_experts());
-        let cases = (choice, norm, (1..80usize, format), select(vec![1, 2, 4usize]), flags);
+        let flags = (any::<bool>(), any::<bool>());
+        let cases = (choices(), norm, (1..80usize, format), select(vec![1, 2, 4usize]), flags);
         check_cases(&format!("router, {}", target.name), 8, &cases, |case, rng| {
-            let &((experts, chosen, normalized, scaled, (scores, choice_bias)), norm, shape, split_k, flags) = case;
-            let (quads, format) = shape;
-            let (bias, counter_sync, shared) = flags;
-            let layout = WeightLayout { format, rows: experts + shared.logits(), cols: 4 * quads };
+            let (choice, norm, (quads, format), split_k, (bias, counter_sync)) = case.clone();
+            let layout = WeightLayout { format, rows: choice.logits(), cols: 4 * quads };
             let plain = plain_matmul(&target, layout);
-            let chosen = chosen.min(experts);
-            let choice = RouteSpec {
-                experts,
-                chosen,
-                shared,
-                scores,
-                normalized,
-                factor: Number::new(1.5),
-                choice_bias,
-                scaled,
-                groups: None,
-                input_stride: plain.output_stride,
-                output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
-                counter_sync: false,
-            };
+            let choice = RouteSpec { input_stride: plain.output_stride, ..choice };
             let norm = norm.map(|(add, sums, also_f32)| NormSpec {
                 width: layout.cols,
                 stride: plain.input_stride,
@@ -70,6 +51,74 @@ fn choices_of_a_router() {
             };
             check_router(&target, &spec, rng);
         });
+    }
+}
+
+/// Choices among any number of experts, by logits whose rows have a stride of 128.
+pub fn choices() -> impl Strategy<Value = RouteSpec> {
+    let scores = prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
+    let cases = (2..90usize, 1..9usize, any::<bool>(), any::<bool>(), scores, super::experts::shared_experts());
+    cases.prop_map(|(experts, chosen, normalized, scaled, (scores, choice_bias), shared)| {
+        let chosen = chosen.min(experts);
+        RouteSpec {
+            experts,
+            chosen,
+            shared,
+            scores,
+            normalized,
+            factor: Number::new(1.5),
+            choice_bias,
+            scaled,
+            groups: None,
+            input_stride: 128,
+            output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
+            counter_sync: false,
+        }
+    })
+}
+
+/// A choice for each of some rows of random logits.
+pub struct Choice<'a> {
+    spec: &'a RouteSpec,
+    logits: Vec<f32>,
+    scale: Vec<f32>,
+    bias: Vec<f32>,
+    /// (rows, output_stride), by the twin.
+    pub routes: Vec<u32>,
+}
+
+impl<'a> Choice<'a> {
+    pub fn random(rng: &mut StdRng, spec: &'a RouteSpec, n_rows: usize) -> Choice<'a> {
+        let logits = normals(rng, n_rows * spec.input_stride);
+        let scale = normals(rng, if spec.scaled { spec.experts } else { 0 });
+        let bias = normals(rng, if spec.choice_bias { spec.experts } else { 0 });
+        let mut routes = vec![POISON.to_bits(); n_rows * spec.output_stride];
+        for (row, logits) in routes.chunks_mut(spec.output_stride).zip(logits.chunks(spec.input_stride)) {
+            let (experts, weights) = route::twin_row(spec, logits, &scale, &bias);
+            let words = experts.into_iter().chain(weights.into_iter().map(f32::to_bits));
+            row.iter_mut().zip(words).for_each(|(word, made)| *word = made);
+        }
+        Choice { spec, logits, scale, bias, routes }
+    }
+
+    pub fn operand(&self, role: Role) -> Operand {
+        match role {
+            Role::RouterLogits => Operand::floats(&self.logits),
+            Role::ExpertScale => Operand::floats(&self.scale),
+            Role::ChoiceBias => Operand::floats(&self.bias),
+            Role::MadeRoutes => Operand::Out { id: ROUTES, words: self.routes.len() },
+            other => panic!("a choice has no {other:?}"),
+        }
+    }
+
+    pub fn check(&self, what: &str, found: &[u32]) {
+        let (stride, chosen) = (self.spec.output_stride, self.spec.routes());
+        for (found, expected) in found.chunks(stride).zip(self.routes.chunks(stride)) {
+            assert_eq!(found[..chosen], expected[..chosen], "{what}");
+            let weights = chosen..2 * chosen;
+            assert_same(what, &floats(&found[weights.clone()]), &floats(&expected[weights]), TOLERANCE);
+            assert_eq!(found[2 * chosen..], expected[2 * chosen..], "{what}");
+        }
     }
 }
 
