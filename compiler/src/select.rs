@@ -475,7 +475,7 @@ impl Selector<'_> {
                 }
             }
             FusedOp::Norm(step) => {
-                if self.folds_into(step).is_none() {
+                if self.folds_into(step).is_empty() {
                     self.norm(node, step);
                 }
             }

@@ -135,6 +135,9 @@ impl Role {
                 | Role::InputQuads
                 | Role::InputFixedSums
                 | Role::QuantizedInput
+                | Role::Second
+                | Role::Decay
+                | Role::Strength
                 | Role::RouterLogits
                 | Role::Routes
                 | Role::MadeRoutes

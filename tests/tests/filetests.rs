@@ -201,6 +201,7 @@ fn every_delta_chunks_module_is_valid_for_vulkan_1_2() {
             strength_first: 0,
             output_stride: 512,
             rows_are_alone: false,
+            counter_sync: false,
         };
         let spec = DeltaChunksSpec { rule, fragment, subgroup_size: target.subgroup_size };
         if spec.shared_bytes() <= target.shared_memory_bytes {

@@ -26,6 +26,7 @@ impl Selector<'_> {
             stride: stride(width),
             eps: Number::new(self.norm_eps(step)),
             add: step.residual.is_some(),
+            stores_sum: step.sum.is_some(),
             post_norm: step.post_weight.is_some(),
             scale_sum: step.scale_sum,
             norm_sum: step.weight.is_some(),
@@ -69,31 +70,35 @@ impl Selector<'_> {
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
     }
 
-    /// The matmul that computes this norm as its prologue: the only reader of its output, or the only one besides those that read the
-    /// integers which it stores, in a program where that matmul has one row, if a workgroup's memory holds the row.
-    pub(super) fn folds_into(&self, step: &NormStep) -> Option<&FusedNode> {
-        if self.is_result(step.out) {
-            return None;
-        }
-        let mut readers = self.readers(step.out).filter(|reader| !self.reads_beside(reader, step.out));
-        let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
-        let FusedOp::MatMul { matrix, .. } = &reader.op else { return None };
-        if self.on_npu(reader).is_some() {
-            return None;
-        }
-        // A cut matrix would compute the norm again with each part, and write its sum more than once.
-        let [only] = self.weights.matrix(*matrix) else { return None };
-        let one_row = self.kind.rows == 1 || self.row_from_step(reader);
-        let spec = self.matmul_spec(reader, *only, Some(step));
-        let fold = self.options.fold && self.target.norm.fold;
-        (fold && one_row && spec.shared_bytes() <= self.target.shared_memory_bytes).then_some(reader)
+    /// The matmuls that compute this norm as their prologue, of which the first stores the sum: all readers of its output, or the only one
+    /// besides those that read the integers which it stores. Empty: it has a dispatch of its own.
+    pub(super) fn folds_into(&self, step: &NormStep) -> Vec<&FusedNode> {
+        let readers = self.readers(step.out).filter(|reader| !self.reads_beside(reader, step.out));
+        let readers: Vec<&FusedNode> = readers.collect();
+        let stores_once = self.encoded_beside(step.out).is_none() || readers.len() == 1;
+        let folds = self.options.fold && self.target.norm.fold && stores_once && !self.is_result(step.out);
+        if folds && readers.iter().all(|reader| self.can_norm(reader, step)) { readers } else { Vec::new() }
     }
 
-    /// The norm that a matmul computes as its prologue.
-    fn norm_before(&self, node: &FusedNode, input: ValueId) -> Option<&NormStep> {
+    /// Whether a matmul can compute this norm as its prologue: in programs where it has one row, if a workgroup's memory holds the row.
+    fn can_norm(&self, reader: &FusedNode, step: &NormStep) -> bool {
+        let FusedOp::MatMul { matrix, .. } = &reader.op else { return false };
+        // A cut matrix would compute the norm again with each part, and write its sum more than once.
+        let [only] = self.weights.matrix(*matrix) else { return false };
+        let one_row = self.kind.rows == 1 || self.row_from_step(reader);
+        let fits = || {
+            let spec = self.matmul_spec(reader, *only, Some(step));
+            spec.shared_bytes() <= self.target.shared_memory_bytes
+        };
+        one_row && self.on_npu(reader).is_none() && fits()
+    }
+
+    /// The norm that a matmul computes as its prologue; without the sum where another matmul stores that.
+    fn norm_before(&self, node: &FusedNode, input: ValueId) -> Option<NormStep> {
         let FusedOp::Norm(step) = &self.verified.producer(input)?.op else { return None };
-        let is_this = |reader: &FusedNode| std::ptr::eq(reader, node);
-        (step.out == input && self.folds_into(step).is_some_and(is_this)).then_some(step)
+        let readers = if step.out == input { self.folds_into(step) } else { Vec::new() };
+        let place = readers.iter().position(|reader| std::ptr::eq(*reader, node))?;
+        Some(NormStep { sum: step.sum.filter(|_| place == 0), ..step.clone() })
     }
 
     /// Whether a matmul makes logits for one row of several.
@@ -108,7 +113,7 @@ impl Selector<'_> {
             self.npu_product(node, product, &shape);
             return self.quantize(node, out);
         }
-        let norm = self.norm_before(node, input).cloned();
+        let norm = self.norm_before(node, input);
         let result = self.value(out);
         let rows = self.product_rows(matrix, out);
         for (part, &id) in self.weights.matrix(matrix).iter().enumerate() {

@@ -5,7 +5,7 @@ use unicorn_kernels::delta_rule::DeltaRuleSpec;
 use unicorn_kernels::gated_norm::{GatedForm, GatedNormSpec};
 use unicorn_kernels::previous_row::{PreviousRowSpec, RowUse};
 use unicorn_kernels::short_conv::{ConvForm, ShortConvSpec};
-use unicorn_kernels::{KernelSpec, Number, Role};
+use unicorn_kernels::{ActivationFormat, KernelSpec, Number, Role};
 
 use super::attention::SPLIT_ROWS;
 use super::{Operand, Selector, kept_rows_of};
@@ -28,6 +28,7 @@ impl Selector<'_> {
             input_stride: self.stride_of(input),
             output_stride: self.stride_of(out),
             rows_are_alone: self.rows_are_alone(),
+            counter_sync: false,
         };
         let taps = self.weights.vector(taps);
         let (low, high) = self.state_of(node);
@@ -52,6 +53,7 @@ impl Selector<'_> {
             strength_first: step.strength.first,
             output_stride: self.stride_of(step.out),
             rows_are_alone: self.rows_are_alone(),
+            counter_sync: false,
         };
         let spec = match self.delta_chunks(&spec) {
             Some(chunks) => KernelSpec::DeltaChunks(chunks),
@@ -104,15 +106,23 @@ impl Selector<'_> {
             eps: Number::new(eps),
             subgroup_size: self.target.subgroup_size,
             form,
+            output: Some(self.stored_format(out))
+                .filter(|format| GatedNormSpec::stores(head_dim, *format))
+                .unwrap_or(ActivationFormat::F32),
+            counter_sync: false,
         };
+        let encodes = spec.output != ActivationFormat::F32;
         let weight = self.weights.vector(weight);
         self.push(node, KernelSpec::GatedNorm(spec), self.kind.rows, 0, |role| match role {
             Role::Input => Operand::Value(input),
             Role::Second => Operand::Value(gate.of),
             Role::HeadNorm => Operand::Weight(weight),
+            Role::Encoded => Operand::Encoded(out),
             _ => Operand::Value(out),
         });
-        self.quantize(node, out);
+        if !encodes {
+            self.quantize(node, out);
+        }
     }
 
     /// The row before each row. Steps that draft read what those before them have kept.

@@ -2,6 +2,9 @@
 ${DECLARATIONS}
 //#include recurrent_state
 //#include delta_gates
+//#if COUNTER_SYNC
+//#include counter_sync
+//#endif
 
 // A row's sums of each lane's slice, in two buffers that take turns: S·k, k·k, S·q and q·k; and q·q.
 var<workgroup> parts: array<vec4<f32>, 2u * LANES>;
@@ -11,6 +14,9 @@ var<workgroup> query_parts: array<f32, 2u * LANES>;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first = group.y;
     if (first >= step.header.n_rows) {
+//#if COUNTER_SYNC
+        count_workgroup(lane);
+//#endif
         return;
     }
 //#if ALONE
@@ -44,6 +50,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
     let rate = exp(decay_rate[head]);
+//#if COUNTER_SYNC
+    await_dispatch(lane);
+//#endif
     let query_at = head / HEADS_OF_KEY * (SLICES * QUADS) + slice * QUADS;
     let value_at = VALUES_AT + head * VALUE_DIM + column;
     for (var row = first; row < end; row++) {
@@ -91,20 +100,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             output[row * OUTPUT_STRIDE + head * VALUE_DIM + column] = SCALE / sqrt(query_sum + EPS) * fma(correction, sums.w, sums.z);
         }
     }
-    if (wanted >= VALUE_DIM) {
-        return;
-    }
-    if (is_low) {
+    if (wanted < VALUE_DIM) {
+        if (is_low) {
 //#for i in 0..QUADS
 //#for d in 0..4
-        state_low[at + ${4 * i + d}u * VALUE_DIM] = s_${i}.${"xyzw"[d]};
+            state_low[at + ${4 * i + d}u * VALUE_DIM] = s_${i}.${"xyzw"[d]};
 //#end
 //#end
-    } else {
+        } else {
 //#for i in 0..QUADS
 //#for d in 0..4
-        state_high[at + ${4 * i + d}u * VALUE_DIM] = s_${i}.${"xyzw"[d]};
+            state_high[at + ${4 * i + d}u * VALUE_DIM] = s_${i}.${"xyzw"[d]};
 //#end
 //#end
+        }
     }
+//#if COUNTER_SYNC
+    count_workgroup(lane);
+//#endif
 }

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::counter_sync;
 use crate::kernel::Kernel;
 use crate::recurrent_state::StateLayout;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
 
 /// Parameters of one gated delta rule.
@@ -28,6 +29,8 @@ pub struct DeltaRuleSpec {
     pub output_stride: usize,
     /// Whether each row is the only one of its sequence; otherwise all rows are of one sequence.
     pub rows_are_alone: bool,
+    /// Synchronises with the dispatches before and after it by counters, not by barriers: see `counter_sync`. Not of `delta_chunks`.
+    pub counter_sync: bool,
 }
 
 /// Columns of a head's state in one workgroup.
@@ -37,7 +40,7 @@ const MAX_SLICES: usize = 4;
 
 impl Kernel for DeltaRuleSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([
+        let roles = [
             Role::Step,
             Role::InputQuads,
             Role::Decay,
@@ -47,7 +50,8 @@ impl Kernel for DeltaRuleSpec {
             Role::Bias,
             Role::StateLow,
             Role::StateHigh,
-        ])
+        ];
+        bindings(roles.into_iter().chain(self.counter_sync.then_some(Role::SyncCounters)))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -58,15 +62,19 @@ impl Kernel for DeltaRuleSpec {
     fn wgsl(&self) -> String {
         let (quads, value_dim) = (self.state.key_dim / 4, self.state.value_dim);
         let slices = (1..=MAX_SLICES).rev().find(|slices| quads.is_multiple_of(*slices)).expect("one slice is whole");
-        let values = (self.values())
+        let values = counter_sync::values(self.counter_sync, self.values())
             .size("BLOCKS", value_dim.div_ceil(COLUMNS))
             .size("QUADS", quads / slices)
             .size("SLICES", slices)
             .size("COLUMNS", COLUMNS)
             .size("LANES", slices * COLUMNS)
             .flag("ALONE", self.rows_are_alone)
-            .text("DECLARATIONS", declarations(&self.bindings()));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[]));
         render(include_str!("kernel.wgsl"), &values)
+    }
+
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
     }
 }
 

@@ -72,6 +72,7 @@ impl HeadsSpec {
             stride: self.cache.head_dim,
             eps: self.eps,
             add: false,
+            stores_sum: false,
             post_norm: false,
             scale_sum: false,
             norm_sum: true,

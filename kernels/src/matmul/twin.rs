@@ -47,7 +47,7 @@ pub fn twin(spec: &MatMulSpec, inputs: &MatMulInputs, output: &mut [u32], sum: &
                 let x = decode_row(ActivationFormat::F32, words, cols);
                 let residual = if norm.add { &inputs.residual[at..at + cols] } else { &[][..] };
                 let (new_sum, normed) = norm_row(norm, &x, residual, inputs.post_norm_weight, inputs.norm_weight);
-                if norm.add {
+                if norm.stores_sum {
                     sum[at..at + cols].copy_from_slice(&new_sum);
                 }
                 decode_row(spec.input, &encode_row(spec.input, &normed), cols)

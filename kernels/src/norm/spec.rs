@@ -19,8 +19,10 @@ pub struct NormSpec {
     pub stride: usize,
     /// Epsilon of the RMS norm.
     pub eps: Number,
-    /// Sum with the residual first, and store the sum.
+    /// Sum with the residual first.
     pub add: bool,
+    /// Store that sum: of several kernels that compute the same one, the first does.
+    pub stores_sum: bool,
     /// Norm the input before the sum.
     pub post_norm: bool,
     /// Multiply the sum, before it is stored and normed, by the element behind the post norm's weights.
@@ -90,9 +92,8 @@ impl NormSpec {
         if self.norm_sum {
             roles.push(Role::NormWeight);
         }
-        if self.add {
-            roles.extend([Role::Residual, Role::Sum]);
-        }
+        roles.extend(self.add.then_some(Role::Residual));
+        roles.extend(self.stores_sum.then_some(Role::Sum));
         if self.post_norm {
             roles.push(Role::PostNormWeight);
         }
@@ -101,12 +102,13 @@ impl NormSpec {
 
     /// Values of the piece `norm_row`, of a workgroup whose lanes have `slots` quads each.
     pub(crate) fn row_values(&self, slots: usize, values: Values) -> Values {
-        assert!(self.add || !self.post_norm, "a post norm comes before a sum");
+        assert!(self.add || !(self.post_norm || self.stores_sum), "a post norm comes before a sum");
         assert!(self.post_norm || !self.scale_sum, "the sum's factor is behind the weights of a post norm");
         values
             .count("NORM_WIDTH", self.width)
             .count("SLOTS", slots)
             .flag("ADD", self.add)
+            .flag("STORES_SUM", self.stores_sum)
             .flag("POST_NORM", self.post_norm)
             .flag("SCALE_SUM", self.scale_sum)
             .text("SUM_FACTOR", format!("post_norm_weight[{}u][{}u]", self.width / 4, self.width % 4))

@@ -2,6 +2,9 @@
 ${DECLARATIONS}
 //#include recurrent_state
 //#include activation
+//#if COUNTER_SYNC
+//#include counter_sync
+//#endif
 
 fn convolved(row: u32, channel: u32) -> f32 {
     let at = row * INPUT_STRIDE + channel;
@@ -15,10 +18,15 @@ fn convolved(row: u32, channel: u32) -> f32 {
 @compute @workgroup_size(${WORKGROUP})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first = group.y * ROWS;
-    let channel = group.x * WORKGROUP + lane;
-    if (first >= step.header.n_rows || channel >= CHANNELS) {
+    if (first >= step.header.n_rows) {
+//#if COUNTER_SYNC
+        count_workgroup(lane);
+//#endif
         return;
     }
+    // Lanes behind the last channel compute it again, and store nothing.
+    let wanted = group.x * WORKGROUP + lane;
+    let channel = min(wanted, CHANNELS - 1u);
     let end = min(first + ROWS, step.header.n_rows);
 //#if ALONE
     let has_state = true;
@@ -33,11 +41,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //#for i in 0..KEPT
     var x_${i} = 0.0;
 //#end
-    if (!has_state) {
-//#for i in 0..KEPT
-        x_${i} = convolved(first - ${KEPT - i}u, channel);
-//#end
-    } else if (step.rows[first].position > 0u) {
+    if (has_state && step.rows[first].position > 0u) {
 //#for i in 0..KEPT
         if (is_low) {
             x_${i} = state_low[at + ${i}u];
@@ -46,35 +50,51 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
 //#end
     }
+//#for i in 0..KEPT + 1
+    let tap_${i} = taps[channel * (KEPT + 1u) + ${i}u];
+//#end
+//#if COUNTER_SYNC
+    await_dispatch(lane);
+//#endif
+    if (!has_state) {
+//#for i in 0..KEPT
+        x_${i} = convolved(first - ${KEPT - i}u, channel);
+//#end
+    }
     for (var row = first; row < end; row++) {
         let x_${KEPT} = convolved(row, channel);
         var sum = 0.0;
 //#for i in 0..KEPT + 1
-        sum = fma(taps[channel * (KEPT + 1u) + ${i}u], x_${i}, sum);
+        sum = fma(tap_${i}, x_${i}, sum);
 //#end
 //#if GATED
-        output[row * OUTPUT_STRIDE + channel] = sum * input[row * INPUT_STRIDE + channel + CHANNELS];
+        let result = sum * input[row * INPUT_STRIDE + channel + CHANNELS];
 //#else
-        output[row * OUTPUT_STRIDE + channel] = activate(sum);
+        let result = activate(sum);
 //#endif
+        if (wanted < CHANNELS) {
+            output[row * OUTPUT_STRIDE + channel] = result;
+        }
 //#for i in 0..KEPT
         x_${i} = x_${i + 1};
 //#end
     }
-    if (!has_state) {
-        return;
-    }
-    if (end < step_end) {
+    if (has_state && end < step_end) {
         // At least ROWS rows, and so more than are kept.
 //#for i in 0..KEPT
         x_${i} = convolved(step_end - ${KEPT - i}u, channel);
 //#end
     }
+    if (has_state && wanted < CHANNELS) {
 //#for i in 0..KEPT
-    if (is_low) {
-        state_low[at + ${i}u] = x_${i};
-    } else {
-        state_high[at + ${i}u] = x_${i};
-    }
+        if (is_low) {
+            state_low[at + ${i}u] = x_${i};
+        } else {
+            state_high[at + ${i}u] = x_${i};
+        }
 //#end
+    }
+//#if COUNTER_SYNC
+    count_workgroup(lane);
+//#endif
 }

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
+use crate::counter_sync;
 use crate::kernel::Kernel;
 use crate::recurrent_state::StateLayout;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations_with_sync};
 use crate::template::{Values, render};
 
 /// Parameters of one short convolution.
@@ -23,6 +24,8 @@ pub struct ShortConvSpec {
     pub output_stride: usize,
     /// Whether each row is the only one of its sequence; otherwise all rows are of one sequence.
     pub rows_are_alone: bool,
+    /// Synchronises with the dispatches before and after it by counters, not by barriers: see `counter_sync`.
+    pub counter_sync: bool,
 }
 
 /// Where a convolution's inputs come from, and where its sums go.
@@ -56,7 +59,8 @@ impl ShortConvSpec {
 
 impl Kernel for ShortConvSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Input, Role::Output, Role::Taps, Role::StateLow, Role::StateHigh])
+        let roles = [Role::Step, Role::Input, Role::Output, Role::Taps, Role::StateLow, Role::StateHigh];
+        bindings(roles.into_iter().chain(self.counter_sync.then_some(Role::SyncCounters)))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -64,7 +68,8 @@ impl Kernel for ShortConvSpec {
     }
 
     fn wgsl(&self) -> String {
-        let values = Activation::values(Some(Activation::Silu), Values::default())
+        let values = counter_sync::values(self.counter_sync, Values::default());
+        let values = Activation::values(Some(Activation::Silu), values)
             .size("CHANNELS", self.state.channels)
             .size("KEPT", self.state.taps - 1)
             .size("ROWS", self.rows_per_lane())
@@ -73,7 +78,11 @@ impl Kernel for ShortConvSpec {
             .size("WORKGROUP", WORKGROUP)
             .flag("ALONE", self.rows_are_alone)
             .flag("GATED", self.form == ConvForm::Gated)
-            .text("DECLARATIONS", declarations(&self.bindings()));
+            .text("DECLARATIONS", declarations_with_sync(&self.bindings(), self.counter_sync, &[Role::Taps]));
         render(include_str!("kernel.wgsl"), &self.state.values(self.kv_group, values))
+    }
+
+    fn counter_sync(&mut self) -> Option<&mut bool> {
+        Some(&mut self.counter_sync)
     }
 }

@@ -65,9 +65,11 @@
 //#else
 //#expand keep_columns(i, "residual_${i} + x_${i}")
 //#endif
+//#if STORES_SUM
         if (first) {
             sum[at + quad_${i}] = x_${i};
         }
+//#endif
     }
 //#end
 //#endif

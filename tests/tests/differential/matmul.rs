@@ -50,6 +50,8 @@ fn norm_before(spec: &MatMulSpec, (add, post_norm, sums): (bool, bool, bool)) ->
         stride: spec.input_stride,
         eps: Number::new(1e-6),
         add,
+        // Where another matmul computes the same norm first, it does.
+        stores_sum: add && !spec.layout.rows.is_multiple_of(5),
         post_norm: add && post_norm,
         scale_sum: add && post_norm && spec.layout.rows.is_multiple_of(3),
         // Where a post norm stands alone.

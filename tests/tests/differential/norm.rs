@@ -30,6 +30,7 @@ fn norms(target: &Target, format: ActivationFormat) -> impl Strategy<Value = (No
                 stride: stride(format, width),
                 eps: Number::new(1e-5),
                 add,
+                stores_sum: add,
                 post_norm: add && post_norm,
                 scale_sum: add && post_norm && scaled,
                 norm_sum: !(add && plain),

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use unicorn_artifact::plan::STATE_PAGE_TOKENS;
 use unicorn_artifact::{KvGroupPlan, Tier};
+use unicorn_kernels::activation_format::ACTIVATION_GROUP;
 use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::delta_rule::{self, DeltaRuleInputs, DeltaRuleSpec};
 use unicorn_kernels::gated_norm::{self, GatedForm, GatedNormSpec};
@@ -86,11 +87,21 @@ fn short_convolutions_go_on_from_step_to_step() {
     check_cases("short conv", 16, &(layouts, forms, steps()), |&(state, form, steps), rng| {
         let input_stride = form.input_width(state.channels).next_multiple_of(32);
         let output_stride = state.channels.next_multiple_of(32);
-        let spec = ShortConvSpec { state, kv_group: 0, form, input_stride, output_stride, rows_are_alone: steps.alone };
+        let targets = targets();
+        let target = counting(&targets);
+        let spec = ShortConvSpec {
+            state,
+            kv_group: 0,
+            form,
+            input_stride,
+            output_stride,
+            rows_are_alone: steps.alone,
+            counter_sync: target.counter_sync && steps.alone,
+        };
         let input = normals(rng, steps.most() * input_stride);
         let taps = normals(rng, state.channels * state.taps);
         let words = steps.most() * output_stride;
-        let operands = vec![
+        let mut operands = vec![
             Operand::Step,
             Operand::floats(&input),
             Operand::Out { id: 0, words },
@@ -98,7 +109,8 @@ fn short_convolutions_go_on_from_step_to_step() {
             Operand::Keys,
             Operand::Values,
         ];
-        let found = steps.run(&targets()[0], KernelSpec::ShortConv(spec.clone()), &state, operands);
+        operands.extend(spec.counter_sync.then_some(Operand::SyncCounters));
+        let found = steps.run(target, KernelSpec::ShortConv(spec.clone()), &state, operands);
         let mut kept = vec![0.0; state.channels * (state.taps - 1)];
         let mut expected = Vec::new();
         for rows in steps.rows() {
@@ -170,8 +182,11 @@ fn previous_row(state: StateLayout, width: usize, row_use: RowUse, rows_are_alon
 fn the_delta_rule_goes_on_from_step_to_step() {
     let cases = (layouts(), 1..4usize, steps());
     check_cases("delta rule", 16, &cases, |&(layout, shared, steps), rng| {
-        let rule = delta_rule(layout, shared, steps);
-        check_delta_rule(&targets()[0], KernelSpec::DeltaRule(rule.clone()), &rule, steps, TOLERANCE, rng);
+        let targets = targets();
+        let target = counting(&targets);
+        let counter_sync = target.counter_sync && steps.alone;
+        let rule = DeltaRuleSpec { counter_sync, ..delta_rule(layout, shared, steps) };
+        check_delta_rule(target, KernelSpec::DeltaRule(rule.clone()), &rule, steps, TOLERANCE, rng);
     });
 }
 
@@ -224,6 +239,7 @@ fn delta_rule(layout: StateLayout, shared: usize, steps: Steps) -> DeltaRuleSpec
         strength_first: 0,
         output_stride: stride(state.heads * state.value_dim),
         rows_are_alone: steps.alone,
+        counter_sync: false,
     }
 }
 
@@ -245,7 +261,7 @@ fn check_delta_rule(
     // One that decays at once.
     decay_rate[0] = 5.0;
     let words = rows * rule.output_stride;
-    let operands = vec![
+    let mut operands = vec![
         Operand::Step,
         Operand::floats(&input),
         Operand::floats(&decay),
@@ -256,6 +272,7 @@ fn check_delta_rule(
         Operand::Keys,
         Operand::Values,
     ];
+    operands.extend(rule.counter_sync.then_some(Operand::SyncCounters));
     let what = format!("{kernel:?} {steps:?}");
     let found = steps.run(target, kernel, &state, operands);
     let mut states = vec![0.0; state.heads * state.head_words()];
@@ -278,32 +295,54 @@ fn check_delta_rule(
 fn gated_norms_are_those_of_the_twin() {
     for target in targets() {
         let name = format!("gated norm, {}", target.name);
-        let cases = (1..7usize, 1..200usize, 1..5usize, select(vec![GatedForm::Silu, GatedForm::Sum]));
-        check_cases(&name, 6, &cases, |&(heads, head_dim, n_rows, form), rng| {
+        let formats = [Precision::Int8, Precision::Int11].map(|precision| Some(ActivationFormat::Quantized(precision)));
+        let formats = select([None].into_iter().chain(formats).collect::<Vec<_>>());
+        let forms = select(vec![GatedForm::Silu, GatedForm::Sum]);
+        let cases = (1..7usize, 1..200usize, 1..5usize, (forms, formats, any::<bool>()));
+        check_cases(&name, 9, &cases, |&(heads, head_dim, n_rows, (form, format, counter_sync)), rng| {
+            // Integers are made of heads of whole groups.
+            let head_dim = if format.is_some() { head_dim.next_multiple_of(ACTIVATION_GROUP) } else { head_dim };
+            let output = format.unwrap_or(ActivationFormat::F32);
+            let counter_sync = counter_sync && target.counter_sync;
             let stride = (heads * head_dim).next_multiple_of(32);
             let subgroup_size = target.subgroup_size;
             // The gate is behind other columns of its rows.
             let (gate_first, gate_stride) = (heads * head_dim, 2 * stride);
             let eps = Number::new(1e-5);
-            let spec = GatedNormSpec { heads, head_dim, stride, gate_stride, gate_first, eps, subgroup_size, form };
+            let spec = GatedNormSpec {
+                heads,
+                head_dim,
+                stride,
+                gate_stride,
+                gate_first,
+                eps,
+                subgroup_size,
+                form,
+                output,
+                counter_sync,
+            };
             let (input, gate) = (normals(rng, n_rows * stride), normals(rng, n_rows * gate_stride));
             let weight = normals(rng, head_dim);
             let words = n_rows * stride;
-            let operands = vec![
+            let mut operands = vec![
                 Operand::Step,
                 Operand::floats(&input),
                 Operand::floats(&gate),
                 Operand::Out { id: 0, words },
                 Operand::quads(&weight),
             ];
-            let found = launch(&target, KernelSpec::GatedNorm(spec.clone()), operands, n_rows).run();
-            let mut expected = vec![POISON; words];
+            operands.extend(counter_sync.then_some(Operand::SyncCounters));
+            let found = run_twice(launch(&target, KernelSpec::GatedNorm(spec.clone()), operands, n_rows), counter_sync);
+            let width = heads * head_dim;
+            let mut expected = vec![POISON.to_bits(); words];
             for (row, expected) in expected.chunks_exact_mut(stride).enumerate() {
-                let gate = &gate[row * gate_stride + gate_first..][..heads * head_dim];
-                let normed = gated_norm::twin_row(&spec, &input[row * stride..][..heads * head_dim], gate, &weight);
-                expected[..heads * head_dim].copy_from_slice(&normed);
+                let gate = &gate[row * gate_stride + gate_first..][..width];
+                let normed = gated_norm::twin_row(&spec, &input[row * stride..][..width], gate, &weight);
+                let encoded = encode_row(output, &normed);
+                expected[..encoded.len()].copy_from_slice(&encoded);
             }
-            assert_same(&format!("{spec:?}"), &floats(&found[&0]), &expected, TOLERANCE);
+            let tolerance = if output == ActivationFormat::F32 { TOLERANCE } else { CODE_TOLERANCE };
+            assert_same_rows(&format!("{spec:?}"), output, &found[&0], &expected, [width, stride], tolerance);
         });
     }
 }

@@ -31,6 +31,7 @@ fn choices_of_a_router() {
                 stride: plain.input_stride,
                 eps: Number::new(1e-6),
                 add,
+                stores_sum: add,
                 post_norm: false,
                 scale_sum: false,
                 norm_sum: true,
