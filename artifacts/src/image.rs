@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::ParseError;
-use crate::step::{MAX_IMAGE_ROWS, MAX_ROWS};
+use crate::step::{ImageNumbers, MAX_IMAGE_ROWS, MAX_ROWS};
 
 /// The image section. An image is scaled to a square or, by an [`ImageGrid`], to a size like its own, cut into square patches, and becomes
 /// rows of the model's stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ImageSection {
-    /// Rows that an image becomes, which attend to each other in both directions and are computed in one step; with a grid, the most, which
-    /// attend to those before them only.
+    /// Rows that an image becomes, which attend to each other in both directions and are in one step; with a grid, the most, which attend to
+    /// those before them only, so that steps may end between them. Rows are numbered by [`ImageSection::numbers`].
     pub rows: u32,
     /// Pixels of a side of the image; 0: there is a grid.
     pub image_size: u32,
@@ -61,6 +61,11 @@ const MAX_STRIDE: u32 = 1 << 20;
 const MAX_INPUT_BYTES: u64 = 128 << 20;
 
 impl ImageSection {
+    /// The numbers of rows of images among tokens.
+    pub fn numbers(&self) -> ImageNumbers {
+        ImageNumbers::for_rows(self.rows)
+    }
+
     /// Patches of an image; with a grid, the most.
     pub fn patches(&self) -> u32 {
         if let Some(grid) = &self.grid {
@@ -101,15 +106,21 @@ impl ImageSection {
         4 * u64::from(self.patches()) * u64::from(self.patch_stride)
     }
 
+    /// Rows of logits of this stride that are as long as the rows of an image, which its program writes in their place.
+    pub(crate) fn logits_rows(&self, logits_stride: u32) -> u64 {
+        (u64::from(self.rows) * u64::from(self.row_stride)).div_ceil(u64::from(logits_stride.max(1)))
+    }
+
     pub(crate) fn check(&self, hidden_size: u32, vocab_size: u32) -> Result<(), ParseError> {
         let in_range = |(what, value, least, most): (&str, u32, u32, u32)| match (least..=most).contains(&value) {
             true => Ok(()),
             false => Err(ParseError::invalid(what, format!("{least} to {most}"), value)),
         };
         let (least, most) = if self.grid.is_some() { (0, 0) } else { (1, MAX_IMAGE_SIZE) };
+        let most_rows = if self.grid.is_some() { MAX_IMAGE_ROWS } else { MAX_ROWS };
         let largest_patch = if self.grid.is_some() { MAX_PATCH_SIZE } else { self.image_size.min(MAX_PATCH_SIZE) };
         let sizes = [
-            ("rows of an image", self.rows, 1, MAX_IMAGE_ROWS as u32),
+            ("rows of an image", self.rows, 1, most_rows as u32),
             ("size of an image", self.image_size, least, most),
             ("size of a patch", self.patch_size, 1, largest_patch),
         ];
@@ -142,5 +153,47 @@ impl ImageSection {
             return Err(ParseError::invalid("mean and deviation of pixels", "finite numbers, which divide", found));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_images_that_steps_may_cut_have_more_rows_than_a_step() {
+        let grid = Some(ImageGrid { side: 2, row_width: 128, min_pixels: 64, max_pixels: 64 });
+        let of = |rows: u32, grid: Option<ImageGrid>| ImageSection {
+            rows,
+            image_size: if grid.is_some() { 0 } else { 56 },
+            patch_size: 4,
+            patch_stride: 64,
+            row_stride: 128,
+            mean: [0.5; 3],
+            deviation: [0.5; 3],
+            around: String::new(),
+            begin_token: 0,
+            row_token: 1,
+            end_token: 2,
+            grid,
+        };
+        let refusal = |section: ImageSection| section.check(64, 320).err().map(|error| error.to_string());
+        assert_eq!(
+            [(512, None), (512, grid), (4096, grid)].map(|(rows, grid)| refusal(of(rows, grid))),
+            [None, None, None]
+        );
+        for (rows, grid, most) in
+            [(513, None, "512"), (4097, grid, "4096"), (u32::MAX, grid, "4096"), (0, grid, "4096")]
+        {
+            let found = refusal(of(rows, grid)).expect("it is refused");
+            assert!(found.contains("rows of an image") && found.contains(most), "{found}");
+        }
+        let found = refusal(ImageSection { patch_stride: 1 << 20, ..of(4096, grid) }).expect("it is refused");
+        assert!(found.contains("bytes of an image's patches"), "{found}");
+        // As long as rows of the stream with their features, on logits of 320 elements.
+        assert_eq!(
+            (of(600, grid).logits_rows(320), of(u32::MAX, grid).logits_rows(0)),
+            (240, u64::from(u32::MAX) * 128)
+        );
     }
 }

@@ -99,32 +99,65 @@ pub fn rows_apart(apart: usize, second: usize) -> u32 {
 /// First bit of the second number in [`rows_apart`].
 pub const SECOND_ROW_BIT: usize = 16;
 
-/// Set in [`Row::token`] if the row is one of an image: see [`image_row`].
+/// Set in [`Row::token`] if the row is one of an image: see [`ImageNumbers`].
 pub const IMAGE_ROW: u32 = 1 << 31;
-/// Most rows of one image: they are in one step.
-pub const MAX_IMAGE_ROWS: usize = MAX_ROWS;
-/// Images that can be told apart; the numbers of later ones begin again from 0.
-pub const MAX_IMAGES: u32 = IMAGE_ROW / MAX_IMAGE_ROWS as u32;
+/// Most rows of one image. Those that attend to each other in both directions are in one step, and so at most [`MAX_ROWS`].
+pub const MAX_IMAGE_ROWS: usize = 4096;
 
-/// [`Row::token`] of row `row` of the image with this number.
-///
-/// # Panics
-/// If there is no such number or row.
-pub fn image_row(image: u32, row: usize) -> u32 {
-    assert!(image < MAX_IMAGES && row < MAX_IMAGE_ROWS, "row {row} of image {image}");
-    IMAGE_ROW + image * MAX_IMAGE_ROWS as u32 + row as u32
+/// Whether a [`Row::token`] is a row of an image.
+pub fn is_image_row(token: u32) -> bool {
+    token >= IMAGE_ROW
 }
 
-/// The inverse of [`image_row`]; `None`: it is a token.
-pub fn image_of(token: u32) -> Option<(u32, usize)> {
-    let number = token.checked_sub(IMAGE_ROW)?;
-    Some((number / MAX_IMAGE_ROWS as u32, number as usize % MAX_IMAGE_ROWS))
+/// The numbers that stand for rows of images in [`Row::token`]: `IMAGE_ROW + image * each + row`. Kernels, which know `each`, find a row's place in its image
+/// from its number alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageNumbers {
+    each: u32,
+}
+
+impl ImageNumbers {
+    /// Those of a model whose images have at most `rows` rows: a power of two for each image, which was 512 before images had more rows.
+    ///
+    /// # Panics
+    /// If an image cannot have so many.
+    pub fn for_rows(rows: u32) -> ImageNumbers {
+        assert!(rows as usize <= MAX_IMAGE_ROWS, "{rows} rows of an image");
+        ImageNumbers { each: rows.next_power_of_two().max(MAX_ROWS as u32) }
+    }
+
+    /// Numbers of each image, whether it has as many rows or not.
+    pub fn each(self) -> u32 {
+        self.each
+    }
+
+    /// Images that can be told apart; the numbers of later ones begin again from 0.
+    pub fn images(self) -> u32 {
+        IMAGE_ROW / self.each
+    }
+
+    /// [`Row::token`] of row `row` of an image.
+    ///
+    /// # Panics
+    /// If there is no such image or row.
+    pub fn token(self, image: u32, row: usize) -> u32 {
+        assert!(image < self.images() && row < self.each as usize, "row {row} of image {image}");
+        IMAGE_ROW + image * self.each + row as u32
+    }
+
+    /// The image, and the row in it, of a [`Row::token`]; `None`: it is a token of the vocabulary.
+    pub fn place(self, token: u32) -> Option<(u32, usize)> {
+        let number = token.checked_sub(IMAGE_ROW)?;
+        Some((number / self.each, (number % self.each) as usize))
+    }
 }
 
 /// Bits of [`Row::rope_variant`] in which a model that takes images of any size has the first part of [`rope_word`].
 pub const ROPE_SHIFT_BITS: u32 = 22;
 /// Most positions that are left out before a row.
 pub const MAX_ROPE_SHIFT: u32 = (1 << ROPE_SHIFT_BITS) - 1;
+/// Most rows of an image from left to right, in the other bits. One that is 200 times as wide as high has 905 in 4,096 rows.
+pub const MAX_IMAGE_ACROSS: u32 = u32::MAX >> ROPE_SHIFT_BITS;
 
 /// [`Row::rope_variant`] of a model that takes images of any size: rotary embeddings take the row's position less `shift`, since an image
 /// advances them by the larger of its rows' numbers across and down, not by all rows. `across`: of a row of an image, the image's rows from left to
@@ -133,10 +166,7 @@ pub const MAX_ROPE_SHIFT: u32 = (1 << ROPE_SHIFT_BITS) - 1;
 /// # Panics
 /// If a number is too large.
 pub fn rope_word(shift: u32, across: u32) -> u32 {
-    assert!(
-        shift <= MAX_ROPE_SHIFT && across as usize <= MAX_IMAGE_ROWS,
-        "rotary positions {shift} less, {across} across"
-    );
+    assert!(shift <= MAX_ROPE_SHIFT && across <= MAX_IMAGE_ACROSS, "rotary positions {shift} less, {across} across");
     across << ROPE_SHIFT_BITS | shift
 }
 
@@ -153,7 +183,7 @@ pub fn image_across(word: u32) -> u32 {
 gpu_words! {
     /// One token of a step.
     pub struct Row {
-        /// Id of the token, or what [`image_row`] makes of a row of an image.
+        /// Id of the token, or what stands for a row of an image: see [`ImageNumbers`].
         token: u32,
         /// Position in the sequence, from 0.
         position: u32,
@@ -306,6 +336,21 @@ mod tests {
     fn rows_apart_of_one_prompt_are_a_plain_number() {
         assert_eq!(rows_apart(33, 0), 33, "as programs beside one prompt read it");
         assert_eq!(rows_apart(33, 300), 33 | 300 << 16);
+    }
+
+    #[test]
+    fn each_image_has_a_power_of_two_of_numbers() {
+        assert_eq!(
+            [1, 256, 512, 513, 4096].map(|rows| ImageNumbers::for_rows(rows).each()),
+            [512, 512, 512, 1024, 4096]
+        );
+        let numbers = ImageNumbers::for_rows(600);
+        assert_eq!(numbers.token(3, 599), IMAGE_ROW + 3 * 1024 + 599);
+        assert_eq!(numbers.place(IMAGE_ROW + 3 * 1024 + 599), Some((3, 599)));
+        assert_eq!((numbers.token(numbers.images() - 1, 1023), numbers.place(IMAGE_ROW - 1)), (u32::MAX, None));
+        // As wide as an image may be.
+        let word = rope_word(MAX_ROPE_SHIFT, 1023);
+        assert_eq!((word, rope_shift(word), image_across(word)), (u32::MAX, MAX_ROPE_SHIFT, 1023));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::meta::Meta;
 use crate::npu::NpuSection;
 use crate::plan::{ActivationPlan, BUFFER_ALIGN, MAX_BINDING_BYTES, MAX_LAYERS, Plan};
 use crate::spirv;
-use crate::step::{MAX_OUTPUTS, MAX_ROWS, Output};
+use crate::step::{MAX_IMAGE_ROWS, MAX_OUTPUTS, MAX_ROWS, Output};
 
 /// Most pages of context that a KV group's numbers may describe without overflow.
 const MAX_PAGE_BYTES: u64 = 64 << 20;
@@ -62,13 +62,14 @@ pub(crate) fn validate(
     }
     in_range("planned context", u64::from(plan.planned_context_tokens), 1, 1 << 30)?;
     in_range("planned tokens of a step", u64::from(plan.planned_chunk_tokens), 1, MAX_ROWS as u64)?;
-    in_range("logits rows", u64::from(plan.logits_rows), 1, MAX_ROWS as u64)?;
     in_range("logits stride", u64::from(plan.logits_stride), u64::from(meta.model.vocab_size), 1 << 24)?;
     in_range("vocab size", u64::from(meta.model.vocab_size), 1, 1 << 24)?;
     in_range("context", u64::from(meta.model.max_positions), 1, 1 << 30)?;
     if let Some(image) = image {
         image.check(meta.model.hidden_size, meta.model.vocab_size)?;
     }
+    let of_image = image.map_or(0, |image| image.logits_rows(plan.logits_stride));
+    in_range("logits rows", u64::from(plan.logits_rows), 1, of_image.max(MAX_ROWS as u64))?;
     let input_bytes = image.map_or(0, ImageSection::input_bytes);
     kernels.targets.iter().try_for_each(|target| validate_target(plan, target, input_bytes))?;
     let programs = kernels.targets.iter().flat_map(|target| &target.programs);
@@ -207,7 +208,9 @@ fn validate_program(
     program: &Program,
     input_bytes: u64,
 ) -> Result<(), ParseError> {
-    in_range("rows of a program", u64::from(program.rows), 1, MAX_ROWS as u64)?;
+    // One that makes rows of an image reads no row of the step.
+    let most_rows = if program.logits == LogitsRows::Image { MAX_IMAGE_ROWS } else { MAX_ROWS };
+    in_range("rows of a program", u64::from(program.rows), 1, most_rows as u64)?;
     if program.dispatches.first().is_some_and(|first| first.order == Order::CounterSync) {
         return Err(ParseError::invalid("order of a program's first dispatch", "free or barrier", "counted"));
     }

@@ -40,6 +40,8 @@ pub struct CompileOptions {
     pub predictor: bool,
     /// A GGUF file with the vision tower and projector of the model, instead of those that it may have: none.
     pub projector: Option<PathBuf>,
+    /// Most tokens of an image, for a model that takes images of any size (Qwen3-VL); `None`: as many as the model permits, 1024 at most.
+    pub image_max_tokens: Option<u32>,
     /// Number format of the KV cache: f16.
     pub kv: KvFormat,
     /// Whether the artifact holds other kernels for the same work, for `unicorn-run tune` to choose from: no. They are more than
@@ -69,6 +71,7 @@ impl Default for CompileOptions {
             vision: true,
             predictor: true,
             projector: None,
+            image_max_tokens: None,
             kv: KvFormat::F16,
             alternatives: false,
             emit: Vec::new(),

@@ -101,6 +101,10 @@ impl Artifact<'_> {
                 if !config.predictor {
                     checkpoint.leave_out_predictor();
                 }
+                // A compile may have requested another number than the model's own.
+                if let (Some(found), Some(of_artifact)) = (&mut checkpoint.config.vision, &config.vision) {
+                    found.take_size_of(of_artifact);
+                }
                 checkpoint
             }
             None => Checkpoint::without_weights(config.clone(), view.tokenizer.clone()),

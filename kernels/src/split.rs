@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::step::{IMAGE_ROW, MAX_IMAGE_ROWS, MAX_SAMPLERS, SECOND_ROW_BIT};
+use unicorn_artifact::step::{IMAGE_ROW, ImageNumbers, MAX_SAMPLERS, SECOND_ROW_BIT};
 
 use crate::template::Values;
 
@@ -147,7 +147,7 @@ pub(crate) fn image_values(image_rows: usize, values: Values) -> Values {
     values
         .flag("IMAGES", image_rows > 0)
         .count("IMAGE_ROWS", image_rows)
-        .count("MAX_IMAGE_ROWS", MAX_IMAGE_ROWS)
+        .count("IMAGE_NUMBERS", ImageNumbers::for_rows(image_rows as u32).each() as usize)
         .text("IMAGE_ROW", format!("{IMAGE_ROW}u"))
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub(crate) use unicorn_artifact::account::size;
 use unicorn_artifact::printable::printable;
-use unicorn_artifact::step::image_of;
+use unicorn_artifact::step::is_image_row;
 use unicorn_artifact::{ParseError, Tier};
 
 use crate::device::facts::Heap;
@@ -389,7 +389,7 @@ impl fmt::Display for RunError {
                 "context is full: {context_tokens} tokens, needs {needed_tokens}; load with a longer context or \
                  clear the session"
             ),
-            RunError::UnknownToken { token, .. } if image_of(*token).is_some() => {
+            RunError::UnknownToken { token, .. } if is_image_row(*token) => {
                 write!(f, "row of an image that the model does not hold: make its rows again, and keep the image")
             }
             RunError::UnknownToken { token, vocab_size } => {

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use unicorn_artifact::hash::hash;
+use unicorn_artifact::step::MAX_IMAGE_ACROSS;
 use unicorn_artifact::{
     ImageSection, LicenseSection, LogitsRows, Meta, Pipeline, Plan, TargetKernels, TokenizerSection,
 };
@@ -39,7 +40,7 @@ use crate::session::recovery::persist;
 use crate::session::scheduler::{Scheduler, TokenReceiver};
 use crate::session::session::Session;
 use crate::session::speculation::speculator::Speculation;
-use crate::step::images::{Image, ImagePatches, ImageShape};
+use crate::step::images::{Image, ImagePatches, ImageShape, Images};
 use crate::step::masks::Masks;
 use crate::step::sampling::Sampled;
 use crate::tune::choices::{Choice, StepShape, shapes};
@@ -92,7 +93,8 @@ impl Model {
         let device = Device::open(instance, &facts, options.robust_buffer_access)?;
         let timeout = timeout_on(&facts);
         let Runnable { target, left_out } = choose_runnable(&device, targets, options.target.as_deref(), timeout)?;
-        let rows = target.programs.iter().map(|program| program.rows);
+        let of_tokens = target.programs.iter().filter(|program| program.logits != LogitsRows::Image);
+        let rows = of_tokens.map(|program| program.rows);
         let request = ContextRequest {
             requested_tokens: options.context_tokens,
             max_positions: artifact.meta().model.max_positions,
@@ -122,7 +124,7 @@ impl Model {
             options: options_of_load,
             barriers,
             without_npu: AtomicBool::new(options.npu == NpuUse::Off),
-            images: Arc::default(),
+            images: Arc::new(Images::new(artifact.image())),
             left_out,
         };
         let uses_npu =
@@ -272,7 +274,8 @@ impl Model {
         let n_patches = if n_rows == section.rows { section.patches() } else { n_rows * section.patches_per_row() };
         assert_eq!(values.len(), n_patches as usize * width, "patches of one image");
         assert!((1..=section.rows).contains(&n_rows), "{n_rows} rows of an image, expected at most {}", section.rows);
-        assert!(*across > 0 && n_rows.is_multiple_of(*across), "{n_rows} rows, {across} from left to right");
+        let is_rectangle = (1..=MAX_IMAGE_ACROSS).contains(across) && n_rows.is_multiple_of(*across);
+        assert!(is_rectangle, "{n_rows} rows, {across} from left to right");
         let images = &self.shared.decided.images;
         let words = values.iter().map(|element| element.to_bits()).chain([*across]);
         let content = hash(&words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>());

@@ -6,6 +6,8 @@
     python make.py --golden-of FOLDER TEXT_FILE TOKENS
                                        only golden.safetensors, for a folder that has its weights and tokenizer
     python make.py --again FOLDER...   golden.safetensors again, for the tokens that it already holds
+    python make.py --large-image FOLDER
+                                       only large_image.safetensors, for a folder that has its weights
 
 Each folder gets config.json (exactly the dictionary below), model.safetensors, tokenizer.json, tokenizer_config.json
 and golden.safetensors: tokens i32[T], logits f32[T, vocab], greedy i32[n]. The logits come from reading the written
@@ -894,27 +896,30 @@ def write_image_golden(folder, text, images, greedy, generator):
 GRID_PICTURES = [(50, 91), (19, 23)]
 
 
-def write_grid_golden(folder, text, greedy, generator):
-    """image.safetensors: picture.N u8[height, width, 3]; resized.N u8[height, width, 3], by Pillow; rows f32[rows of all, hidden of the
-    row and of each feature]; tokens i32[T], in which the image's token stands for each row; logits f32[T, vocab] and greedy i32[m]."""
-    model = load_float32(folder)
-    config, side = model.config, model.config.vision_config.patch_size
-    processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
-    found, parts, pieces = {}, [], text.chunk(len(GRID_PICTURES) + 1)
-    for number, (height, width) in enumerate(GRID_PICTURES):
+def read_grid_pictures(folder, text, sizes, generator, limits=None):
+    """Random pictures of these heights and widths, what the processor reads of them, and the tokens of a text with their rows between its
+    pieces. `limits`: fewest and most pixels instead of the processor's."""
+    config = AutoConfig.from_pretrained(folder)
+    size = {} if limits is None else {"size": {"shortest_edge": limits[0], "longest_edge": limits[1]}}
+    processor = Qwen2VLImageProcessorPil.from_pretrained(folder, **size)
+    pictures, parts, pieces = [], [], text.chunk(len(sizes) + 1)
+    for number, (height, width) in enumerate(sizes):
         picture = torch.rand((height // 8 + 1, width // 6 + 1, 3), generator=generator)
         picture = picture.repeat_interleave(8, 0).repeat_interleave(6, 1)[:height, :width]
-        picture = (picture * 255).to(torch.uint8).contiguous()
-        read = processor(Image.fromarray(picture.numpy()), return_tensors="pt")
+        pictures.append((picture * 255).to(torch.uint8).contiguous())
+        read = processor(Image.fromarray(pictures[-1].numpy()), return_tensors="pt")
         [[_, down, across]] = read["image_grid_thw"].tolist()
-        resized = Image.fromarray(picture.numpy()).resize((across * side, down * side), Image.Resampling.BICUBIC)
-        found |= {f"picture.{number}": picture, f"resized.{number}": torch.from_numpy(np.array(resized))}
         image = [config.vision_start_token_id, *[config.image_token_id] * (down * across // 4), config.vision_end_token_id]
         parts += [pieces[number], torch.tensor(image), read]
-    reads = parts[2::3]
+    ids = torch.cat([part for index, part in enumerate(parts) if index % 3 < 2] + [pieces[-1]])
+    return pictures, parts[2::3], ids
+
+
+def continue_behind_grids(model, reads, ids, greedy):
+    """rows f32[rows of all, hidden of the row and of each feature], logits f32[T, vocab] and greedy i32[m] of a text with images."""
+    config = model.config
     pixels = torch.cat([read["pixel_values"] for read in reads])
     grids = torch.cat([read["image_grid_thw"] for read in reads])
-    ids = torch.cat([part for index, part in enumerate(parts) if index % 3 < 2] + [pieces[-1]])
 
     def logits_of_images(ids):
         kinds = (ids == config.image_token_id).int()[None]
@@ -927,15 +932,50 @@ def write_grid_golden(folder, text, greedy, generator):
         logits, sequence = logits_of_images(ids), ids
         for _ in range(greedy):
             sequence = torch.cat([sequence, logits_of_images(sequence)[-1].argmax()[None]])
-    found |= {
+    print(f"grids {grids.tolist()}, rows {[f'{part.std():.3f}' for part in rows]}, {sequence[len(ids) :].tolist()}")
+    return {
         "rows": torch.cat(rows, dim=1).float().contiguous(),
         "tokens": ids.to(torch.int32),
         "logits": logits.float().contiguous(),
         "greedy": sequence[len(ids) :].to(torch.int32).contiguous(),
     }
+
+
+def write_grid_golden(folder, text, greedy, generator):
+    """image.safetensors: picture.N u8[height, width, 3]; resized.N u8[height, width, 3], by Pillow; rows f32[rows of all, hidden of the
+    row and of each feature]; tokens i32[T], in which the image's token stands for each row; logits f32[T, vocab] and greedy i32[m]."""
+    model = load_float32(folder)
+    side = model.config.vision_config.patch_size
+    pictures, reads, ids = read_grid_pictures(folder, text, GRID_PICTURES, generator)
+    found = {}
+    for number, (picture, read) in enumerate(zip(pictures, reads)):
+        [[_, down, across]] = read["image_grid_thw"].tolist()
+        resized = Image.fromarray(picture.numpy()).resize((across * side, down * side), Image.Resampling.BICUBIC)
+        found |= {f"picture.{number}": picture, f"resized.{number}": torch.from_numpy(np.array(resized))}
+    found |= continue_behind_grids(model, reads, ids, greedy)
     save_file(found, folder / "image.safetensors")
     (folder / "image.safetensors").chmod(0o644)
-    print(f"{folder.name}: grids {grids.tolist()}, rows {[f'{part.std():.3f}' for part in rows]}, {found['greedy'].tolist()}")
+
+
+# Heights and widths: three rows of four, and then 24 of 26, which no step of 512 takes. Neither is scaled between these limits.
+LARGE_PICTURES = [(24, 32), (192, 208)]
+LARGE_LIMITS = [640, 640 * 64]
+# Rows of which the golden has one, and last tokens of which it has the logits.
+LARGE_ROWS, LARGE_LOGITS = 16, 4
+
+
+def write_large_golden(folder):
+    """large_image.safetensors: as image.safetensors, of one row of LARGE_ROWS and the last LARGE_LOGITS tokens."""
+    model = load_float32(folder)
+    generator = torch.Generator().manual_seed(sum(folder.name.encode()) + 3)
+    text = torch.randint(FIRST_ORDINARY_TOKEN, model.config.vision_start_token_id, (60,), generator=generator)
+    pictures, reads, ids = read_grid_pictures(folder, text, LARGE_PICTURES, generator, LARGE_LIMITS)
+    found = continue_behind_grids(model, reads, ids, 6)
+    found["rows"] = found["rows"][::LARGE_ROWS].contiguous()
+    found["logits"] = found["logits"][-LARGE_LOGITS:].contiguous()
+    found |= {f"picture.{number}": picture for number, picture in enumerate(pictures)}
+    save_file(found, folder / "large_image.safetensors")
+    (folder / "large_image.safetensors").chmod(0o644)
 
 
 def keep_apart(folder, ids, margin, generator):
@@ -1200,6 +1240,8 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["--again"]:
         for folder in sys.argv[2:]:
             golden_again(Path(folder))
+    elif sys.argv[1:2] == ["--large-image"]:
+        write_large_golden(Path(sys.argv[2]))
     else:
         for case in sys.argv[1:] or CASES:
             make_case(case, **CASES[case])

@@ -4,9 +4,10 @@
 use std::fs;
 
 use safetensors::SafeTensors;
-use unicorn_compiler::WeightsOption;
+use unicorn_compiler::{CompileOptions, WeightsOption};
 use unicorn_runtime::{DeviceChoice, Image, LoadOptions, Model};
 use unicorn_spirv::target::by_name;
+use unicorn_text::Picture;
 
 use crate::compiled::{Compiled, options, with};
 use crate::models::models;
@@ -27,7 +28,15 @@ impl ImageGolden {
     /// # Panics
     /// If there is none.
     pub fn of(model: &str) -> ImageGolden {
-        ImageGolden { bytes: fs::read(models().join("tiny").join(model).join("image.safetensors")).expect("a golden") }
+        ImageGolden::named(model, "image.safetensors")
+    }
+
+    /// The file of this name beside the tiny model.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn named(model: &str, file: &str) -> ImageGolden {
+        ImageGolden { bytes: fs::read(models().join("tiny").join(model).join(file)).expect("a golden") }
     }
 
     /// Shape and bytes of a tensor.
@@ -38,6 +47,16 @@ impl ImageGolden {
         let tensors = SafeTensors::deserialize(&self.bytes).expect("safetensors");
         let tensor = tensors.tensor(name).expect(name);
         (tensor.shape().to_vec(), tensor.data().to_vec())
+    }
+
+    /// A picture, (height, width, 3).
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn picture(&self, name: &str) -> Picture {
+        let (shape, bytes) = self.bytes_of(name);
+        let [height, width, _] = shape[..] else { panic!("a picture has three axes") };
+        Picture::new(width, height, bytes).expect("a picture")
     }
 
     /// Elements of a tensor of 32-bit words.
@@ -53,12 +72,16 @@ impl ImageGolden {
 
 /// The tiny model of this name, for llvmpipe and all other devices.
 pub fn compiled(model: &str, weights: WeightsOption, fuse: bool) -> Compiled {
+    Compiled::of_folder(&models().join("tiny").join(model), &options_for(weights, fuse))
+}
+
+/// Options of a compile for llvmpipe and all other devices.
+pub fn options_for(weights: WeightsOption, fuse: bool) -> CompileOptions {
     let targets = ["llvmpipe", "generic"].into_iter().filter_map(by_name).collect();
-    let options = with(options(targets, vec![]), |options| {
+    with(options(targets, vec![]), |options| {
         options.policy.weights = weights;
         options.fuse = fuse;
-    });
-    Compiled::of_folder(&models().join("tiny").join(model), &options)
+    })
 }
 
 /// The model on llvmpipe, unless `UNICORN_DEVICE` names another device.

@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tests::image_golden::{F16_TOLERANCE, INT8_TOLERANCE, ImageGolden, compiled, load, with_rows};
+use tests::compiled::{Compiled, Silent, with};
+use tests::image_golden::{F16_TOLERANCE, INT8_TOLERANCE, ImageGolden, compiled, load, options_for, with_rows};
+use tests::models::models;
 use tests::programs::program;
 use tests::reference::relative_error;
 use tests::server::Server;
-use unicorn_compiler::WeightsOption;
+use unicorn_artifact::ArtifactView;
+use unicorn_compiler::{WeightsOption, reproduce};
 use unicorn_runtime::{Image, Model, Sampling};
 use unicorn_text::{Filter, Picture};
 
@@ -32,14 +35,9 @@ struct Golden {
 
 fn golden() -> Golden {
     let golden = ImageGolden::of(MODEL);
-    let picture = |name: &str, number: usize| {
-        let (shape, bytes) = golden.bytes_of(&format!("{name}.{number}"));
-        let [height, width, _] = shape[..] else { panic!("a picture has three axes") };
-        Picture::new(width, height, bytes).expect("a picture")
-    };
     Golden {
-        pictures: (0..2).map(|number| picture("picture", number)).collect(),
-        resized: (0..2).map(|number| picture("resized", number)).collect(),
+        pictures: (0..2).map(|number| golden.picture(&format!("picture.{number}"))).collect(),
+        resized: (0..2).map(|number| golden.picture(&format!("resized.{number}"))).collect(),
         rows: golden.floats("rows"),
         tokens: golden.words("tokens"),
         logits: golden.floats("logits"),
@@ -47,11 +45,11 @@ fn golden() -> Golden {
     }
 }
 
-fn encoded(model: &Model, golden: &Golden) -> Vec<Image> {
+fn encoded(model: &Model, pictures: &[Picture]) -> Vec<Image> {
     let section = model.image().expect("the model takes images");
     let encode =
         |picture: &Picture| model.encode_image(&picture.patches(section).expect("a size")).expect("it is computed");
-    golden.pictures.iter().map(encode).collect()
+    pictures.iter().map(encode).collect()
 }
 
 #[test]
@@ -74,7 +72,7 @@ fn rows_features_and_logits_are_those_of_transformers() {
         (WeightsOption::Int8, true, INT8_TOLERANCE),
     ] {
         let model = load(&compiled(MODEL, weights, fuse));
-        let images = encoded(&model, &golden);
+        let images = encoded(&model, &golden.pictures);
         let counts: Vec<usize> = images.iter().map(|image| image.tokens().count()).collect();
         assert_eq!(counts, [32, 12]);
         let rows: Vec<f32> = images
@@ -104,7 +102,7 @@ fn rows_features_and_logits_are_those_of_transformers() {
 fn a_text_behind_images_continues_as_transformers_continue_it() {
     let golden = golden();
     let model = load(&compiled(MODEL, WeightsOption::F16, true));
-    let tokens = with_rows(&model, &golden.tokens, &encoded(&model, &golden));
+    let tokens = with_rows(&model, &golden.tokens, &encoded(&model, &golden.pictures));
     let mut session = model.session().expect("a free slot");
     let greedy = Sampling::default();
     let n_tokens = golden.greedy.len() as u32;
@@ -121,7 +119,11 @@ fn a_text_behind_images_continues_as_transformers_continue_it() {
 
 /// A PNG file of a golden's picture.
 fn picture_file(folder: &Path, number: usize) -> PathBuf {
-    let (shape, bytes) = ImageGolden::of(MODEL).bytes_of(&format!("picture.{number}"));
+    file_of(folder, &ImageGolden::of(MODEL), number)
+}
+
+fn file_of(folder: &Path, golden: &ImageGolden, number: usize) -> PathBuf {
+    let (shape, bytes) = golden.bytes_of(&format!("picture.{number}"));
     let [height, width, _] = shape[..] else { panic!("a picture has three axes") };
     let path = folder.join(format!("{number}.png"));
     image::RgbImage::from_raw(width as u32, height as u32, bytes).unwrap().save(&path).unwrap();
@@ -174,4 +176,169 @@ fn a_server_takes_images_of_any_size() {
     assert_eq!(prompt_tokens(&both), alone + 32 + 12 + 2 * 2);
     assert_eq!(ask(&[0, 1])["choices"], both["choices"]);
     assert_ne!(ask(&[1, 0])["choices"], both["choices"]);
+}
+
+/// What transformers made of a picture of 3 × 4 rows, and one of 24 × 26 behind it, more than a step takes.
+struct LargeGolden {
+    pictures: Vec<Picture>,
+    /// Each 16th row of all, and its features.
+    rows: Vec<f32>,
+    tokens: Vec<u32>,
+    /// Behind the last token.
+    logits: Vec<f32>,
+    greedy: Vec<u32>,
+}
+
+const LARGE_ROWS: usize = 24 * 26;
+
+fn large_golden() -> LargeGolden {
+    let golden = ImageGolden::named(MODEL, "large_image.safetensors");
+    let logits = golden.floats("logits");
+    LargeGolden {
+        pictures: (0..2).map(|number| golden.picture(&format!("picture.{number}"))).collect(),
+        rows: golden.floats("rows"),
+        tokens: golden.words("tokens"),
+        logits: logits[logits.len() - golden.bytes_of("logits").0[1]..].to_vec(),
+        greedy: golden.words("greedy"),
+    }
+}
+
+/// The tiny model in another folder, with a context in which such a picture has a place.
+fn with_long_context(folder: &Path) {
+    let model = models().join("tiny").join(MODEL);
+    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"] {
+        fs::copy(model.join(name), folder.join(name)).unwrap();
+    }
+    let mut config: Value = serde_json::from_slice(&fs::read(model.join("config.json")).unwrap()).unwrap();
+    config["text_config"]["max_position_embeddings"] = 1024.into();
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+}
+
+fn compiled_for_large_pictures(weights: WeightsOption, fuse: bool) -> Compiled {
+    let folder = tempfile::tempdir().unwrap();
+    with_long_context(folder.path());
+    let options = with(options_for(weights, fuse), |options| options.image_max_tokens = Some(640));
+    Compiled::of_folder(folder.path(), &options)
+}
+
+#[test]
+fn an_image_of_more_rows_than_a_step_takes_is_that_of_transformers() {
+    let golden = large_golden();
+    for (weights, fuse, tolerance) in [
+        (WeightsOption::F16, true, F16_TOLERANCE),
+        (WeightsOption::F16, false, F16_TOLERANCE),
+        (WeightsOption::Int8, true, INT8_TOLERANCE),
+    ] {
+        let model = load(&compiled_for_large_pictures(weights, fuse));
+        let images = encoded(&model, &golden.pictures);
+        let counts: Vec<usize> = images.iter().map(|image| image.tokens().count()).collect();
+        assert_eq!(counts, [12, LARGE_ROWS]);
+        let all = images.iter().zip(counts).flat_map(|(image, count)| (0..count).map(|row| image.row(row)));
+        let rows: Vec<f32> = all.step_by(16).flatten().copied().collect();
+        let error = relative_error(&golden.rows, &rows);
+        println!("{weights:?}, fused {fuse}: rows differ by {error:.1e}");
+        assert!(error <= tolerance, "{weights:?}, fused {fuse}: rows differ by {error:.2e}");
+        let tokens = with_rows(&model, &golden.tokens, &images);
+        let mut session = model.session().expect("a free slot");
+        // Of whole steps, and of parts that begin and end at other rows of the image.
+        for chunk in [0, 100, 29] {
+            session.clear();
+            session.set_chunk_tokens(chunk);
+            let found = session.feed_and_read_logits(&tokens).expect("it runs");
+            let error = relative_error(&golden.logits, &found);
+            println!("{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.1e}");
+            assert!(error <= tolerance, "{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.2e}");
+        }
+    }
+}
+
+/// A prompt that is cut within an image continues there, as it does where a session already has the image's first rows.
+#[test]
+fn a_text_behind_a_large_image_continues_as_transformers_continue_it() {
+    let golden = large_golden();
+    let artifact = compiled_for_large_pictures(WeightsOption::F16, true);
+    let model = load(&artifact);
+    let tokens = with_rows(&model, &golden.tokens, &encoded(&model, &golden.pictures));
+    let mut session = model.session().expect("a free slot");
+    let greedy = Sampling::default();
+    let n_tokens = golden.greedy.len() as u32;
+    let first = session.feed_and_sample(&tokens, &greedy).expect("it runs").token;
+    let rest = session.generate(first, &greedy, n_tokens - 1);
+    let found: Vec<u32> = [first].into_iter().chain(rest.map(|sampled| sampled.expect("it runs").token)).collect();
+    assert_eq!(found, golden.greedy);
+    for kept in [200, 600] {
+        session.truncate(kept).expect("it is long enough");
+        assert_eq!(session.common_start(&tokens), kept);
+        let again = session.feed_and_sample(&tokens[kept as usize..], &greedy).expect("it runs").token;
+        assert_eq!(again, first, "from row {kept} of the prompt");
+    }
+
+    // As a whole by the program, and twice by a server, which continues the second prompt from the first one's cache.
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_of(folder.path(), &ImageGolden::named(MODEL, "large_image.safetensors"), 1);
+    let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
+    let mut command = program("unicorn-run");
+    command.arg(artifact.artifact_path()).arg("--image").arg(&file);
+    command.args(["--raw", "-p", "w", "-n", "6", "--temp", "0", "--json", "--device", &device]);
+    let answered = command.output().unwrap();
+    assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
+    let answer: Value = serde_json::from_slice(&answered.stdout).unwrap();
+    // The rows, a token on either side, and the word.
+    assert_eq!(answer["prefill_tokens"].as_u64(), Some(LARGE_ROWS as u64 + 2 + 1), "{answer}");
+
+    const TEMPLATE: &str = "{% for message in messages %}{{ message.content }}{% endfor %}";
+    let mut command = program("unicorn-run");
+    command.env("UNICORN_DEVICE", device);
+    let server = Server::start(command, &artifact.artifact_path(), &["--chat-template", TEMPLATE, "--parallel", "2"]);
+    let url = format!("data:image/png;base64,{}", STANDARD.encode(fs::read(&file).unwrap()));
+    let ask = |text: &str| {
+        let content = json!([{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]);
+        let messages = json!([{"role": "user", "content": content}]);
+        server.whole("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 6, "temperature": 0}))["usage"]
+            .clone()
+    };
+    assert!(ask("what?")["prompt_tokens"].as_u64().unwrap() > LARGE_ROWS as u64);
+    let cached = ask("who?")["prompt_tokens_details"]["cached_tokens"].clone();
+    assert!(cached.as_u64().unwrap_or_else(|| panic!("{cached}")) >= LARGE_ROWS as u64, "{cached}");
+}
+
+#[test]
+fn an_option_sets_the_most_tokens_of_an_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let artifact = folder.path().join("model.unicorn");
+    let compile = |model: &str, tokens: &str, more: &[&str]| {
+        let mut command = program("unicorn-compile");
+        command.arg(models().join("tiny").join(model)).args(["--target", "generic", "-q", "-o"]).arg(&artifact);
+        let done = command.args(["--image-max-tokens", tokens]).args(more).output().expect("it starts");
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let compiled_for = |tokens: &str| {
+        let (is_done, message) = compile(MODEL, tokens, &[]);
+        assert!(is_done, "{message}");
+        let bytes = fs::read(&artifact).expect("it was written");
+        let image = ArtifactView::parse(&bytes).expect("an artifact").image.expect("it takes images");
+        (image.rows, image.grid.expect("of any size"), image.numbers().each())
+    };
+    // Rows of 8 × 8 pixels; the model's own limit is 40.
+    let (rows, grid, numbers) = compiled_for("700");
+    assert_eq!((rows, grid.max_pixels, grid.min_pixels, numbers), (700, 700 * 64, 640, 1024));
+    // It is made again from its own numbers, and compared with the model.
+    reproduce(&artifact, Some(&models().join("tiny").join(MODEL)), &mut Silent).expect("the same is made");
+    let (rows, grid, numbers) = compiled_for("4");
+    assert_eq!((rows, grid.max_pixels, grid.min_pixels, numbers), (4, 4 * 64, 4 * 64, 512));
+    for (model, tokens, more, expected) in [
+        (MODEL, "4097", &[][..], "most tokens of an image are 4097, expected 1 to 4096 for this model"),
+        ("gemma3-vision", "512", &[], "expected none: each image has 4 in this model, whatever its size"),
+        ("qwen3-qknorm", "512", &[], "expected none: the model is compiled without a vision tower"),
+        (MODEL, "0", &[], "--image-max-tokens"),
+        (MODEL, "9", &["--no-vision"], "cannot be used with"),
+    ] {
+        let (is_done, message) = compile(model, tokens, more);
+        assert!(!is_done && message.contains(expected), "{message}");
+    }
+    // Of a model that is compiled already, nothing can be changed.
+    let mut command = program("unicorn-run");
+    let refused = command.arg(&artifact).args(["--image-max-tokens", "9", "what"]).output().expect("it starts");
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("beside --image-max-tokens"), "{message}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::step::MAX_IMAGE_ROWS;
+use unicorn_artifact::step::{MAX_IMAGE_ROWS, MAX_ROWS};
 
 use super::limits;
 
@@ -54,6 +54,8 @@ pub(crate) struct GridConfig {
 
 /// Patches of a row of the stream from left to right, and from top to bottom, where images have any size.
 const GRID_SIDE: usize = 2;
+/// Most rows of an image of any size unless a compile requests another number: one of 1024 × 1024 pixels.
+const DEFAULT_IMAGE_ROWS: usize = 1024;
 /// Most layers with features: one operation joins them with the rows.
 const MAX_FEATURES: usize = 3;
 /// Base of the frequencies of the tower's rotary embedding.
@@ -93,14 +95,36 @@ impl VisionConfig {
         self.pooled_side() * self.patch_size
     }
 
-    /// Sets the fewest and the most pixels of an image of any size, and so its rows: at most those of one step.
+    /// Sets the fewest and the most pixels of an image of any size, and so its rows: at most [`DEFAULT_IMAGE_ROWS`].
     pub(super) fn set_pixels(&mut self, [fewest, most]: [usize; 2]) {
-        let of_row = (self.row_size() * self.row_size()).max(1);
-        self.image_rows = (most / of_row).clamp(1, MAX_IMAGE_ROWS);
+        let of_row = self.row_pixels();
+        self.image_rows = (most / of_row).clamp(1, DEFAULT_IMAGE_ROWS);
         let most = most.clamp(of_row, self.image_rows * of_row);
         if let Some(grid) = &mut self.grid {
             (grid.min_pixels, grid.max_pixels) = (fewest.clamp(1, most), most);
         }
+    }
+
+    /// Sets the most rows of an image of any size, whatever its limit of pixels was.
+    pub(crate) fn set_most_rows(&mut self, rows: usize) {
+        let most = rows * self.row_pixels();
+        self.image_rows = rows;
+        if let Some(grid) = &mut self.grid {
+            (grid.min_pixels, grid.max_pixels) = (grid.min_pixels.min(most), most);
+        }
+    }
+
+    /// Takes rows and pixels of images of any size from the same tower in an artifact.
+    pub(crate) fn take_size_of(&mut self, other: &VisionConfig) {
+        if let (Some(grid), Some(of_other)) = (&mut self.grid, &other.grid) {
+            self.image_rows = other.image_rows;
+            (grid.min_pixels, grid.max_pixels) = (of_other.min_pixels, of_other.max_pixels);
+        }
+    }
+
+    /// Pixels of the part of an image that becomes a row.
+    fn row_pixels(&self) -> usize {
+        (self.row_size() * self.row_size()).max(1)
     }
 
     /// Elements of a row of an image where a step of a text model with a stream of `text_hidden` reads it: with its features.
@@ -121,7 +145,7 @@ impl VisionConfig {
             ("num_attention_heads", self.heads, limits::HEADS),
             ("patch_size", self.patch_size, limits::PATCH_SIZE),
             ("image_size", if self.grid.is_some() { 1 } else { self.image_size }, limits::IMAGE_SIZE),
-            ("mm_tokens_per_image", self.image_rows, MAX_IMAGE_ROWS),
+            ("mm_tokens_per_image", self.image_rows, if self.grid.is_some() { MAX_IMAGE_ROWS } else { MAX_ROWS }),
         ] {
             if !(1..=most).contains(&value) {
                 return Err(format!("{name} of the vision tower is {value}, expected 1 to {most}"));
@@ -175,7 +199,7 @@ impl VisionConfig {
                 self.layers
             ));
         }
-        let most = self.image_rows * self.row_size() * self.row_size();
+        let most = self.image_rows * self.row_pixels();
         if !(1..=grid.max_pixels).contains(&grid.min_pixels) || grid.max_pixels > most {
             let (fewest, found) = (grid.min_pixels, grid.max_pixels);
             return Err(format!("an image has {fewest} to {found} pixels, expected 1 to {most}"));

@@ -54,10 +54,11 @@ impl Selector<'_> {
 
     /// Where angles of rotary embeddings come from: rows of images of any size have places, and what follows them other positions.
     pub(super) fn rope_positions(&self) -> RopePositions {
-        match self.config.vision.as_ref().and_then(|vision| vision.grid.as_ref()) {
+        let vision = self.config.vision.as_ref();
+        match vision.and_then(|vision| Some((vision.grid.as_ref()?, vision.image_rows))) {
             None => RopePositions::Own,
             Some(_) if !self.kind.images => RopePositions::Shifted,
-            Some(grid) => RopePositions::OfImages { sections: grid.sections },
+            Some((grid, image_rows)) => RopePositions::OfImages { sections: grid.sections, image_rows },
         }
     }
 

@@ -1,5 +1,7 @@
 //! The kernels of a vision tower that no text model has.
 
+use unicorn_artifact::plan::MAX_BINDING_BYTES;
+use unicorn_artifact::step::MAX_IMAGE_ROWS;
 use unicorn_artifact::{ImageGrid, ImageSection};
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
 use unicorn_kernels::image_attention::ImageAttentionSpec;
@@ -12,7 +14,7 @@ use unicorn_kernels::{KernelSpec, Number, Role};
 use super::{Operand, Selector, stride};
 use crate::fuse::{FusedNode, FusedOp};
 use crate::graph::ValueId;
-use crate::import::ModelConfig;
+use crate::import::{ModelConfig, VisionConfig};
 
 /// Lanes of a layer norm's workgroup: every device has as many, and whole subgroups of them.
 const LAYER_NORM_LANES: usize = 128;
@@ -40,6 +42,14 @@ pub(crate) fn image_section(config: &ModelConfig) -> Option<ImageSection> {
             max_pixels: grid.max_pixels as u32,
         }),
     })
+}
+
+/// Most rows that an image of any size can have in this model: a kernel binds each of the tower's values, and the rows with their features, as a whole.
+pub(crate) fn most_image_rows(config: &ModelConfig, vision: &VisionConfig) -> usize {
+    let of_patch = [3 * vision.hidden_size, vision.intermediate_size, vision.patch_width()];
+    let of_patches = of_patch.map(|width| vision.patches_per_row() * stride(width));
+    let widest = of_patches.into_iter().fold(stride(vision.row_width(config.hidden_size)), usize::max);
+    (MAX_BINDING_BYTES as usize / size_of::<f32>() / widest).clamp(1, MAX_IMAGE_ROWS)
 }
 
 impl Selector<'_> {

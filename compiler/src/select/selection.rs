@@ -24,7 +24,7 @@ pub struct Selection {
     pub targets: Vec<TargetSelection>,
     /// Rows of the logits buffer: of the largest program that gives logits of all rows, or as many as hold an image's rows.
     pub(crate) logits_rows: usize,
-    /// Tokens that a step appends at most: rows of the largest program.
+    /// Tokens that a step appends at most: rows of the largest program whose rows are tokens.
     pub(crate) chunk_tokens: usize,
 }
 
@@ -76,10 +76,11 @@ impl Selection {
     ) -> Selection {
         let of_target = |target: &Target| TargetSelection::of(graph, config, weights, target, options);
         let targets: Vec<TargetSelection> = targets.par_iter().map(of_target).collect();
-        let programs = || targets.iter().flat_map(|target| &target.programs).map(|program| program.kind);
+        let programs = targets.iter().flat_map(|target| &target.programs).map(|program| program.kind);
+        let of_tokens = programs.filter(|kind| kind.logits != LogitsRows::Image);
         Selection {
             logits_rows: LOGITS_ROWS.max(logits_rows_of_image(config)),
-            chunk_tokens: programs().map(|kind| kind.rows).max().unwrap_or(1),
+            chunk_tokens: of_tokens.map(|kind| kind.rows).max().unwrap_or(1),
             targets,
         }
     }

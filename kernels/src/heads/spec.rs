@@ -1,7 +1,7 @@
 //! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
 
 use serde::{Deserialize, Serialize};
-use unicorn_artifact::step::{MAX_IMAGE_ROWS, ROPE_SHIFT_BITS, image_across, image_of, rope_shift};
+use unicorn_artifact::step::{ImageNumbers, ROPE_SHIFT_BITS, image_across, rope_shift};
 
 use crate::cache::CacheLayout;
 use crate::kernel::{Kernel, RowAxis};
@@ -55,17 +55,20 @@ pub enum RopePositions {
         /// Pair `i` has the place from the top where `i mod 3` is 1 and `i < 3 · sections[0]`, that from the left where it is 2 and
         /// `i < 3 · sections[1]`, else the position of the first row.
         sections: [usize; 2],
+        /// Most rows of an image, which determine how rows are numbered.
+        image_rows: usize,
     },
 }
 
 impl RopePositions {
     /// The position of rotary pair `pair`, for twins: of the row at `position` of its sequence with this token and word.
     pub fn of(self, pair: usize, position: u32, token: u32, word: u32) -> u32 {
-        let RopePositions::OfImages { sections } = self else {
+        let RopePositions::OfImages { sections, image_rows } = self else {
             return if self == RopePositions::Own { position } else { position - rope_shift(word) };
         };
         let (shifted, across) = (position - rope_shift(word), image_across(word));
-        let Some((_, row)) = image_of(token).filter(|_| across > 0) else { return shifted };
+        let place = ImageNumbers::for_rows(image_rows as u32).place(token);
+        let Some((_, row)) = place.filter(|_| across > 0) else { return shifted };
         let (first, row) = (shifted - row as u32, row as u32);
         match pair % 3 {
             1 if pair < 3 * sections[0] => first + row / across,
@@ -239,7 +242,7 @@ impl HeadsSpec {
             .count("PAIRS_DOWN", 3 * self.sections().map_or(0, |[down, _]| down))
             .count("PAIRS_ACROSS", 3 * self.sections().map_or(0, |[_, across]| across))
             .text("ROPE_SHIFT_BITS", format!("{ROPE_SHIFT_BITS}u"))
-            .text("MAX_IMAGE_ROWS", format!("{MAX_IMAGE_ROWS}u"))
+            .count("IMAGE_NUMBERS", self.image_numbers().each() as usize)
             .size("ROPE_COARSE", self.rope_coarse)
             .size("ROPE_FINE", ROPE_FINE)
             .number("EPS", self.eps.get())
@@ -257,8 +260,15 @@ impl HeadsSpec {
 
     fn sections(&self) -> Option<[usize; 2]> {
         match self.positions {
-            RopePositions::OfImages { sections } => Some(sections),
+            RopePositions::OfImages { sections, .. } => Some(sections),
             _ => None,
+        }
+    }
+
+    fn image_numbers(&self) -> ImageNumbers {
+        match self.positions {
+            RopePositions::OfImages { image_rows, .. } => ImageNumbers::for_rows(image_rows as u32),
+            _ => ImageNumbers::for_rows(0),
         }
     }
 

@@ -6,7 +6,7 @@ fn rope_position(row: u32, pair: u32) -> u32 {
 //#if PLACES
     let across = word >> ${ROPE_SHIFT_BITS};
     if (across > 0u) {
-        let place = step.rows[row].token % ${MAX_IMAGE_ROWS};
+        let place = step.rows[row].token % ${IMAGE_NUMBERS}u;
         let first = position - place;
         if (pair % 3u == 1u && pair < ${PAIRS_DOWN}u) {
             return first + place / across;

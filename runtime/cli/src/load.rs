@@ -168,7 +168,11 @@ pub fn load_speculation(
         DraftModel::Packed => return own_speculation(args, model, load_packed_draft(artifact, load, model)?),
         DraftModel::OwnHead => return own_speculation(args, model, None),
         DraftModel::Other(path) => {
-            let artifact = models::artifact(path, &LoadArgs { mmproj: None, ..load.clone() }, Input::Tokens)?;
+            let artifact = models::artifact(
+                path,
+                &LoadArgs { mmproj: None, image_max_tokens: None, ..load.clone() },
+                Input::Tokens,
+            )?;
             let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
             Some(load_with(&artifact, &args_of_draft(load), |options| {
                 (options.context_tokens, options.slots) = (Some(context_tokens), model.slots());

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use unicorn_text::encode_with_images;
-use unicorn_text::unicorn_artifact::step::image_of;
+use unicorn_text::unicorn_artifact::step::is_image_row;
 use unicorn_text::unicorn_runtime::{Image, Model};
 use unicorn_text::{ChatTemplate, Message, Picture, ReplyFormat, TemplateArguments, TextError, Tokenizer};
 
@@ -161,7 +161,7 @@ impl PromptEncoder {
             });
         }
         // Rows of images are in conversations alone, where no client writes numbers.
-        let is_unknown = |token: u32| token >= self.vocab_size && (name != "messages" || image_of(token).is_none());
+        let is_unknown = |token: u32| token >= self.vocab_size && (name != "messages" || !is_image_row(token));
         if let Some(unknown) = tokens.iter().find(|&&token| is_unknown(token)) {
             let found =
                 format!("expected token ids below {}, the size of the vocabulary, found {unknown}", self.vocab_size);

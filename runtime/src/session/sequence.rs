@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use unicorn_artifact::kv_segment::{KvPages, KvStep, pages_of};
-use unicorn_artifact::step::image_of;
+use unicorn_artifact::step::is_image_row;
 use unicorn_artifact::{KvGroupPlan, KvSegment};
 
 use crate::error::RunError;
@@ -139,7 +139,7 @@ impl Sequence {
 
     /// Keeps the images whose rows are among `tokens`, which are about to be appended.
     pub fn hold_images(&mut self, tokens: &[u32], images: &Images) {
-        for &token in tokens.iter().filter(|&&token| image_of(token).is_some()) {
+        for &token in tokens.iter().filter(|&&token| is_image_row(token)) {
             if !self.images.iter().any(|image| image.has(token)) {
                 self.images.extend(images.of_token(token));
             }

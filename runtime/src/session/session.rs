@@ -21,7 +21,6 @@ use crate::session::stream::StreamRow;
 use crate::session::tokens::{MaskedTokens, SessionSpeculation, Tokens};
 use crate::step::cancel::CancelToken;
 use crate::step::engine::Engine;
-use crate::step::images::chunk_of;
 use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, Sampling};
 use crate::step::stop::Stop;
@@ -641,8 +640,9 @@ impl Session {
             let limit = to_checkpoint.min(*chunk_limit);
             let (n_rows, what) = persist(shared, &mut [&mut *sequence], None, |engine, sequences| {
                 let sequence = &mut *sequences[0];
-                let chunk = chunk_of(&engine.programs.shapes, output, position, rest, limit)
-                    .ok_or(RunError::NoProgram { wanted: output.name() })?;
+                let shapes = &engine.programs.shapes;
+                let chunk = engine.images.next_chunk(shapes, output, position, rest, limit);
+                let chunk = chunk.ok_or(RunError::NoProgram { wanted: output.name() })?;
                 let now = &rest[..chunk.n_rows as usize];
                 let mut on_ended = |ended, all| report(n_tokens - rest.len() + now.len() * ended / all);
                 let mut watch = Watch::of(cancel.as_ref());

@@ -1,6 +1,7 @@
 //! Measures how long programs take on this device, so that their submissions can be split: at load, the first dispatches of
 //! each program run once to warm up and once against the device's clock.
 
+use unicorn_artifact::LogitsRows;
 use unicorn_artifact::step::MAX_ROWS;
 
 use crate::error::LoadError;
@@ -52,6 +53,11 @@ pub fn measure(
         let Some((list, timer)) = program.record_alone(&device, &first)? else { return Ok(()) };
         engine.wait_for_weights(index, &first)?;
         let tokens = &tokens[..tokens.len().min(program.shape.rows as usize)];
+        // An image may have more rows than a step, and takes time in proportion to them.
+        let more_rows = match program.shape.logits {
+            LogitsRows::Image => f64::from(program.shape.rows) / tokens.len() as f64,
+            _ => 1.0,
+        };
         let rows = [Rows { slot: 0, position: 0, tokens, rope_variant: 0, rope_shift: 0 }];
         let samplers = [Sampling::default().input(0, false, &[])];
         engine.write(&Step { program: index, rows: &rows, apart_rows: 0, samplers: &samplers }, &Masks::none())?;
@@ -61,7 +67,7 @@ pub fn measure(
         }
         match timer.seconds_between(0, 1) {
             Some(seconds) if seconds > 0.0 && bytes > 0 => {
-                cost_model.seconds_per_byte = SAFETY * seconds / bytes as f64
+                cost_model.seconds_per_byte = SAFETY * more_rows * seconds / bytes as f64
             }
             _ => {}
         }

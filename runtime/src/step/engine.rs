@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use unicorn_artifact::LogitsRows;
 use unicorn_artifact::step::{HISTORY_AT, KEPT_SAMPLES, MAX_HISTORY, MAX_SAMPLERS, Output, ROWS_AT, Row, SAMPLERS_AT};
-use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, feeds_and_mask, image_of, rope_word};
+use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, feeds_and_mask, is_image_row, rope_word};
 
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
@@ -537,7 +537,7 @@ impl Engine {
         for rows in step.rows {
             let mut shift = rows.rope_shift;
             for (&token, position) in rows.tokens.iter().zip(rows.position..) {
-                let image = image_of(token).and_then(|_| self.images.of_token(token));
+                let image = self.images.of_token(token);
                 let across = image.as_ref().map_or(0, Image::across);
                 // A model has variants, or places, or neither.
                 let rope_variant = rows.rope_variant | rope_word(shift, across);
@@ -568,8 +568,8 @@ impl Engine {
         }
         let view = self.views.input.as_mut().expect("a model with such programs takes images");
         for (at, &token) in step.rows.iter().flat_map(|rows| rows.tokens).enumerate() {
-            if let Some((_, row)) = image_of(token) {
-                let image = self.images.of_token(token).expect("a sequence holds its images");
+            if is_image_row(token) {
+                let (image, row) = self.images.row_of_token(token).expect("a sequence holds its images");
                 write_floats(view, at * self.image_row_stride, image.row(row));
             }
         }

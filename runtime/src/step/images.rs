@@ -1,9 +1,11 @@
 //! Rows of images, by the numbers under which sequences have them as tokens.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, Weak};
 
-use unicorn_artifact::step::{MAX_IMAGES, image_of, image_row};
+use unicorn_artifact::ImageSection;
+use unicorn_artifact::step::{ImageNumbers, is_image_row};
 
 use crate::program::chunks::{Chunk, ProgramShape, StepOutput, next_chunk};
 
@@ -23,7 +25,8 @@ impl Eq for Image {}
 
 #[derive(Debug)]
 struct ImageRows {
-    number: u32,
+    /// The token of its first row.
+    first_token: u32,
     hash: [u8; 32],
     shape: ImageShape,
     /// One row behind the other.
@@ -50,9 +53,8 @@ pub struct ImagePatches {
 
 impl Image {
     /// What stands for its rows in a sequence of this model, in order: numbers above those of all tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = u32> {
-        let number = self.0.number;
-        (0..self.0.n_rows()).map(move |row| image_row(number, row))
+    pub fn tokens(&self) -> impl Iterator<Item = u32> + use<> {
+        self.0.tokens()
     }
 
     /// Row `row`: as many f32 as the model's stream has, and the features that are added behind some layers.
@@ -67,7 +69,7 @@ impl Image {
 
     /// Whether a token is its last row.
     pub(crate) fn ends_with(&self, token: u32) -> bool {
-        token == image_row(self.0.number, self.0.n_rows() - 1)
+        token == *self.0.tokens().end()
     }
 
     /// Positions that rotary embeddings leave out behind it: it has as many rows, and advances them by the larger of its sides.
@@ -78,13 +80,17 @@ impl Image {
 
     /// Whether a token is one of its rows.
     pub(crate) fn has(&self, token: u32) -> bool {
-        image_of(token).is_some_and(|(number, _)| number == self.0.number)
+        self.0.tokens().contains(&token)
     }
 }
 
 impl ImageRows {
     fn n_rows(&self) -> usize {
         self.rows.len() / self.shape.width
+    }
+
+    fn tokens(&self) -> RangeInclusive<u32> {
+        self.first_token..=self.first_token + (self.n_rows() - 1) as u32
     }
 }
 
@@ -99,8 +105,12 @@ pub fn rope_shift(tokens: &[u32], images: &[Image]) -> u32 {
 
 /// Images of one model. Those that were used last are kept: an image that comes again, as it does with each turn of a conversation, has
 /// the same tokens and is not computed again.
-#[derive(Default)]
-pub struct Images(Mutex<Known>);
+pub struct Images {
+    numbers: ImageNumbers,
+    /// Whether rows attend to those before them only, so that a step may end between two rows of an image.
+    are_causal: bool,
+    known: Mutex<Known>,
+}
 
 #[derive(Default)]
 struct Known {
@@ -110,10 +120,19 @@ struct Known {
     recent: VecDeque<Arc<ImageRows>>,
 }
 
-/// Images that are kept though nobody holds them: 256 rows of 2560 elements are 2.6 MB.
+/// Images that are kept though nobody holds them, and bytes of all of them but the last: 256 rows of 2560 elements are 2.6 MB, and 1024 rows with
+/// three features of each are 42 MB.
 const MAX_RECENT: usize = 32;
+const MAX_RECENT_BYTES: usize = 256 << 20;
 
 impl Images {
+    /// None yet, of a model with this section.
+    pub fn new(section: Option<&ImageSection>) -> Images {
+        let numbers = section.map_or_else(|| ImageNumbers::for_rows(0), ImageSection::numbers);
+        let are_causal = section.is_some_and(|section| section.grid.is_some());
+        Images { numbers, are_causal, known: Mutex::default() }
+    }
+
     /// The image of this hash, if it is still there.
     pub fn find(&self, hash: &[u8; 32]) -> Option<Image> {
         let mut known = self.lock();
@@ -130,9 +149,9 @@ impl Images {
     pub fn add(&self, hash: [u8; 32], shape: ImageShape, rows: Vec<f32>) -> Image {
         let mut known = self.lock();
         let number = known.next_number;
-        known.next_number = (number + 1) % MAX_IMAGES;
+        known.next_number = (number + 1) % self.numbers.images();
         known.by_number.retain(|_, image| image.strong_count() > 0);
-        let image = Arc::new(ImageRows { number, hash, shape, rows });
+        let image = Arc::new(ImageRows { first_token: self.numbers.token(number, 0), hash, shape, rows });
         known.by_number.insert(number, Arc::downgrade(&image));
         known.keep(image.clone());
         Image(image)
@@ -140,57 +159,95 @@ impl Images {
 
     /// The image of which a token is a row, if somebody holds it; `None` for tokens of the vocabulary as well.
     pub fn of_token(&self, token: u32) -> Option<Image> {
-        let (number, row) = image_of(token)?;
+        self.row_of_token(token).map(|(image, _)| image)
+    }
+
+    /// The same, and the number of the row.
+    pub fn row_of_token(&self, token: u32) -> Option<(Image, usize)> {
+        let (number, row) = self.numbers.place(token)?;
         let image = self.lock().by_number.get(&number)?.upgrade()?;
-        (row < image.n_rows()).then_some(Image(image))
+        (row < image.n_rows()).then_some((Image(image), row))
+    }
+
+    /// The largest number of `tokens`, at most `n_tokens`, that steps may take before the others. Where rows of an image attend to each other, no step
+    /// has only its first rows; if the first image alone is longer, it is all of its rows.
+    pub fn without_cut(&self, tokens: &[u32], n_tokens: usize) -> usize {
+        let n_tokens = n_tokens.min(tokens.len());
+        let place = |token: u32| self.numbers.place(token).filter(|_| !self.are_causal);
+        let Some((image, row)) = tokens.get(n_tokens).and_then(|&token| place(token)) else { return n_tokens };
+        match n_tokens.saturating_sub(row) {
+            0 => tokens.iter().take_while(|&&token| place(token).is_some_and(|(number, _)| number == image)).count(),
+            begin => begin,
+        }
+    }
+
+    /// The next step for `rest` after `position` tokens: one for rows of images, where an image is near, or one of text before it.
+    pub fn next_chunk(
+        &self,
+        shapes: &[ProgramShape],
+        output: StepOutput,
+        position: u32,
+        rest: &[u32],
+        limit: u32,
+    ) -> Option<Chunk> {
+        let first_image = rest.iter().position(|&token| is_image_row(token));
+        let most_rows = shapes.iter().filter(|shape| shape.images).map(|shape| shape.rows).max().unwrap_or(0);
+        let (n_tokens, limit) = match first_image {
+            None => (rest.len(), limit),
+            Some(first) if first >= limit.min(most_rows) as usize => (first, limit),
+            Some(_) => {
+                let n_tokens = self.without_cut(rest, limit.min(most_rows) as usize);
+                (n_tokens, n_tokens as u32)
+            }
+        };
+        // Only the last step of a feed samples.
+        let output = if output == StepOutput::Token && n_tokens < rest.len() { StepOutput::Nothing } else { output };
+        let images = rest[..n_tokens].iter().any(|&token| is_image_row(token));
+        next_chunk(shapes, output, images, position, n_tokens as u32, limit)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl Known {
     fn keep(&mut self, image: Arc<ImageRows>) {
         self.recent.push_back(image);
-        if self.recent.len() > MAX_RECENT {
-            self.recent.pop_front();
+        let bytes = |recent: &VecDeque<Arc<ImageRows>>| recent.iter().map(|image| size_of_val(&image.rows[..])).sum();
+        let mut all_bytes: usize = bytes(&self.recent);
+        while self.recent.len() > MAX_RECENT || self.recent.len() > 1 && all_bytes > MAX_RECENT_BYTES {
+            let oldest = self.recent.pop_front().expect("there are several");
+            all_bytes -= size_of_val(&oldest.rows[..]);
         }
     }
-}
-
-/// The largest number of `tokens`, at most `n_tokens`, of which no step has only the first rows of an image; if the first image alone is
-/// longer, all of its rows.
-pub fn without_cut(tokens: &[u32], n_tokens: usize) -> usize {
-    let n_tokens = n_tokens.min(tokens.len());
-    let Some((image, row)) = tokens.get(n_tokens).and_then(|&token| image_of(token)) else { return n_tokens };
-    match n_tokens.saturating_sub(row) {
-        0 => tokens.iter().take_while(|&&token| image_of(token).is_some_and(|(number, _)| number == image)).count(),
-        begin => begin,
-    }
-}
-
-/// The next step for `rest` after `position` tokens: one with whole images, where an image is near, or one of text before it.
-pub fn chunk_of(shapes: &[ProgramShape], output: StepOutput, position: u32, rest: &[u32], limit: u32) -> Option<Chunk> {
-    let first_image = rest.iter().position(|&token| image_of(token).is_some());
-    let most_rows = shapes.iter().filter(|shape| shape.images).map(|shape| shape.rows).max().unwrap_or(0);
-    let (n_tokens, limit) = match first_image {
-        None => (rest.len(), limit),
-        Some(first) if first >= limit.min(most_rows) as usize => (first, limit),
-        Some(_) => {
-            let n_tokens = without_cut(rest, limit.min(most_rows) as usize);
-            (n_tokens, n_tokens as u32)
-        }
-    };
-    // Only the last step of a feed samples.
-    let output = if output == StepOutput::Token && n_tokens < rest.len() { StepOutput::Nothing } else { output };
-    let images = rest[..n_tokens].iter().any(|&token| image_of(token).is_some());
-    next_chunk(shapes, output, images, position, n_tokens as u32, limit)
 }
 
 #[cfg(test)]
 mod tests {
+    use unicorn_artifact::{ImageGrid, LogitsRows};
+
     use super::*;
+
+    /// Of a model whose images have at most `rows` rows, which attend to each other only if there is no `grid`.
+    fn images(rows: u32, grid: Option<ImageGrid>) -> Images {
+        Images::new(Some(&ImageSection {
+            rows,
+            image_size: 0,
+            patch_size: 2,
+            patch_stride: 32,
+            row_stride: 32,
+            mean: [0.0; 3],
+            deviation: [1.0; 3],
+            around: String::new(),
+            begin_token: 0,
+            row_token: 1,
+            end_token: 2,
+            grid,
+        }))
+    }
+
+    const GRID: ImageGrid = ImageGrid { side: 2, row_width: 2, min_pixels: 1, max_pixels: 1 };
 
     fn image(images: &Images, hash: u8) -> Image {
         images.add([hash; 32], ImageShape { width: 2, across: 0 }, vec![f32::from(hash); 6])
@@ -198,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_follows_an_image_continues_behind_its_larger_side() {
-        let images = Images::default();
+        let images = images(3, None);
         let of = |hash, across, rows: usize| images.add([hash; 32], ImageShape { width: 1, across }, vec![0.0; rows]);
         let (wide, high, plain) = (of(1, 4, 12), of(2, 1, 3), of(3, 0, 7));
         let tokens: Vec<u32> = [5].into_iter().chain(wide.tokens()).chain([6]).chain(wide.tokens()).collect();
@@ -210,7 +267,7 @@ mod tests {
 
     #[test]
     fn an_image_is_found_by_its_content_and_by_its_tokens() {
-        let images = Images::default();
+        let images = images(3, None);
         let (one, other) = (image(&images, 1), image(&images, 2));
         let tokens: Vec<u32> = one.tokens().chain(other.tokens()).collect();
         assert_eq!(tokens.len(), 6);
@@ -223,7 +280,7 @@ mod tests {
 
     #[test]
     fn only_images_that_nobody_holds_are_forgotten() {
-        let images = Images::default();
+        let images = images(3, None);
         let held = image(&images, 0);
         let first = image(&images, 1).tokens().next().expect("a row");
         (2..40).for_each(|hash| drop(image(&images, hash)));
@@ -233,13 +290,66 @@ mod tests {
 
     #[test]
     fn no_image_is_cut() {
-        let images = Images::default();
+        let images = images(3, None);
         let (one, other) = (image(&images, 1), image(&images, 2));
         let tokens: Vec<u32> = [5].into_iter().chain(one.tokens()).chain(other.tokens()).chain([6, 7]).collect();
-        let found: Vec<usize> = (1..=10).map(|n_tokens| without_cut(&tokens, n_tokens)).collect();
+        let found: Vec<usize> = (1..=10).map(|n_tokens| images.without_cut(&tokens, n_tokens)).collect();
         assert_eq!(found, [1, 1, 1, 4, 4, 4, 7, 8, 9, 9]);
-        assert_eq!([1, 2, 3].map(|n_tokens| without_cut(&tokens[1..], n_tokens)), [3, 3, 3]);
+        assert_eq!([1, 2, 3].map(|n_tokens| images.without_cut(&tokens[1..], n_tokens)), [3, 3, 3]);
         // The rest of an image whose first row is in the cache.
-        assert_eq!(without_cut(&tokens[2..], 1), 2);
+        assert_eq!(images.without_cut(&tokens[2..], 1), 2);
+    }
+    #[test]
+    fn images_of_rows_that_see_only_those_before_are_cut_where_a_step_ends() {
+        let images = images(600, Some(GRID));
+        let image = images.add([0; 32], ImageShape { width: 1, across: 30 }, vec![0.0; 600]);
+        let tokens: Vec<u32> = [5].into_iter().chain(image.tokens()).chain([6, 7]).collect();
+        assert_eq!([1, 100, 603].map(|n_tokens| images.without_cut(&tokens, n_tokens)), [1, 100, 603]);
+        let program = |rows, logits, samples, images| ProgramShape {
+            rows,
+            logits,
+            samples,
+            batch: false,
+            images,
+            from_tokens: 0,
+        };
+        let [text, feeds, samples] = [
+            program(8, LogitsRows::One, true, false),
+            program(512, LogitsRows::None, false, true),
+            program(512, LogitsRows::One, true, true),
+        ];
+        let shapes = [text, feeds, samples];
+        let mut steps = Vec::new();
+        let mut position = 0;
+        while position < tokens.len() {
+            let rest = &tokens[position..];
+            let chunk =
+                images.next_chunk(&shapes, StepOutput::Token, position as u32, rest, u32::MAX).expect("a program");
+            steps.push((chunk.program, chunk.n_rows));
+            position += chunk.n_rows as usize;
+        }
+        assert_eq!(steps, [(1, 512), (2, 91)]);
+        // The rotary positions of the image's other rows are as many less as before its first.
+        assert_eq!([512, 601].map(|len| rope_shift(&tokens[..len], std::slice::from_ref(&image))), [0, 600 - 30]);
+    }
+
+    #[test]
+    fn later_images_are_told_apart_by_as_many_numbers_as_an_image_may_have() {
+        let images = images(600, Some(GRID));
+        let of = |hash| images.add([hash; 32], ImageShape { width: 1, across: 30 }, vec![f32::from(hash); 600]);
+        let both = [of(1), of(2)];
+        let firsts = both.each_ref().map(|image| image.tokens().next().expect("a row"));
+        assert_eq!(firsts[1] - firsts[0], 1024);
+        let (found, row) = images.row_of_token(firsts[1] + 599).expect("held");
+        assert_eq!((row, found.row(row)), (599, &[2.0][..]));
+        assert!(images.row_of_token(firsts[1] + 600).is_none());
+    }
+
+    #[test]
+    fn large_images_that_nobody_holds_are_few() {
+        let images = images(600, Some(GRID));
+        let large = MAX_RECENT_BYTES / size_of::<f32>() / 2 + 1;
+        (0..3).for_each(|hash| drop(images.add([hash; 32], ImageShape { width: large, across: 1 }, vec![0.0; large])));
+        assert_eq!([0, 1, 2].map(|hash| images.find(&[hash; 32]).is_some()), [false, false, true]);
     }
 }

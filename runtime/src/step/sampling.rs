@@ -1,6 +1,6 @@
 //! How a token is sampled from logits, as a caller sets it and as the step buffer stores it.
 
-use unicorn_artifact::step::{MAX_HISTORY, Sampler, feeds_and_mask, image_of};
+use unicorn_artifact::step::{MAX_HISTORY, Sampler, feeds_and_mask, is_image_row};
 
 use crate::error::RunError;
 
@@ -94,7 +94,7 @@ impl Sampling {
     pub(crate) fn input<'s>(&self, number: u32, feeds: bool, tokens: &'s [u32]) -> SamplerInput<'s> {
         let recent = &tokens[tokens.len().saturating_sub(self.history_tokens())..];
         // What is behind the last image: its rows are no tokens.
-        let begin = recent.iter().rposition(|&token| image_of(token).is_some()).map_or(0, |last| last + 1);
+        let begin = recent.iter().rposition(|&token| is_image_row(token)).map_or(0, |last| last + 1);
         let history = &recent[begin..];
         let sampler = Sampler {
             temperature: self.temperature,

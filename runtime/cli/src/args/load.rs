@@ -24,6 +24,9 @@ pub struct LoadArgs {
     /// GGUF file with the vision tower of a MODEL that is compiled, which llama.cpp has beside that of the text model
     #[arg(long, value_name = "FILE", help_heading = COMMON, hide_short_help = true)]
     pub mmproj: Option<PathBuf>,
+    /// Most tokens of an image, for a MODEL that is compiled and takes images of any size [default: as many as the model permits, 1024 at most]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = COMMON, hide_short_help = true)]
+    pub image_max_tokens: Option<u32>,
     /// Where the plan uses an NPU that is missing or fails, let the GPU do its work
     #[arg(long, help_heading = DEVICE, hide_short_help = true)]
     pub npu_optional: bool,

@@ -48,7 +48,7 @@ pub enum Input {
 pub fn artifact(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, CliError> {
     check(model)?;
     if let Some(name) = name_in_registry(model) {
-        check_has_no_tower_beside(model, load)?;
+        check_is_whole(model, load)?;
         return pulled::artifact(name, load);
     }
     if let Some(name) = name_on_hub(model) {
@@ -65,19 +65,21 @@ pub fn compiled(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, 
     if !is_artifact(model) {
         return compile::for_this_machine(model, load, input);
     }
-    check_has_no_tower_beside(model, load)?;
+    check_is_whole(model, load)?;
     Ok(model.to_owned())
 }
 
-/// Checks that an artifact is given without a file of a vision tower.
-fn check_has_no_tower_beside(artifact: &Path, load: &LoadArgs) -> Result<(), CliError> {
-    match load.mmproj {
-        None => Ok(()),
-        Some(_) => Err(CliError::new(format!(
-            "{} is compiled, with a vision tower or without one: expected a GGUF file or a folder beside --mmproj",
-            artifact.display()
-        ))),
-    }
+/// Checks that an artifact is given without options of a vision tower, which are a compile's.
+fn check_is_whole(artifact: &Path, load: &LoadArgs) -> Result<(), CliError> {
+    let option = match (&load.mmproj, load.image_max_tokens) {
+        (None, None) => return Ok(()),
+        (Some(_), _) => "--mmproj",
+        (None, Some(_)) => "--image-max-tokens",
+    };
+    Err(CliError::new(format!(
+        "{} is compiled, with a vision tower or without one: expected a GGUF file or a folder beside {option}",
+        artifact.display()
+    )))
 }
 
 /// Checks what can be seen without reading all of `model`.

@@ -8,7 +8,6 @@ use super::{AfterStep, End, Scheduler, TokenReceiver, samples_on_host};
 use crate::error::RunError;
 use crate::session::sequence::EndedSequence;
 use crate::session::session::Session;
-use crate::step::images::without_cut;
 
 impl<R: TokenReceiver> Scheduler<R> {
     /// Finds as much of a prompt, by its place among those that are fed, as any session has in its cache, just before the rest of it is fed: prompts
@@ -87,7 +86,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         let active = self.machine.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
         let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
-        let n_tokens = without_cut(rest, max_tokens);
+        let n_tokens = self.shared.decided.images.without_cut(rest, max_tokens);
         let fed = match n_tokens < rest.len() {
             _ if receiver.reads_hidden_rows() => {
                 session.feed_with_hidden_rows(rest, n_tokens, &mut |_, row| receiver.hidden_row(row)).map(|()| None)

@@ -1,6 +1,6 @@
 //! Requests with a session and without one, and what the state machine sees of them.
 
-use unicorn_artifact::step::image_of;
+use unicorn_artifact::step::is_image_row;
 
 use super::machine::{Place, Placed, Running};
 use super::receiver::TokenReceiver;
@@ -81,7 +81,7 @@ impl<R: TokenReceiver> Running for Active<R> {
     }
 
     fn n_text(&self, n_tokens: usize) -> usize {
-        self.rest[..n_tokens].iter().take_while(|&&token| image_of(token).is_none()).count()
+        self.rest[..n_tokens].iter().take_while(|&&token| !is_image_row(token)).count()
     }
 
     fn to_checkpoint(&self) -> Option<usize> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::step::image_of;
+use unicorn_artifact::step::is_image_row;
 
 use crate::error::RunError;
 use crate::session::speculation::draft_length::{Acceptance, StepTimes};
@@ -185,7 +185,7 @@ impl Speculator {
             self.draft_time = begun.elapsed();
             let Draft { tokens: proposed, class } = &mut self.draft;
             // Text that is found again may go on with an image, which no step samples.
-            let text = proposed.iter().position(|&token| image_of(token).is_some()).unwrap_or(proposed.len());
+            let text = proposed.iter().position(|&token| is_image_row(token)).unwrap_or(proposed.len());
             proposed.truncate(text);
             let depth = match only_class {
                 None => depth(*class, proposed.len().min(most)),
