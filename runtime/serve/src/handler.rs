@@ -31,7 +31,6 @@ use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
 use crate::observer::Observation;
 use crate::ollama::description::{Description, Served};
-use crate::ollama::request::only_loads;
 use crate::ollama::response::Lines;
 use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
@@ -186,7 +185,7 @@ impl RequestHandler {
         observation.asks_for(api.operation());
         let loaded = Lines::new(seconds_since_1970(), &self.model_name, api == Api::OllamaChat);
         let queue = move |handler: &RequestHandler, fields: Map<String, Value>, client: &ClientGone| {
-            (!only_loads(api, &fields)).then(|| handler.queue(api, fields, client)).transpose()
+            (!api.only_loads(&fields)).then(|| handler.queue(api, fields, client)).transpose()
         };
         match self.with_body(request, queue).await? {
             Some(pending) => pending.respond(observation).await,
