@@ -10,7 +10,8 @@
 //! `openai`, `anthropic`, `ollama` and `llama` translate: their requests become one [`Request`], by OpenAI's names, and each writes
 //! replies in its own form.
 //!
-//! [`unicorn_structure`] finds which tokens may follow in a reply that has to match something, and samples them on the host.
+//! [`unicorn_structure`] finds which tokens may follow in a reply that has to match something. The device's sampler takes them as a mask; where a
+//! request needs logits, the host samples.
 //!
 //! `reading` has the endpoints that generate nothing: embeddings, and ranks of documents.
 //!
