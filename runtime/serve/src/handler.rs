@@ -36,10 +36,10 @@ use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
 use crate::options::{LeftOut, ServeOptions, VertexPaths};
 use crate::pending::PendingResponse;
+use crate::pooling::{Pooling, PoolingJob, PoolingOutput, PoolingReceiver, PoolingResult, PoolingTask};
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
 use crate::prompt_probabilities::PromptProbabilities;
-use crate::reading::{Finding, Found, Output, Pooling, ReadJob, Reader};
 use crate::reply::{Reply, Usage};
 use crate::worker::{Command, Job};
 use crate::writer::ResponseWriter;
@@ -298,24 +298,24 @@ impl RequestHandler {
         Ok(PendingResponse::new(writer, received, replies, beginnings, &request))
     }
 
-    /// Queues prompts that are read for this output, and after which nothing is generated. They are made after there are places for all of
+    /// Queues prompts that are fed for this task, and after which nothing is generated. They are made after there are places for all of
     /// them, so that the queue also bounds their number.
     ///
     /// # Errors
     /// When the queue is full or the server is stopping; errors of `prompts`.
-    pub(crate) fn read(
+    pub(crate) fn pool(
         &self,
         prompts: impl ExactSizeIterator<Item = Result<Vec<u32>, ApiError>>,
-        output: impl Fn() -> Output,
-    ) -> Result<Awaited, ApiError> {
+        task: impl Fn() -> PoolingTask,
+    ) -> Result<AwaitedOutputs, ApiError> {
         let places = self.admission.queue(prompts.len())?;
         let prompts = prompts.collect::<Result<Vec<_>, ApiError>>()?;
-        let mut awaited = Awaited { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
+        let mut awaited = AwaitedOutputs { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
         for (prompt, place) in prompts.into_iter().zip(places) {
-            let (reader, found) = Reader::new(output(), prompt.len() as u32, self.metrics.clone(), place);
+            let (receiver, found) = PoolingReceiver::new(task(), prompt.len() as u32, self.metrics.clone(), place);
             awaited.found.push(found);
-            let job = Box::new(ReadJob { prompt, reader });
-            self.commands.send(Command::Read(job)).map_err(|_| ApiError::stopping())?;
+            let job = Box::new(PoolingJob { prompt, receiver });
+            self.commands.send(Command::Pool(job)).map_err(|_| ApiError::stopping())?;
         }
         Ok(awaited)
     }
@@ -600,19 +600,19 @@ impl RequestHandler {
     }
 }
 
-/// What is being read from the prompts of a request. Dropping it cancels them.
-pub(crate) struct Awaited {
+/// What is being computed from the prompts of a request. Dropping it cancels them.
+pub(crate) struct AwaitedOutputs {
     /// Tokens of all prompts.
     pub(crate) n_tokens: usize,
-    found: Vec<oneshot::Receiver<Found>>,
+    found: Vec<oneshot::Receiver<PoolingResult>>,
 }
 
-impl Awaited {
+impl AwaitedOutputs {
     /// What was found in each prompt, in order. The tokens, and the time in the queue, are noted.
     ///
     /// # Errors
     /// The error of the first prompt that failed.
-    pub(crate) async fn all(self, observation: &Observation) -> Result<Vec<Finding>, ApiError> {
+    pub(crate) async fn all(self, observation: &Observation) -> Result<Vec<PoolingOutput>, ApiError> {
         observation.uses(&Usage { prompt_tokens: self.n_tokens as u32, ..Usage::default() });
         let mut all = Vec::with_capacity(self.found.len());
         for found in self.found {

@@ -19,8 +19,8 @@ use crate::metrics::Metrics;
 use crate::observer::Observation;
 use crate::options::{LeftOut, ServeOptions};
 use crate::page;
+use crate::pooling::EmbeddingsApi;
 use crate::predictions::predict;
-use crate::reading::EmbeddingsApi;
 
 /// Which of the endpoints that are not part of an API are served.
 #[derive(Clone, Copy, Debug)]
