@@ -68,8 +68,8 @@ impl RequestHandler {
         fields: Map<String, Value>,
         client: &ClientGone,
     ) -> Result<(Form, AwaitedOutputs), ApiError> {
-        let Some(pooling) = self.embeddings else {
-            let how = (self.how_to_enable)(LeftOut::Embeddings);
+        let Some(pooling) = self.options.embeddings else {
+            let how = (self.options.how_to_enable)(LeftOut::Embeddings);
             return Err(ApiError::disabled(&format!("embeddings: this server makes none{how}")));
         };
         let mut fields = Fields(fields);
@@ -77,7 +77,7 @@ impl RequestHandler {
         let content = fields.0.remove("content");
         let api = if content.is_some() { EmbeddingsApi::Llama } else { api };
         if pooling == Pooling::None && api != EmbeddingsApi::Llama {
-            let how = (self.how_to_enable)(LeftOut::Pooling);
+            let how = (self.options.how_to_enable)(LeftOut::Pooling);
             let message =
                 format!("this server pools no rows, and here a text has one; /embedding returns one a token{how}");
             return Err(ApiError::parameter("input", message));

@@ -69,8 +69,8 @@ impl RequestHandler {
     }
 
     fn queue_ranks(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<(Form, AwaitedOutputs), ApiError> {
-        if !self.reranking {
-            let how = (self.how_to_enable)(LeftOut::Reranking);
+        if !self.options.reranking {
+            let how = (self.options.how_to_enable)(LeftOut::Reranking);
             return Err(ApiError::disabled(&format!("rerank: this server ranks no documents{how}")));
         }
         let mut fields = Fields(fields);
