@@ -147,7 +147,7 @@ pub fn plain(graph: &ModelGraph, config: &ModelConfig, policy: FormatPolicy) -> 
     let mut fuser = Fuser::new(graph, config, policy);
     fuser.router_gates = fuser.gates_that_join();
     for index in 0..graph.nodes.len() {
-        fuser.keep(index);
+        fuser.lower_unmerged(index);
     }
     fuser.out
 }
@@ -235,7 +235,7 @@ impl<'a> Fuser<'a> {
             _ => false,
         };
         if !merged {
-            self.keep(index);
+            self.lower_unmerged(index);
         }
     }
 
@@ -397,24 +397,17 @@ impl<'a> Fuser<'a> {
         Some(tail)
     }
 
-    /// The node, not merged.
-    fn keep(&mut self, index: usize) {
+    /// The node as an operation of its own, not merged with others.
+    fn lower_unmerged(&mut self, index: usize) {
         let Node { layer, op } = &self.graph.nodes[index];
         let layer = *layer;
-        let n_heads = |input: ValueId| {
-            self.graph.values[input.0].width / self.graph.head_dims[layer.expect("heads are inside a layer")]
-        };
-        let heads = |input, norm, rope, scale, to| {
-            vec![HeadsPart { n_heads: n_heads(input), norm, rope, scale: Number::new(scale), growth: None, to }]
-        };
-        let step = |input, parts, rope, out| HeadsStep {
-            input,
-            parts,
-            values_are_keys: false,
-            query_norm: None,
-            key_norm: None,
+        let heads = |input, norm, rope, to| HeadsPart {
+            n_heads: self.n_heads(input, layer),
+            norm,
             rope,
-            out,
+            scale: Number::new(1.0),
+            growth: None,
+            to,
         };
         let elementwise = |op, input, second, out| FusedOp::Elementwise { op, input, second, bias: None, out };
         let width = |value: ValueId| self.graph.values[value.0].width;
@@ -442,9 +435,9 @@ impl<'a> Fuser<'a> {
                 FusedOp::Elementwise { op: ElementwiseOp::Bias, input, second: None, bias, out }
             }
             Op::HeadNorm { input, of, weight, out } => {
-                let parts = heads(input, Some(of), false, 1.0, Destination::Output);
+                let part = heads(input, Some(of), false, Destination::Output);
                 let weight = weight.map(|weight| self.vector(vec![weight], layer));
-                let mut norm = step(input, parts, None, Some(out));
+                let mut norm = heads_step(input, part, None, Some(out));
                 match of {
                     NormOf::Query => norm.query_norm = weight,
                     NormOf::Key => norm.key_norm = weight,
@@ -453,24 +446,14 @@ impl<'a> Fuser<'a> {
                 FusedOp::Heads(norm)
             }
             Op::Rope { input, rope, out } => {
-                FusedOp::Heads(step(input, heads(input, None, true, 1.0, Destination::Output), Some(rope), Some(out)))
+                let part = heads(input, None, true, Destination::Output);
+                FusedOp::Heads(heads_step(input, part, Some(rope), Some(out)))
             }
             Op::CacheWrite { input, part } => {
-                FusedOp::Heads(step(input, heads(input, None, false, 1.0, destination(part)), None, None))
+                let part = heads(input, None, false, destination(part));
+                FusedOp::Heads(heads_step(input, part, None, None))
             }
-            Op::Attention { query, scale, growth, sinks, out } if self.scaled.contains(&query) => {
-                let sinks = sinks.map(|sinks| self.vector(vec![sinks], layer));
-                FusedOp::Attention { query, scale, growth, sinks, out }
-            }
-            Op::Attention { query, scale, growth, sinks, out } => {
-                let mut parts = heads(query, None, false, scale, Destination::Output);
-                parts[0].growth = growth;
-                let scaled =
-                    self.value(format!("scaled.{}", layer.unwrap_or_default()), self.graph.values[query.0].width);
-                self.emit(layer, FusedOp::Heads(step(query, parts, None, Some(scaled))));
-                let sinks = sinks.map(|sinks| self.vector(vec![sinks], layer));
-                FusedOp::Attention { query: scaled, scale, growth, sinks, out }
-            }
+            op @ Op::Attention { .. } => self.attention(op, layer),
             Op::Add { left, right, out } => elementwise(ElementwiseOp::Add, left, Some(right), out),
             Op::ActMul { gate, up, activation, out, .. } if width(gate) == width(up) => {
                 elementwise(ElementwiseOp::ActMul(activation), gate, Some(up), out)
@@ -484,14 +467,7 @@ impl<'a> Fuser<'a> {
                 FusedOp::Elementwise { op: ElementwiseOp::Scale, input, second: None, bias, out }
             }
             Op::SoftCap { input, cap, out } => elementwise(ElementwiseOp::SoftCap(Number::new(cap)), input, None, out),
-            Op::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out } => {
-                let matrix = self.matrix_that_made(input);
-                self.out.matrices[matrix.0].is_router = true;
-                let mut of_experts = |vector: Option<VectorRef>| vector.map(|vector| self.vector(vec![vector], layer));
-                let (scale, choice_bias) = (of_experts(scale), of_experts(choice_bias));
-                let shared = self.shared_experts(out);
-                FusedOp::Route { input, chosen, shared, scores, normalized, factor, scale, choice_bias, groups, out }
-            }
+            op @ Op::Route { .. } => self.route(op, layer),
             Op::EveryMatrix { matrices, out } => FusedOp::EveryMatrix { matrices, out },
             Op::HeadColumns { blocks, out } => FusedOp::HeadColumns { blocks, out },
             Op::ExpertMatMul { input, routes, matrix, bias, out } => {
@@ -517,21 +493,7 @@ impl<'a> Fuser<'a> {
             }
             Op::PreviousRow { input, out } => FusedOp::PreviousRow { input, out },
             Op::KeepRow { input } => FusedOp::KeepRow { input },
-            Op::DeltaRule { input, decay, strength, decay_rate, decay_bias, out } => {
-                let [decay, strength] = [decay, strength].map(|gate| self.columns_of(gate));
-                for gate in [decay, strength] {
-                    let matrix = self.matrix_that_made(gate.of);
-                    self.out.matrices[matrix.0].is_state_gate = true;
-                }
-                FusedOp::DeltaRule(DeltaStep {
-                    input,
-                    decay,
-                    strength,
-                    decay_rate: self.vector(vec![decay_rate], layer),
-                    decay_bias: self.vector(vec![decay_bias], layer),
-                    out,
-                })
-            }
+            op @ Op::DeltaRule { .. } => self.delta_rule(op, layer),
             Op::Patches { out } => FusedOp::Patches { out },
             Op::LayerNorm { input, weight, bias, eps, out } => {
                 FusedOp::LayerNorm { input, weight_and_bias: self.vector(vec![weight, bias], layer), eps, out }
@@ -559,6 +521,58 @@ impl<'a> Fuser<'a> {
         };
         self.emit(layer, fused);
         self.mark(&[index]);
+    }
+
+    /// Attention; before it, a step that scales the query, unless one did.
+    fn attention(&mut self, op: Op, layer: Option<usize>) -> FusedOp {
+        let Op::Attention { mut query, scale, growth, sinks, out } = op else { unreachable!("called for attention") };
+        if !self.scaled.contains(&query) {
+            let (norm, rope, to) = (None, false, Destination::Output);
+            let n_heads = self.n_heads(query, layer);
+            let part = HeadsPart { n_heads, norm, rope, scale: Number::new(scale), growth, to };
+            let scaled = self.value(format!("scaled.{}", layer.unwrap_or_default()), self.graph.values[query.0].width);
+            self.emit(layer, FusedOp::Heads(heads_step(query, part, None, Some(scaled))));
+            query = scaled;
+        }
+        let sinks = sinks.map(|sinks| self.vector(vec![sinks], layer));
+        FusedOp::Attention { query, scale, growth, sinks, out }
+    }
+
+    /// The choice of experts, with the shared ones that are in their stacks.
+    fn route(&mut self, op: Op, layer: Option<usize>) -> FusedOp {
+        let Op::Route { input, chosen, scores, normalized, factor, scale, choice_bias, groups, out } = op else {
+            unreachable!("called for routes");
+        };
+        let matrix = self.matrix_that_made(input);
+        self.out.matrices[matrix.0].is_router = true;
+        let mut of_experts = |vector: Option<VectorRef>| vector.map(|vector| self.vector(vec![vector], layer));
+        let (scale, choice_bias) = (of_experts(scale), of_experts(choice_bias));
+        let shared = self.shared_experts(out);
+        FusedOp::Route { input, chosen, shared, scores, normalized, factor, scale, choice_bias, groups, out }
+    }
+
+    /// A gated delta net, whose gates may be columns of a wider value.
+    fn delta_rule(&mut self, op: Op, layer: Option<usize>) -> FusedOp {
+        let Op::DeltaRule { input, decay, strength, decay_rate, decay_bias, out } = op else {
+            unreachable!("called for delta rules");
+        };
+        let [decay, strength] = [decay, strength].map(|gate| self.columns_of(gate));
+        for gate in [decay, strength] {
+            let matrix = self.matrix_that_made(gate.of);
+            self.out.matrices[matrix.0].is_state_gate = true;
+        }
+        FusedOp::DeltaRule(DeltaStep {
+            input,
+            decay,
+            strength,
+            decay_rate: self.vector(vec![decay_rate], layer),
+            decay_bias: self.vector(vec![decay_bias], layer),
+            out,
+        })
+    }
+
+    fn n_heads(&self, input: ValueId, layer: Option<usize>) -> usize {
+        self.graph.values[input.0].width / self.graph.head_dims[layer.expect("heads are inside a layer")]
     }
 
     /// The matrix whose product a value is, before a bias.
@@ -644,4 +658,10 @@ struct LinearTail {
     bias: Option<VectorRef>,
     value: ValueId,
     nodes: Vec<usize>,
+}
+
+/// A step of one part of heads, without weights of norms.
+fn heads_step(input: ValueId, part: HeadsPart, rope: Option<usize>, out: Option<ValueId>) -> HeadsStep {
+    let (query_norm, key_norm) = (None, None);
+    HeadsStep { input, parts: vec![part], values_are_keys: false, query_norm, key_norm, rope, out }
 }

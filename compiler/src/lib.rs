@@ -123,6 +123,10 @@ pub use unicorn_kernels::KvFormat;
 pub use unicorn_spirv::Target;
 pub use unicorn_spirv::target::{by_name as target_by_name, defaults as default_targets, presets as targets};
 
+/// Hash of the sources of this compiler, of its kernels and of its machines (`build.rs`): one of the same version with another hash may make another
+/// artifact of the same model.
+pub const SOURCES: &str = env!("UNICORN_COMPILER_SOURCES");
+
 /// Where the weights come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {

@@ -111,8 +111,13 @@ impl NpuOptions {
         if !(1..=4).contains(&self.columns) {
             return refused("npu_columns", format!("columns of the NPU are {}, expected 1 to 4", self.columns));
         }
-        if self.rows == 0 {
-            return refused("npu_rows", "rows of an NPU program are 0, expected at least 1".into());
+        if !NpuOptions::ROWS.contains(&self.rows) {
+            // Steps that one sequence takes have these rows, or a multiple of them that the NPU's programs run one after the other.
+            let expected = NpuOptions::ROWS.map(|rows| rows.to_string()).join(", ");
+            return refused(
+                "npu_rows",
+                format!("rows of an NPU program are {}, expected one of {expected}", self.rows),
+            );
         }
         Ok(())
     }

@@ -335,20 +335,15 @@ fn bind(weights: &WeightPlacement, arena: &Arena, operand: Operand, writes: bool
         Operand::SyncCounterSlots => words(slot(0), counter_sync::SLOTS * counter_sync::SLOT_WORDS),
         Operand::Keys { group, layer } => whole(BufferRef::Keys { group: group as u32, layer: layer as u32 }),
         Operand::Values { group, layer } => whole(BufferRef::Values { group: group as u32, layer: layer as u32 }),
-        Operand::Value(_)
-        | Operand::Encoded(_)
-        | Operand::Sums(_)
-        | Operand::Partials { .. }
-        | Operand::ExpertRows { .. }
-        | Operand::NpuInput { .. }
-        | Operand::NpuOutput { .. } => {
-            let Activation { offset_bytes, len_bytes, .. } = arena[&operand];
-            Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes, writes }
-        }
         Operand::Weight(id) => {
             let plan = &weights.weights[weights.index_of[id.0]];
             let buffer = BufferRef::Weights { slice: plan.slice };
             Binding { buffer, offset_bytes: plan.offset_bytes, len_bytes: plan.len_bytes, writes }
+        }
+        // The others are activations ([`Operand::is_activation`]): the arena has a place for each.
+        activation => {
+            let Activation { offset_bytes, len_bytes, .. } = arena[&activation];
+            Binding { buffer: BufferRef::Arena, offset_bytes, len_bytes, writes }
         }
     }
 }

@@ -52,25 +52,27 @@ pub fn retarget(path: &Path, output: &Path, added: &Additions, progress: &mut dy
     let file = map_artifact(path)?;
     let view = ArtifactView::parse(file.bytes()).map_err(|error| CompileError::malformed(path, error.to_string()))?;
     let mut stages = Stages::new(progress);
-    let remade = Remade::of(path, &view, added, &mut stages)?;
-    let draft =
-        view.draft.as_deref().map(|draft| Remade::of(path, draft, added, &mut stages).map_err(CompileError::of_draft));
+    let rebuilt = RebuiltParts::of(path, &view, added, &mut stages)?;
+    let draft = view
+        .draft
+        .as_deref()
+        .map(|draft| RebuiltParts::of(path, draft, added, &mut stages).map_err(CompileError::of_draft));
     let draft = draft.transpose()?;
 
     stages.begin(Stage::Write, 1)?;
-    let change = Change::from(remade.kernels()).with_draft(draft.map(|draft| draft.kernels().into()));
+    let change = Change::from(rebuilt.kernels()).with_draft(draft.map(|draft| draft.kernels().into()));
     let replaced = rewrite(path, output, &change, |partial| progress.partial(Some(partial)));
     progress.partial(None);
     let artifact_bytes = replaced.map_err(CompileError::io(output))?;
     // The artifact is complete: too late to cancel.
     let _ = progress.advance(1);
-    let names: Vec<&str> = remade.options.targets_in_order().iter().map(|target| target.name).collect();
+    let names: Vec<&str> = rebuilt.options.targets_in_order().iter().map(|target| target.name).collect();
     let is_new = |name: &&&str| view.kernels.targets.iter().all(|before| before.name != **name);
     Ok(Retargeted { added: names.iter().filter(is_new).copied().collect(), targets: names, artifact_bytes })
 }
 
 /// The parts of a model that are made again; its weights stay.
-struct Remade {
+struct RebuiltParts {
     options: CompileOptions,
     meta: Meta,
     plan: Plan,
@@ -78,9 +80,9 @@ struct Remade {
     npu: Option<NpuSection>,
 }
 
-impl Remade {
+impl RebuiltParts {
     /// Of the model of the artifact at `path`, or of its draft.
-    fn of(path: &Path, view: &ArtifactView, added: &Additions, stages: &mut Stages) -> Result<Remade> {
+    fn of(path: &Path, view: &ArtifactView, added: &Additions, stages: &mut Stages) -> Result<RebuiltParts> {
         let malformed = |what: String| CompileError::malformed(path, what);
         let config = ModelConfig::decode(&view.meta.provenance.config).map_err(malformed)?;
         let mut options = options_of(view, &added.targets).map_err(malformed)?;
@@ -92,11 +94,11 @@ impl Remade {
         let npu = stages.npu_section(design.npu.as_ref(), design.npu_selection.as_ref(), &design.placement)?;
         let npu = npu.map(|made| same_npu_weights(path, view, made)).transpose()?;
         let meta = meta(&view.meta, &config, &options);
-        Ok(Remade { options, meta, plan, kernels, npu })
+        Ok(RebuiltParts { options, meta, plan, kernels, npu })
     }
 
     fn kernels(&self) -> NewKernels<'_> {
-        let Remade { meta, plan, kernels, npu, .. } = self;
+        let RebuiltParts { meta, plan, kernels, npu, .. } = self;
         NewKernels { meta, plan, kernels, npu: npu.as_ref() }
     }
 }

@@ -140,53 +140,10 @@ impl FusedGraph {
                     "tiles of gate and up alternate where their product is taken, and nowhere else".into()
                 })
             }
-            FusedOp::Route { input, chosen, shared, scores, factor, scale, choice_bias, groups, out, .. } => {
-                let routing = config.routing.unwrap_or_default();
-                ensure((*scores == Scores::Sigmoid, *factor) == (routing.sigmoid, routing.factor), || {
-                    format!("experts' weights are {factor} times their {scores:?}, expected the config's {routing:?}")
-                })?;
-                ensure(choice_bias.is_some() == routing.choice_bias, || {
-                    "experts are chosen by a bias where the config has one".into()
-                })?;
-                ensure(*groups == config.expert_groups, || {
-                    format!("experts are chosen in groups {groups:?}, expected the config's {:?}", config.expert_groups)
-                })?;
-                ensure(scale.is_some() == config.experts_beside_mlp, || {
-                    "experts have a scale where the config has one".into()
-                })?;
-                let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
-                ensure(shared.count == 0 || shared.gated != config.shared_expert_ungated, || {
-                    "a shared expert has a gate where the config has one".into()
-                })?;
-                self.check_width("experts", experts + shared.logits(), *input)?;
-                self.check_width("routes", routes_width(*chosen + shared.count), *out)
-            }
+            FusedOp::Route { .. } => self.check_route(&node.op, config),
             FusedOp::EveryMatrix { matrices, out } => self.check_width("routes", routes_width(*matrices), *out),
             FusedOp::HeadColumns { blocks, out } => self.check_columns(blocks, *out),
-            FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } => {
-                let routed = edges.producer[routes.0].map(|node| &self.nodes[node].op);
-                let (every, shared) = match routed {
-                    Some(FusedOp::EveryMatrix { matrices, .. }) => (Some(*matrices), 0),
-                    Some(FusedOp::Route { shared, .. }) => (None, shared.count),
-                    _ => (None, 0),
-                };
-                ensure(bias.is_some() == (config.expert_bias && every.is_none()), || {
-                    "experts have biases where the config has them".into()
-                })?;
-                ensure(bias.is_none_or(|bias| self.vectors[bias.0].stack == Some(*matrix)), || {
-                    "biases are of the stack that they are added to".into()
-                })?;
-                let (matrix, out_value) = (&self.matrices[matrix.0], &self.values[out.0]);
-                let halves = if act_mul.is_some() { 2 } else { 1 };
-                self.check_width("columns", matrix.cols(), *input)?;
-                self.check_width("rows of one expert", matrix.rows() / halves, *out)?;
-                self.check_width("routes", routes_width(out_value.rows_per_token), *routes)?;
-                let experts = every.or(config.experts.as_ref().map(|experts| experts.count + shared));
-                ensure(matrix.experts == experts, || "the stack has a matrix of every expert".into())?;
-                ensure(matrix.interleaved == act_mul.is_some(), || {
-                    "tiles of gate and up alternate where their product is taken, and nowhere else".into()
-                })
-            }
+            FusedOp::ExpertMatMul { .. } => self.check_expert_matmul(&node.op, edges, config),
             FusedOp::ExpertSum { input, routes, out } => {
                 self.check_width("input", self.width(*input), *out)?;
                 self.check_width("routes", routes_width(self.values[input.0].rows_per_token), *routes)
@@ -333,6 +290,61 @@ impl FusedGraph {
             found += block.n_heads * block.parts.iter().map(|part| part.width).sum::<usize>();
         }
         ensure(found == out.width * out.rows_per_token, || format!("{found} columns of heads for {}", out.name))
+    }
+
+    /// Experts are chosen and weighted as the config has it.
+    fn check_route(&self, op: &FusedOp, config: &ModelConfig) -> Result<(), String> {
+        let FusedOp::Route { input, chosen, shared, scores, factor, scale, choice_bias, groups, out, .. } = op else {
+            unreachable!("called for routes");
+        };
+        let routing = config.routing.unwrap_or_default();
+        ensure((*scores == Scores::Sigmoid, *factor) == (routing.sigmoid, routing.factor), || {
+            format!("experts' weights are {factor} times their {scores:?}, expected the config's {routing:?}")
+        })?;
+        ensure(choice_bias.is_some() == routing.choice_bias, || {
+            "experts are chosen by a bias where the config has one".into()
+        })?;
+        ensure(*groups == config.expert_groups, || {
+            format!("experts are chosen in groups {groups:?}, expected the config's {:?}", config.expert_groups)
+        })?;
+        ensure(scale.is_some() == config.experts_beside_mlp, || {
+            "experts have a scale where the config has one".into()
+        })?;
+        let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
+        ensure(shared.count == 0 || shared.gated != config.shared_expert_ungated, || {
+            "a shared expert has a gate where the config has one".into()
+        })?;
+        self.check_width("experts", experts + shared.logits(), *input)?;
+        self.check_width("routes", routes_width(*chosen + shared.count), *out)
+    }
+
+    /// The stack has the matrices and biases of the experts that its routes name.
+    fn check_expert_matmul(&self, op: &FusedOp, edges: &Edges, config: &ModelConfig) -> Result<(), String> {
+        let FusedOp::ExpertMatMul { input, routes, matrix, bias, act_mul, out } = op else {
+            unreachable!("called for matmuls of experts");
+        };
+        let routed = edges.producer[routes.0].map(|node| &self.nodes[node].op);
+        let (every, shared) = match routed {
+            Some(FusedOp::EveryMatrix { matrices, .. }) => (Some(*matrices), 0),
+            Some(FusedOp::Route { shared, .. }) => (None, shared.count),
+            _ => (None, 0),
+        };
+        ensure(bias.is_some() == (config.expert_bias && every.is_none()), || {
+            "experts have biases where the config has them".into()
+        })?;
+        ensure(bias.is_none_or(|bias| self.vectors[bias.0].stack == Some(*matrix)), || {
+            "biases are of the stack that they are added to".into()
+        })?;
+        let (matrix, out_value) = (&self.matrices[matrix.0], &self.values[out.0]);
+        let halves = if act_mul.is_some() { 2 } else { 1 };
+        self.check_width("columns", matrix.cols(), *input)?;
+        self.check_width("rows of one expert", matrix.rows() / halves, *out)?;
+        self.check_width("routes", routes_width(out_value.rows_per_token), *routes)?;
+        let experts = every.or(config.experts.as_ref().map(|experts| experts.count + shared));
+        ensure(matrix.experts == experts, || "the stack has a matrix of every expert".into())?;
+        ensure(matrix.interleaved == act_mul.is_some(), || {
+            "tiles of gate and up alternate where their product is taken, and nowhere else".into()
+        })
     }
 
     fn check_heads(&self, node: &FusedNode, step: &HeadsStep, config: &ModelConfig) -> Result<(), String> {

@@ -22,6 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use unicorn_runtime::npu::driver::Driver;
 
+// The packages whose types are part of this one's public signatures, so that one dependency is enough.
+pub use unicorn_artifact;
+pub use unicorn_kernels;
+pub use unicorn_npu;
+pub use unicorn_runtime;
+
 pub use array::Array;
 pub use faults::Fault;
 use faults::Faults;

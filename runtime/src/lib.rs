@@ -6,6 +6,7 @@
 //!                 load      weights: upload paths, order, verification, streaming while steps run
 //!                 program   dispatch lists compiled, bound, split into submissions and recorded
 //!                 tune      alternatives chosen by an earlier tuning; their measurement
+//!                 resident  assembles these to a resident model, by the options, with a report
 //!  Session ─────► session   one sequence, its journal and recovery; the scheduler of many
 //!                 step      one forward pass: what is written, submitted and read
 //!                 vk        Vulkan, wrapped; all of its unsafe code
@@ -17,7 +18,7 @@
 //! In: an artifact and token ids. Out: token ids, or logits on request. Not known here: tensor names, model families, what a SPIR-V
 //! module contains, text (`unicorn-text`), HTTP (`unicorn-serve`), the command line (`unicorn-run`).
 //!
-//! Folders use only those before them in this order: `device`, `npu`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
+//! Folders use only those before them in this order: `error`, `parallel`, `device`, `npu`, `vk`, `memory`, `program`, `load`, `probe`, `step`, `tune`,
 //! `options`, `report`, `resident`, `session`, `model` (`tests/tests/folder_imports.rs`).
 //!
 //! # Example

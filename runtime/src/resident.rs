@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unicorn_artifact::{ImageSection, step};
+use unicorn_artifact::{ImageSection, TargetKernels, step};
 
 use crate::device::facts::{DeviceFacts, DeviceKind};
 use crate::device::limits::available_memory_bytes;
@@ -17,8 +17,8 @@ use crate::load::page_cache::is_plentiful;
 use crate::load::path_choice::UploadPaths;
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
-use crate::load::upload::{FillTimes, VerifyMethod, WeightUpload};
-use crate::memory::buffers::{Allocator, Buffers, ByModel};
+use crate::load::upload::{FillTimes, UploadReport, VerifyMethod, WeightUpload};
+use crate::memory::buffers::{Allocator, Buffers, ByModel, HostViews};
 use crate::memory::kv_copy::StagingBuffer;
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::npu_memory::NpuBytes;
@@ -35,11 +35,10 @@ use crate::report::{LoadReport, NpuReport};
 use crate::step::calibration;
 use crate::step::engine::Engine;
 use crate::step::images::Images;
-use crate::tune::choices;
-use crate::tune::corrections::apply_corrected;
+use crate::tune::choices::{self, TuningReport};
+use crate::tune::corrections::{CorrectionsReport, apply_corrected};
 use crate::tune::measure::TuningResources;
 use crate::vk::device::Device;
-use crate::vk::pipeline::Pipeline;
 use crate::vk::submission::SubmissionQueue;
 
 /// Decisions of the first load, which hold for every later one of the same model.
@@ -93,47 +92,22 @@ pub fn make_resident(
     progress: &mut LoadProgress<'_>,
 ) -> Result<Resident, LoadError> {
     let Decided { request, context_tokens, options, .. } = decided;
-    let (context_tokens, plan, untuned) = (*context_tokens, artifact.plan(), artifact.target(decided.target));
-    let facts = device.facts();
-    let key = choices::key(&device.identity()?, artifact.content_hash(), untuned);
-    let targets = &artifact.kernels().targets;
-    let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
-    let (target, tuning, corrections) = apply_corrected(targets, decided.target, facts, key, tuning, corrections);
+    let (context_tokens, plan, facts) = (*context_tokens, artifact.plan(), device.facts());
     // First, so that an error of the NPU is found before weights are read.
-    let (mut npu, mut npu_report) = open_npu(artifact, &untuned.name, decided)?;
-    let steps = npu.as_ref().and_then(|_| artifact.npu_steps(&untuned.name));
-    let (target, npu_work) = match steps {
-        // Profiled dispatches are in the order of the program.
-        Some((section, steps)) => with_steps(&target, steps, section, options.profile),
-        None => (target, Vec::new()),
-    };
-    let target = &target;
-    let timeout = timeout_on(facts);
+    let mut chosen = choose_target(artifact, decided, &device)?;
     let usage_before = MemoryUsage::read(facts, &device.heaps()?);
-    let mut queue = SubmissionQueue::create(&device, timeout)?;
-
-    let weight_bytes = plan.slices.iter().map(|slice| slice.bytes).sum();
-    let keeps_page_cache = !options.direct_io && is_plentiful(weight_bytes, available_memory_bytes());
-    let source = UploadSource { device: &device, file: artifact.file(), timeout, keeps_page_cache };
-    let allocator = Allocator::new(&device, plan, context_tokens, request);
-    let extents = artifact.extents();
-    let paths = UploadPaths::choose(&source, &extents, &allocator, options.residency)?;
-    let slices = Slice::allocate_all(&source, &extents, |tier| paths.of(tier), &allocator)?;
-    if slices.iter().any(Slice::is_imported) {
-        artifact.watch()?;
-    }
-    let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
-    let mask_words = if artifact.takes_masks() { step::mask_words(artifact.meta().model.vocab_size) } else { 0 };
-    let input_bytes = artifact.image().map(ImageSection::input_bytes);
-    let by_model = ByModel { mask_words, input_bytes, npu: npu.as_mut().zip(npu_bytes(&npu_work)) };
-    let (buffers, views) = Buffers::allocate(&allocator, weights, plan, context_tokens, request, by_model)?;
+    let mut queue = SubmissionQueue::create(&device, timeout_on(facts))?;
+    let Allocated { slices, paths, buffers, views, keeps_page_cache } =
+        allocate(artifact, decided, &device, &mut chosen)?;
+    let ChosenTarget { target, npu, mut npu_report, npu_work, tuning, corrections } = chosen;
+    let target = &target;
     npu_report.memory = buffers.npu_memory();
 
     let slice_bytes: Vec<u64> = slices.iter().map(Slice::len_bytes).collect();
-    let mut upload = WeightUpload {
+    let upload = WeightUpload {
         artifact: artifact.clone(),
         device: device.clone(),
-        timeout,
+        timeout: timeout_on(facts),
         keeps_page_cache,
         slices,
         order: match lazy {
@@ -144,45 +118,12 @@ pub fn make_resident(
         allocated: buffers.bytes_by_heap(facts.heaps.len()),
         begun,
     };
-    let is_cancelled = AtomicBool::new(false);
-    let compile = || timed(|| pipeline_cache::compile(&device, target, options.cache_folder.as_deref(), &is_cancelled));
-    // Runs while pipelines are compiled: llvmpipe clears a KV cache of 90 MiB in 0.09 s, on one core.
-    let mut fill = |upload: &mut WeightUpload| {
-        let times = buffers.clear(&device, &mut queue).and_then(|()| fill(upload, progress));
-        is_cancelled.store(times.is_err(), Ordering::Relaxed);
-        times
+    let filled = match lazy {
+        true => compile_while_streaming(upload, target, options, &buffers, &mut queue)?,
+        false => fill_and_compile(upload, target, options, &buffers, &mut queue, progress)?,
     };
-    let verify_method = |pipelines: &[Arc<Pipeline>]| match target.checksum {
-        _ if !options.verify_weights => VerifyMethod::No,
-        None => VerifyMethod::InFile,
-        Some(kernel) => VerifyMethod::OnDevice(pipelines[kernel as usize].clone()),
-    };
-    let (loading, report, compiled, seconds_pipelines) = if lazy {
-        buffers.clear(&device, &mut queue)?;
-        let loading = StreamingLoad::start(upload, target)?;
-        let (compiled, seconds) = compile();
-        let compiled = compiled?;
-        loading.verify(verify_method(&compiled.pipelines));
-        (Some(loading), None, compiled, seconds)
-    } else {
-        let (times, (compiled, seconds)) = if options.load_alone {
-            (fill(&mut upload), compile())
-        } else {
-            thread::scope(|scope| {
-                let compiling = parallel::start(scope, 1, compile).pop();
-                let times = fill(&mut upload);
-                let compiled = match compiling {
-                    Some(thread) => thread.join().expect("compiling does not panic"),
-                    None => compile(),
-                };
-                (times, compiled)
-            })
-        };
-        let (times, compiled) = (times?, compiled?);
-        let report = upload.check(times, verify_method(&compiled.pipelines))?;
-        (None, Some(report), compiled, seconds)
-    };
-    let Compiled { pipelines, report: pipeline_report } = compiled;
+    let Compiled { pipelines, report: pipeline_report } = filled.compiled;
+
     let barriers = options.profile || decided.barriers.load(Ordering::Relaxed);
     let prepared = programs::prepare(&device, plan, target, &pipelines, &buffers, context_tokens, barriers)?
         .with_npu(&npu_work, &buffers);
@@ -191,7 +132,7 @@ pub fn make_resident(
     let pool = |group| PagePool::new(pool_pages(group, context_tokens, request) as u32, &decided.pages_in_use);
     let mut engine = Engine {
         queue,
-        loading,
+        loading: filled.loading,
         in_flight: None,
         clear_arena: buffers.record_clear_arena(&device)?,
         profiles: Vec::new(),
@@ -206,7 +147,7 @@ pub fn make_resident(
         staging: StagingBuffer::default(),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
-        mask_words,
+        mask_words: mask_words(artifact),
         long_rope_above: artifact.meta().model.long_rope_above_tokens.unwrap_or(u32::MAX),
         images: decided.images.clone(),
         image_row_stride: artifact.image().map_or(0, |image| image.row_stride as usize),
@@ -218,16 +159,17 @@ pub fn make_resident(
     if let Some(loading) = &mut engine.loading {
         loading.programs = streamed::record(&device, &prepared, &cost_models, bound, &loading.chunks_needed)?;
     }
+
     let report = LoadReport {
         seconds_total: begun.elapsed().as_secs_f64(),
-        seconds_pipelines,
+        seconds_pipelines: filled.seconds_pipelines,
         pipelines: pipeline_report,
         tuning,
         npu: npu_report,
         corrections,
-        weight_bytes,
+        weight_bytes: plan.slices.iter().map(|slice| slice.bytes).sum(),
         upload_paths: paths.report(|tier| buffers.is_device_local(plan, tier)),
-        upload: report,
+        upload: filled.report,
         target: target.name.clone(),
         left_out: decided.left_out.clone(),
         memory: buffers.resident_bytes(),
@@ -235,6 +177,158 @@ pub fn make_resident(
     };
     let tuning_resources = options.candidates.then_some(TuningResources { device, buffers, bound_seconds: bound });
     Ok(Resident { engine, report, tuning_resources })
+}
+
+/// The kernels that run, and the NPU's part in them.
+struct ChosenTarget {
+    /// Tuned and corrected, with steps of the NPU if there is one.
+    target: TargetKernels,
+    npu: Option<NpuDevice>,
+    npu_report: NpuReport,
+    /// One a program of the target; empty without an NPU.
+    npu_work: Vec<Option<NpuWork>>,
+    tuning: TuningReport,
+    corrections: CorrectionsReport,
+}
+
+fn choose_target(artifact: &ArtifactFile, decided: &Decided, device: &Device) -> Result<ChosenTarget, LoadError> {
+    let (options, untuned) = (&decided.options, artifact.target(decided.target));
+    let key = choices::key(&device.identity()?, artifact.content_hash(), untuned);
+    let targets = &artifact.kernels().targets;
+    let (tuning, corrections) = (options.tuning.as_ref(), options.corrections.as_ref());
+    let (target, tuning, corrections) =
+        apply_corrected(targets, decided.target, device.facts(), key, tuning, corrections);
+    let (npu, npu_report) = open_npu(artifact, &untuned.name, decided)?;
+    let steps = npu.as_ref().and_then(|_| artifact.npu_steps(&untuned.name));
+    let (target, npu_work) = match steps {
+        // Profiled dispatches are in the order of the program.
+        Some((section, steps)) => with_steps(&target, steps, section, options.profile),
+        None => (target, Vec::new()),
+    };
+    Ok(ChosenTarget { target, npu, npu_report, npu_work, tuning, corrections })
+}
+
+/// Memory of the model, without its contents.
+struct Allocated {
+    slices: Vec<Slice>,
+    paths: UploadPaths,
+    buffers: Buffers,
+    views: HostViews,
+    /// The weights go through the page cache, and the file stays in it.
+    keeps_page_cache: bool,
+}
+
+fn allocate(
+    artifact: &ArtifactFile,
+    decided: &Decided,
+    device: &Arc<Device>,
+    chosen: &mut ChosenTarget,
+) -> Result<Allocated, LoadError> {
+    let Decided { request, context_tokens, options, .. } = decided;
+    let (plan, timeout) = (artifact.plan(), timeout_on(device.facts()));
+    let weight_bytes = plan.slices.iter().map(|slice| slice.bytes).sum();
+    let keeps_page_cache = !options.direct_io && is_plentiful(weight_bytes, available_memory_bytes());
+    let source = UploadSource { device, file: artifact.file(), timeout, keeps_page_cache };
+    let allocator = Allocator::new(device, plan, *context_tokens, request);
+    let extents = artifact.extents();
+    let paths = UploadPaths::choose(&source, &extents, &allocator, options.residency)?;
+    let slices = Slice::allocate_all(&source, &extents, |tier| paths.of(tier), &allocator)?;
+    if slices.iter().any(Slice::is_imported) {
+        artifact.watch()?;
+    }
+    let weights = slices.iter().map(|slice| slice.buffer().clone()).collect();
+    let by_model = ByModel {
+        mask_words: mask_words(artifact),
+        input_bytes: artifact.image().map(ImageSection::input_bytes),
+        npu: chosen.npu.as_mut().zip(npu_bytes(&chosen.npu_work)),
+    };
+    let (buffers, views) = Buffers::allocate(&allocator, weights, plan, *context_tokens, request, by_model)?;
+    Ok(Allocated { slices, paths, buffers, views, keeps_page_cache })
+}
+
+/// Words of a mask of the tokens that a sampler may sample; 0: samplers take none.
+fn mask_words(artifact: &ArtifactFile) -> usize {
+    if artifact.takes_masks() { step::mask_words(artifact.meta().model.vocab_size) } else { 0 }
+}
+
+/// Weights on the device, or on their way, and compiled pipelines.
+struct Filled {
+    /// Present where weights are still loaded.
+    loading: Option<StreamingLoad>,
+    /// Present where all are there.
+    report: Option<UploadReport>,
+    compiled: Compiled,
+    seconds_pipelines: f64,
+}
+
+/// Compiles pipelines while the weights are loaded, which goes on behind this function.
+fn compile_while_streaming(
+    upload: WeightUpload,
+    target: &TargetKernels,
+    options: &LoadOptions,
+    buffers: &Buffers,
+    queue: &mut SubmissionQueue,
+) -> Result<Filled, LoadError> {
+    let device = upload.device.clone();
+    buffers.clear(&device, queue)?;
+    let loading = StreamingLoad::start(upload, target)?;
+    let (compiled, seconds_pipelines) = timed(|| compile(&device, target, options, &AtomicBool::new(false)));
+    let compiled = compiled?;
+    loading.verify(verify_method(target, options, &compiled));
+    Ok(Filled { loading: Some(loading), report: None, compiled, seconds_pipelines })
+}
+
+/// Loads the weights, and compiles pipelines meanwhile.
+fn fill_and_compile(
+    mut upload: WeightUpload,
+    target: &TargetKernels,
+    options: &LoadOptions,
+    buffers: &Buffers,
+    queue: &mut SubmissionQueue,
+    progress: &mut LoadProgress<'_>,
+) -> Result<Filled, LoadError> {
+    let device = upload.device.clone();
+    let is_cancelled = AtomicBool::new(false);
+    let compile = || timed(|| compile(&device, target, options, &is_cancelled));
+    // Runs while pipelines are compiled: llvmpipe clears a KV cache of 90 MiB in 0.09 s, on one core.
+    let mut fill = || {
+        let times = buffers.clear(&device, queue).and_then(|()| fill(&mut upload, progress));
+        is_cancelled.store(times.is_err(), Ordering::Relaxed);
+        times
+    };
+    let (times, (compiled, seconds_pipelines)) = if options.load_alone {
+        (fill(), compile())
+    } else {
+        thread::scope(|scope| {
+            let compiling = parallel::start(scope, 1, compile).pop();
+            let times = fill();
+            let compiled = match compiling {
+                Some(thread) => thread.join().expect("compiling does not panic"),
+                None => compile(),
+            };
+            (times, compiled)
+        })
+    };
+    let (times, compiled) = (times?, compiled?);
+    let report = upload.check(times, verify_method(target, options, &compiled))?;
+    Ok(Filled { loading: None, report: Some(report), compiled, seconds_pipelines })
+}
+
+fn compile(
+    device: &Arc<Device>,
+    target: &TargetKernels,
+    options: &LoadOptions,
+    is_cancelled: &AtomicBool,
+) -> Result<Compiled, LoadError> {
+    pipeline_cache::compile(device, target, options.cache_folder.as_deref(), is_cancelled)
+}
+
+fn verify_method(target: &TargetKernels, options: &LoadOptions, compiled: &Compiled) -> VerifyMethod {
+    match target.checksum {
+        _ if !options.verify_weights => VerifyMethod::No,
+        None => VerifyMethod::InFile,
+        Some(kernel) => VerifyMethod::OnDevice(compiled.pipelines[kernel as usize].clone()),
+    }
 }
 
 /// The NPU with its programs and weights, where steps of the target use one.

@@ -1,4 +1,5 @@
-//! Which folder of a package may use which: read from the sources' `use` lines, test modules excluded.
+//! Which folder of a package may use which: read from the sources' `use` lines, paths behind the name of an imported module and paths that
+//! begin with `crate::`, test modules excluded.
 //!
 //! A folder of the runtime uses only folders before it in the list, and no files of a package use each other in a circle. A new folder
 //! gets a place in the list; a use against the order is answered by moving the shared type down, not by a longer list.
@@ -89,6 +90,10 @@ fn uses_are_read_from_the_sources() {
     let paths: Vec<String> = imported(text, Path::new("n/o.rs")).iter().map(|path| path.join("::")).collect();
     assert_eq!(paths, ["a::self", "a::b::C", "a::b::D", "a::e", "f::G", "n::i", "n::j::K", "n::o::l::M"]);
     assert_eq!(imported("use super::p;", Path::new("n/mod.rs")), [["p"]]);
+    // Behind the name of an imported module, which may be a new one, and without an import.
+    let text = "use crate::{a, b as c};\nfn f(d: crate::e::F) {\n    a::g::h(x::a::y, c::I, c); // a::z\n    $crate::z(d);\n}\n";
+    let paths: Vec<String> = imported(text, Path::new("n.rs")).iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["a", "b", "a::g::h", "b::I", "e::F"]);
 }
 
 /// The files below `source` that each file below it uses. `lib.rs` and `main.rs` are on top of everything and left out.
@@ -133,7 +138,7 @@ fn imported(text: &str, file: &Path) -> Vec<Vec<String>> {
     let mut tests = text.match_indices("#[cfg(test)]\n");
     let end = tests.find(|(at, mark)| text[at + mark.len()..].lines().next().is_some_and(is_inline));
     let code = &text[..end.map_or(text.len(), |(at, _)| at)];
-    let mut paths = Vec::new();
+    let mut names = Vec::new();
     for (begins, below) in [("use crate::", Vec::new()), ("use super::", above), ("use self::", module)] {
         for (at, _) in code.match_indices(begins) {
             let before = code[..at].rsplit('\n').next().unwrap_or_default();
@@ -143,14 +148,36 @@ fn imported(text: &str, file: &Path) -> Vec<Vec<String>> {
                 continue;
             }
             let statement = code[at + begins.len()..].split(';').next().unwrap_or_default();
-            expand(&mut below.clone(), &without_renames(statement), &mut paths);
+            expand(&mut below.clone(), &without_spaces(statement), &mut names);
         }
     }
-    paths
+    let code: String = code.lines().flat_map(|line| [line.split("//").next().unwrap_or_default(), "\n"]).collect();
+    let behind_names = names.iter().flat_map(|(path, name)| {
+        let module = path.strip_suffix(&["self".to_owned()]).unwrap_or(path);
+        behind(&code, &format!("{name}::")).into_iter().map(move |rest| [module, &rest].concat())
+    });
+    let behind_names: Vec<_> = behind_names.chain(behind(&code, "crate::")).collect();
+    names.into_iter().map(|(path, _)| path).chain(behind_names).collect()
 }
 
-/// Splits `a::{b,c::d}` into paths.
-fn expand(before: &mut Vec<String>, rest: &str, paths: &mut Vec<Vec<String>>) {
+/// What follows each `prefix` that begins a path outside of a `use`.
+fn behind(code: &str, prefix: &str) -> Vec<Vec<String>> {
+    let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let begins = |at: usize| {
+        let before = &code[..at];
+        !before.ends_with(|letter| is_name(letter) || ":$".contains(letter)) && !before.trim_end().ends_with("use")
+    };
+    let path = |(at, _): (usize, &str)| {
+        let path =
+            code[at + prefix.len()..].split(|letter| !is_name(letter) && letter != ':').next().unwrap_or_default();
+        path.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<String>>()
+    };
+    let found = code.match_indices(prefix).filter(|(at, _)| begins(*at)).map(path);
+    found.filter(|path| !path.is_empty()).collect()
+}
+
+/// Splits `a::{b,c::d=e}` into paths, each with its name in the file.
+fn expand(before: &mut Vec<String>, rest: &str, paths: &mut Vec<(Vec<String>, String)>) {
     if let Some(list) = rest.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
         let (mut depth, mut from) = (0, 0);
         for (at, letter) in list.char_indices().chain([(list.len(), ',')]) {
@@ -174,19 +201,17 @@ fn expand(before: &mut Vec<String>, rest: &str, paths: &mut Vec<Vec<String>>) {
             expand(before, rest, paths);
             before.pop();
         }
-        None => paths.push(before.iter().cloned().chain([rest.to_owned()]).collect()),
+        None => {
+            let (own, new) = rest.split_once('=').unwrap_or((rest, rest));
+            let name = if new == "self" { before.last().map_or(new, String::as_str) } else { new }.to_owned();
+            paths.push((before.iter().cloned().chain([own.to_owned()]).collect(), name));
+        }
     }
 }
 
-/// A statement without spaces and without the new names of `a as b`.
-fn without_renames(statement: &str) -> String {
-    let mut words = statement.split_whitespace();
-    let mut plain = String::new();
-    while let Some(word) = words.next() {
-        let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
-        plain += if word == "as" { words.next().unwrap_or_default().trim_start_matches(is_name) } else { word };
-    }
-    plain
+/// A statement without spaces, and with `a=b` for `a as b`.
+fn without_spaces(statement: &str) -> String {
+    statement.split_whitespace().map(|word| if word == "as" { "=" } else { word }).collect()
 }
 
 /// Groups of files that reach each other, each sorted.

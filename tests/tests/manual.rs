@@ -24,10 +24,13 @@ fn options(help: &str) -> BTreeSet<&str> {
     lines.flat_map(|line| line.split([' ', ','])).filter(|word| word.starts_with("--")).collect()
 }
 
+fn manual() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md")).expect("docs/cli.md")
+}
+
 #[test]
 fn every_command_and_option_is_in_the_manual() {
-    let manual =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md")).expect("docs/cli.md");
+    let manual = manual();
     let mut missing = Vec::new();
     for name in ["unicorn-compile", "unicorn-run"] {
         let own = help(name, None);
@@ -45,6 +48,61 @@ fn every_command_and_option_is_in_the_manual() {
         }
     }
     assert!(missing.is_empty(), "not in docs/cli.md:\n{}", missing.join("\n"));
+}
+
+/// Long options in the first cells of a section's tables.
+fn options_of_section<'m>(manual: &'m str, title: &str) -> BTreeSet<&'m str> {
+    let (_, section) = manual.split_once(&format!("\n### {title}\n")).expect("the manual has the section");
+    let section = section.split("\n### ").next().unwrap_or_default();
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let words = cells.flat_map(|cell| cell.split(['`', ' ', ',', '\\']));
+    words.filter(|word| word.starts_with("--")).collect()
+}
+
+#[test]
+fn options_stand_in_the_section_of_their_commands() {
+    let manual = manual();
+    for (title, commands) in [
+        ("Generating", &[None][..]),
+        (
+            "Loading",
+            &[
+                None,
+                Some("serve"),
+                Some("bench"),
+                Some("profile"),
+                Some("tune"),
+                Some("selftest"),
+                Some("perplexity"),
+                Some("logits"),
+            ],
+        ),
+        ("serve", &[Some("serve")]),
+    ] {
+        let listed = options_of_section(&manual, title);
+        assert!(listed.len() > 10, "{title}: {listed:?}");
+        for command in commands {
+            let help = help("unicorn-run", *command);
+            // Some are other names of an option.
+            let absent: Vec<_> = listed.iter().filter(|option| !help.contains(**option)).collect();
+            assert!(absent.is_empty(), "{title} in docs/cli.md lists {absent:?}, which {command:?} does not take");
+        }
+    }
+}
+
+#[test]
+fn every_section_of_inspect_is_in_the_manual() {
+    let manual = manual();
+    let row = manual.lines().find(|line| line.starts_with("| `inspect --section")).expect("the manual has the option");
+    let help = help("unicorn-run", Some("inspect"));
+    let (_, option) = help.split_once("--section").expect("the option is in the help");
+    let values = option.lines().map(str::trim_start).skip_while(|line| !line.starts_with("- "));
+    let values =
+        values.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("- ")?.split(':').next());
+    let values: Vec<&str> = values.collect();
+    assert!(values.contains(&"weights"), "{values:?} of {help}");
+    let absent: Vec<_> = values.iter().filter(|value| !row.contains(&format!("`{value}`"))).collect();
+    assert!(absent.is_empty(), "not in docs/cli.md: {absent:?}");
 }
 
 #[test]

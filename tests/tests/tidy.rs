@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use unicorn_artifact::header::{VERSION_MAJOR, VERSION_MINOR};
+
 /// Longest source file: a longer file has more than one subject.
 const MAX_LINES: usize = 700;
 /// Longest page of benchmarks: a table a device, and what must be read with it.
@@ -241,6 +243,17 @@ fn format_md_describes_the_format_of_today() {
         "{} of artifacts/src changed: bring artifacts/FORMAT.md up to date, then write this hash into its last line: {hash}",
         FORMAT_FILES.join(", ")
     );
+    for number in [
+        format!("\nVersion {VERSION_MAJOR}.{VERSION_MINOR}. "),
+        format!("| u16 | major version, {VERSION_MAJOR} |"),
+        format!("| u16 | minor version, {VERSION_MINOR} |"),
+    ] {
+        let number = number.trim_start();
+        assert!(
+            described.contains(number),
+            "artifacts/FORMAT.md has another version than artifacts/src/header.rs: expected {number}"
+        );
+    }
 }
 
 #[test]

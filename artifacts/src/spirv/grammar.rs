@@ -104,6 +104,8 @@ pub mod op {
     pub const BITCAST: u16 = 124;
     pub const VECTOR_TIMES_SCALAR: u16 = 142;
     pub const DOT: u16 = 148;
+    pub const ANY: u16 = 154;
+    pub const ALL: u16 = 155;
     pub const SELECT: u16 = 169;
     pub const BIT_FIELD_S_EXTRACT: u16 = 202;
     pub const BIT_FIELD_U_EXTRACT: u16 = 203;
@@ -135,6 +137,14 @@ pub mod op {
     pub const MATRIX_LOAD: u16 = 4457;
     pub const MATRIX_STORE: u16 = 4458;
     pub const MATRIX_MUL_ADD: u16 = 4459;
+}
+
+/// Numbers of scopes.
+pub mod scope {
+    pub const DEVICE: u32 = 1;
+    pub const WORKGROUP: u32 = 2;
+    pub const SUBGROUP: u32 = 3;
+    pub const QUEUE_FAMILY: u32 = 5;
 }
 
 use Kind::{Bool, Float, Int};
@@ -209,8 +219,8 @@ const SHAPES: &[Shape] = &[
     row(138, "OpSRem", "trvv", Functions, Integers),
     row(op::VECTOR_TIMES_SCALAR, "OpVectorTimesScalar", "trvv", Functions, Own),
     row(op::DOT, "OpDot", "trvv", Functions, Own),
-    row(154, "OpAny", "trv", Functions, Own),
-    row(155, "OpAll", "trv", Functions, Own),
+    row(op::ANY, "OpAny", "trv", Functions, Own),
+    row(op::ALL, "OpAll", "trv", Functions, Own),
     row(164, "OpLogicalEqual", "trvv", Functions, Same(Bool)),
     row(165, "OpLogicalNotEqual", "trvv", Functions, Same(Bool)),
     row(166, "OpLogicalOr", "trvv", Functions, Same(Bool)),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::grammar::scope::SUBGROUP;
 use super::grammar::{Kind, op};
 use super::{Checked, Instruction, Limits, ensure, mismatch};
 use crate::step::CounterWait;
@@ -76,8 +77,7 @@ const MAX_PRIVATE_BYTES: u64 = 1 << 20;
 const MAX_ARRAY_LEN: u32 = 1 << 20;
 const MAX_MEMBERS: usize = 64;
 const MAX_PARAMETERS: usize = 64;
-/// Scope and uses of cooperative matrices.
-const SUBGROUP: u32 = 3;
+/// Uses of cooperative matrices.
 const MATRIX_USES: u32 = 3;
 
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! The types of operands and results, instruction by instruction.
 
+use super::grammar::scope::{DEVICE, QUEUE_FAMILY, SUBGROUP, WORKGROUP};
 use super::grammar::{EXTENDED, Kind, PACK_HALF, Rule, UNPACK_HALF, op};
 use super::types::{Id, Type, Types, class};
 use super::{Checked, Instruction, ensure, mismatch};
@@ -7,9 +8,8 @@ use crate::modules::{MatrixElement, MatrixShape};
 
 /// The only memory operand in use: NonPrivatePointer, of the Vulkan memory model.
 const NON_PRIVATE: u32 = 32;
-/// Memory scopes: device, workgroup, subgroup, queue family.
-const SCOPES: [u32; 4] = [1, 2, 3, 5];
-const SUBGROUP: u32 = 3;
+/// Memory scopes.
+const SCOPES: [u32; 4] = [DEVICE, WORKGROUP, SUBGROUP, QUEUE_FAMILY];
 /// Acquire, release, both; memory of buffers, subgroups and workgroups; availability and visibility.
 const SEMANTICS: u32 = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x2000 | 0x4000;
 /// Row-major and column-major.
@@ -22,9 +22,8 @@ const SUM: u32 = 2;
 /// Checks the operands of an instruction of a function, except of those that divide it into blocks.
 pub fn check(types: &Types, instruction: &Instruction) -> Checked {
     let Instruction { shape, words } = *instruction;
-    let lanes = |value: u32| types.lanes(types.value(value)?);
     match shape.rule {
-        Rule::Own => return own(types, instruction),
+        Rule::Own => return check_by_opcode(types, instruction),
         Rule::Same(kind) => {
             let of = words[0];
             ensure(types.lanes(of)?.0 == kind, "a result of another kind", format_args!("type {of}"))?;
@@ -34,24 +33,28 @@ pub fn check(types: &Types, instruction: &Instruction) -> Checked {
             let result = types.lanes(words[0])?;
             ensure(result.0 == Kind::Int, "integers", format_args!("type {}", words[0]))?;
             for &operand in &words[2..] {
-                ensure(lanes(operand)? == result, "integers of the result's width", format_args!("id {operand}"))?;
+                ensure(
+                    lanes(types, operand)? == result,
+                    "integers of the result's width",
+                    format_args!("id {operand}"),
+                )?;
             }
         }
         Rule::Shift => {
             let result = types.lanes(words[0])?;
-            let (kind, _, count) = lanes(words[3])?;
+            let (kind, _, count) = lanes(types, words[3])?;
             let is_right =
-                result.0 == Kind::Int && lanes(words[2])? == result && (kind, count) == (Kind::Int, result.2);
+                result.0 == Kind::Int && lanes(types, words[2])? == result && (kind, count) == (Kind::Int, result.2);
             ensure(is_right, "integers of as many lanes", shape.name)?;
         }
         Rule::Compare(kind) => {
             let (of_result, _, count) = types.lanes(words[0])?;
-            let (left, right) = (lanes(words[2])?, lanes(words[3])?);
+            let (left, right) = (lanes(types, words[2])?, lanes(types, words[3])?);
             let is_right = of_result == Kind::Bool && left == right && (left.0, left.2) == (kind, count);
             ensure(is_right, "operands of one kind, a boolean result", format_args!("{left:?}, {right:?}"))?;
         }
         Rule::Convert(from, to) => {
-            let (result, operand) = (types.lanes(words[0])?, lanes(words[2])?);
+            let (result, operand) = (types.lanes(words[0])?, lanes(types, words[2])?);
             let is_right = (result.0, operand.0) == (to, from) && result.2 == operand.2;
             ensure(
                 is_right && same_sides(types, words[0], types.value(words[2])?),
@@ -80,14 +83,27 @@ fn same_sides(types: &Types, one: u32, other: u32) -> bool {
     sides(one) == sides(other)
 }
 
-fn own(types: &Types, instruction: &Instruction) -> Checked {
-    let Instruction { shape, words } = *instruction;
-    let lanes = |value: u32| types.lanes(types.value(value)?);
-    let is_int = |value: u32| types.value(value).is_ok_and(|of| types.is_scalar(of, Kind::Int, 32));
-    let is_right = match (shape.opcode, words) {
+/// The operands of an instruction that has a rule of its own.
+fn check_by_opcode(types: &Types, instruction: &Instruction) -> Checked {
+    let is_right = match instruction.shape.opcode {
+        op::EXT_INST | op::FUNCTION_CALL => check_call(types, instruction)?,
+        op::LOAD..=op::ARRAY_LENGTH => check_memory(types, instruction)?,
+        op::VECTOR_EXTRACT_DYNAMIC..=op::COMPOSITE_EXTRACT => check_composite(types, instruction)?,
+        op::CONTROL_BARRIER..=op::ATOMIC_U_MAX => check_synchronization(types, instruction)?,
+        op::SUBGROUP_BROADCAST..=op::SUBGROUP_F_MAX => check_subgroup(types, instruction)?,
+        op::MATRIX_LOAD..=op::MATRIX_MUL_ADD => check_matrix(types, instruction)?,
+        _ => check_arithmetic(types, instruction)?,
+    };
+    ensure(is_right, "operands that match the result", instruction.shape.name)
+}
+
+/// Functions that are called: of GLSL.std.450, and of the module.
+fn check_call(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
         (op::EXT_INST, &[of, _, set, number, ref operands @ ..]) => {
             ensure(matches!(types.get(set)?, Id::Import), "GLSL.std.450", format_args!("id {set}"))?;
-            return extended(types, of, number, operands);
+            extended(types, of, number, operands)?;
+            true
         }
         (op::FUNCTION_CALL, &[of, _, function, ref arguments @ ..]) => {
             let Id::Function { returns, parameters } = types.get(function)? else {
@@ -105,6 +121,13 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             }
             true
         }
+        _ => false,
+    })
+}
+
+/// Memory that one invocation reads and writes, and pointers to it.
+fn check_memory(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
         (op::LOAD, &[of, _, pointer, ref access @ ..]) => {
             memory_operand(types, access)?;
             types.pointer(pointer)?.1 == of && types.is_data(of)
@@ -130,18 +153,28 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             let array = members.get(member as usize).map(|&of| types.type_of_id(of));
             types.is_scalar(of, Kind::Int, 32) && matches!(array, Some(Ok(Type::RuntimeArray { .. })))
         }
+        _ => false,
+    })
+}
+
+/// Vectors, arrays and structures as values.
+fn check_composite(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
         (op::VECTOR_EXTRACT_DYNAMIC, &[of, _, vector, index]) => {
             matches!(types.type_of_id(types.value(vector)?)?, Type::Vector { of: one, .. } if *one == of)
-                && is_int(index)
+                && is_int(types, index)
         }
         (op::VECTOR_SHUFFLE, &[of, _, one, other, ref places @ ..]) => {
-            let (result, first, second) = (types.lanes(of)?, lanes(one)?, lanes(other)?);
+            let (result, first, second) = (types.lanes(of)?, lanes(types, one)?, lanes(types, other)?);
             let is_vector = [result, first, second]
                 .iter()
                 .all(|vector| vector.2 > 1 && (vector.0, vector.1) == (result.0, result.1));
             is_vector && places.len() == result.2 as usize && places.iter().all(|&place| place < first.2 + second.2)
         }
-        (op::COMPOSITE_CONSTRUCT, &[of, _, ref parts @ ..]) => return types.check_parts(of, parts),
+        (op::COMPOSITE_CONSTRUCT, &[of, _, ref parts @ ..]) => {
+            types.check_parts(of, parts)?;
+            true
+        }
         (op::COMPOSITE_EXTRACT, &[of, _, composite, ref places @ ..]) => {
             let mut found = types.value(composite)?;
             for &place in places {
@@ -154,36 +187,64 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             }
             found == of && !places.is_empty()
         }
+        _ => false,
+    })
+}
+
+/// Arithmetic and logic whose operands have other types than the result.
+fn check_arithmetic(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
         (op::BITCAST, &[of, _, value]) => {
-            let (result, operand) = (types.lanes(of)?, lanes(value)?);
+            let (result, operand) = (types.lanes(of)?, lanes(types, value)?);
             let is_number = result.0 != Kind::Bool && operand.0 != Kind::Bool && result.2 > 0 && operand.2 > 0;
             is_number && result.1 * result.2 == operand.1 * operand.2
         }
         (op::VECTOR_TIMES_SCALAR, &[of, _, vector, scalar]) => {
             let (kind, bits, count) = types.lanes(of)?;
-            kind == Kind::Float && count > 1 && types.value(vector)? == of && lanes(scalar)? == (kind, bits, 1)
+            kind == Kind::Float && count > 1 && types.value(vector)? == of && lanes(types, scalar)? == (kind, bits, 1)
         }
         (op::DOT, &[of, _, one, other]) => {
-            let (kind, bits, count) = lanes(one)?;
+            let (kind, bits, count) = lanes(types, one)?;
             let is_vector = kind == Kind::Float && count > 1 && types.value(one)? == types.value(other)?;
             is_vector && types.lanes(of)? == (kind, bits, 1)
         }
-        // OpAny and OpAll.
-        (154 | 155, &[of, _, vector]) => {
-            let (kind, _, count) = lanes(vector)?;
+        (op::ANY | op::ALL, &[of, _, vector]) => {
+            let (kind, _, count) = lanes(types, vector)?;
             kind == Kind::Bool && count > 1 && types.lanes(of)? == lanes_of_bool()
         }
         (op::SELECT, &[of, _, condition, one, other]) => {
             same(types, of, &[one, other])?;
-            let (kind, _, count) = lanes(condition)?;
+            let (kind, _, count) = lanes(types, condition)?;
             let of_result = types.lanes(of)?.2;
             kind == Kind::Bool && of_result > 0 && (count == 1 || count == of_result)
         }
-        (op::CONTROL_BARRIER, &[execution, memory, semantics]) => {
-            ensure([2, SUBGROUP].contains(&types.word(execution)?), "a barrier of a workgroup or subgroup", "another")?;
-            return scope_and_semantics(types, memory, semantics);
+        (op::BIT_FIELD_S_EXTRACT | op::BIT_FIELD_U_EXTRACT, &[of, _, base, offset, count]) => {
+            types.value(base)? == of && types.lanes(of)?.0 == Kind::Int && is_int(types, offset) && is_int(types, count)
         }
-        (op::MEMORY_BARRIER, &[memory, semantics]) => return scope_and_semantics(types, memory, semantics),
+        // Four pairs of int8, packed.
+        (op::S_DOT, &[of, _, one, other, 0]) => {
+            types.is_scalar(of, Kind::Int, 32) && is_int(types, one) && is_int(types, other)
+        }
+        _ => false,
+    })
+}
+
+/// Barriers and atomics.
+fn check_synchronization(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
+        (op::CONTROL_BARRIER, &[execution, memory, semantics]) => {
+            ensure(
+                [WORKGROUP, SUBGROUP].contains(&types.word(execution)?),
+                "a barrier of a workgroup or subgroup",
+                "another",
+            )?;
+            scope_and_semantics(types, memory, semantics)?;
+            true
+        }
+        (op::MEMORY_BARRIER, &[memory, semantics]) => {
+            scope_and_semantics(types, memory, semantics)?;
+            true
+        }
         (op::ATOMIC_LOAD, &[of, _, pointer, scope, semantics]) => {
             scope_and_semantics(types, scope, semantics)?;
             atomic(types, pointer)? == of
@@ -198,14 +259,21 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             scope_and_semantics(types, scope, semantics)?;
             atomic(types, pointer)? == of && types.value(value)? == of
         }
+        _ => false,
+    })
+}
+
+/// What the invocations of a subgroup exchange.
+fn check_subgroup(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
         (op::SUBGROUP_BROADCAST_FIRST, &[of, _, scope, value]) => {
-            types.word(scope)? == SUBGROUP && types.value(value)? == of && lanes(value)?.2 > 0
-        }
-        (op::BIT_FIELD_S_EXTRACT | op::BIT_FIELD_U_EXTRACT, &[of, _, base, offset, count]) => {
-            types.value(base)? == of && types.lanes(of)?.0 == Kind::Int && is_int(offset) && is_int(count)
+            types.word(scope)? == SUBGROUP && types.value(value)? == of && lanes(types, value)?.2 > 0
         }
         (op::SUBGROUP_SHUFFLE | op::SUBGROUP_SHUFFLE_XOR | op::SUBGROUP_BROADCAST, &[of, _, scope, value, lane]) => {
-            types.word(scope)? == SUBGROUP && types.value(value)? == of && lanes(value)?.2 > 0 && is_int(lane)
+            types.word(scope)? == SUBGROUP
+                && types.value(value)? == of
+                && lanes(types, value)?.2 > 0
+                && is_int(types, lane)
         }
         (op::SUBGROUP_I_ADD..=op::SUBGROUP_F_MAX, &[of, _, scope, operation, value]) => {
             let kind = if shape.opcode == op::SUBGROUP_I_ADD { Kind::Int } else { Kind::Float };
@@ -213,11 +281,16 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             ensure(operation <= 2, "a reduction or a scan", operation)?;
             types.word(scope)? == SUBGROUP
                 && types.value(value)? == of
-                && lanes(value)?.0 == kind
-                && lanes(value)?.2 > 0
+                && lanes(types, value)?.0 == kind
+                && lanes(types, value)?.2 > 0
         }
-        // Four pairs of int8, packed.
-        (op::S_DOT, &[of, _, one, other, 0]) => types.is_scalar(of, Kind::Int, 32) && is_int(one) && is_int(other),
+        _ => false,
+    })
+}
+
+/// Cooperative matrices.
+fn check_matrix(types: &Types, Instruction { shape, words }: &Instruction) -> Checked<bool> {
+    Ok(match (shape.opcode, *words) {
         (op::MATRIX_LOAD, &[of, _, pointer, layout, stride, access]) => {
             matrix_in_memory(types, of, pointer, [layout, stride, access])?
         }
@@ -225,10 +298,21 @@ fn own(types: &Types, instruction: &Instruction) -> Checked {
             types.writable(pointer)?;
             matrix_in_memory(types, types.value(value)?, pointer, [layout, stride, access])?
         }
-        (op::MATRIX_MUL_ADD, &[of, _, left, right, sum]) => return product(types, of, [left, right, sum]),
+        (op::MATRIX_MUL_ADD, &[of, _, left, right, sum]) => {
+            product(types, of, [left, right, sum])?;
+            true
+        }
         _ => false,
-    };
-    ensure(is_right, "operands that match the result", shape.name)
+    })
+}
+
+/// Kind, bits and number of the lanes of a value.
+fn lanes(types: &Types, value: u32) -> Checked<(Kind, u32, u32)> {
+    types.lanes(types.value(value)?)
+}
+
+fn is_int(types: &Types, value: u32) -> bool {
+    types.value(value).is_ok_and(|of| types.is_scalar(of, Kind::Int, 32))
 }
 
 fn lanes_of_bool() -> (Kind, u32, u32) {

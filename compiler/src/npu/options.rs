@@ -45,7 +45,7 @@ impl Display for NpuWork {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NpuOptions {
-    /// Rows of a program: 256, so that steps of 512 rows are two parts, of which GPU and NPU have one each.
+    /// Rows of a program, one of [`NpuOptions::ROWS`]: 256, so that steps of 512 rows are two parts, of which GPU and NPU have one each.
     pub rows: usize,
     /// Columns of the array, 1 to 4: 4.
     pub columns: usize,
@@ -55,6 +55,12 @@ pub struct NpuOptions {
     pub draft: bool,
     /// An installation of Peano (llvm-aie), which makes machine code of the cores; `None`, the default: the programs have none.
     pub peano: Option<PathBuf>,
+}
+
+impl NpuOptions {
+    /// Rows of a program by which the NPU takes part in a step: all rows of one, or an eighth to a half of one of 64 or 512. A program of 16 or 32
+    /// computes 64, since its tiles have as many: no step is divided into those.
+    pub const ROWS: [usize; 6] = [1, 8, 64, 128, 256, 512];
 }
 
 impl Default for NpuOptions {
@@ -87,4 +93,19 @@ pub struct NpuMlir {
     pub instructions: Vec<u8>,
     /// Files of the control part, without programs for the cores: the ends of their names (`init.cdo`, `pdi`, `xclbin`), and their bytes.
     pub control: Vec<(String, Vec<u8>)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_by_which_no_step_is_divided_are_refused() {
+        let check = |rows| NpuOptions::default().with(|npu| npu.rows = rows).check().map_err(|error| error.to_string());
+        assert!(NpuOptions::ROWS.into_iter().all(|rows| check(rows).is_ok()));
+        for rows in [0, 2, 16, 32, 100, 1024] {
+            let error = check(rows).unwrap_err();
+            assert!(error.contains(&format!("are {rows}, expected one of 1, 8, 64, 128, 256, 512")), "{error}");
+        }
+    }
 }

@@ -40,7 +40,7 @@ pub fn refusal(request: &PlaceRequest, demand: &Demand, short_bytes: u64) -> Com
 }
 
 /// A line about a remedy, and the remedy if it is enough.
-type WayOut = (String, Option<Remedy>);
+type RemedyLine = (String, Option<Remedy>);
 
 /// Text such as `8.00 GiB of vram and 20.00 GiB of gtt`.
 pub fn budgets(machine: &MachinePlan) -> String {
@@ -56,14 +56,14 @@ fn slowest(machine: &MachinePlan) -> Option<(Tier, u64)> {
     tier.budget_bytes.map(|bytes| (tier.tier, bytes))
 }
 
-fn more_memory(machine: &MachinePlan, short_bytes: u64) -> Option<WayOut> {
+fn more_memory(machine: &MachinePlan, short_bytes: u64) -> Option<RemedyLine> {
     let (tier, budget_bytes) = slowest(machine)?;
     let bytes = budget_bytes + short_bytes;
     let line = format!("more memory: {} of {} are enough, if the machine can give them", at_least(bytes), tier.name());
     Some((line, Some(Remedy::Memory { tier, bytes })))
 }
 
-fn shorter_context(machine: &MachinePlan, demand: &Demand) -> WayOut {
+fn shorter_context(machine: &MachinePlan, demand: &Demand) -> RemedyLine {
     let with = |context_tokens| Demand { context_tokens, ..demand.clone() };
     let saved = |context_tokens| size(demand.bytes() - with(context_tokens).bytes());
     match longest_context(demand.context_tokens, |context_tokens| with(context_tokens).fill(machine).is_ok()) {
@@ -75,7 +75,7 @@ fn shorter_context(machine: &MachinePlan, demand: &Demand) -> WayOut {
     }
 }
 
-fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> WayOut {
+fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> RemedyLine {
     if request.kv == KvFormat::Int8 {
         return ("a smaller KV cache: none, int8 is as small as it gets".into(), None);
     }
@@ -89,7 +89,7 @@ fn smaller_cache(request: &PlaceRequest, demand: &Demand) -> WayOut {
     (format!("a smaller KV cache: int8 {verdict} and saves {saved}"), fits.then_some(Remedy::Kv(KvFormat::Int8)))
 }
 
-fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> WayOut {
+fn smaller_weights(request: &PlaceRequest, demand: &Demand) -> RemedyLine {
     let (option, policy) = match request.policy {
         FormatPolicy { weights: WeightsOption::Int4, group: 128 } => {
             let line = "smaller weights: none, int4 in groups of 128 is as small as they get; a smaller model".into();

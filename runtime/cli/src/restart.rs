@@ -1,13 +1,12 @@
 //! Settings that libraries read from the environment when a program begins: this program starts itself again with them, in the same process.
 
 use std::env;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::fs::statvfs;
 use unicorn_artifact::account::size;
 use unicorn_runtime::machine::address_space_bytes;
+use unicorn_terminal::restart_with_variable;
 
 use crate::files::user_folders;
 use crate::terminal::output::note;
@@ -16,7 +15,7 @@ use crate::terminal::output::note;
 /// there is no limit, or if the program cannot be started again.
 pub fn keep_to_one_heap() {
     if address_space_bytes().is_some() {
-        with_variable("MALLOC_ARENA_MAX", "1");
+        restart_with_variable("MALLOC_ARENA_MAX", "1");
     }
 }
 
@@ -33,7 +32,7 @@ pub fn keep_mesa_off_a_full_disk() {
             folder.display(),
             size(free_bytes)
         ));
-        with_variable(MESA_SWITCH, "true");
+        restart_with_variable(MESA_SWITCH, "true");
     }
 }
 
@@ -54,20 +53,6 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     let found = statvfs(there).ok()?;
     // A file system without blocks, such as procfs, has no free ones either.
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
-}
-
-/// Starts this program again with a variable of the environment, unless it is set. Returns if that fails.
-fn with_variable(name: &str, value: &str) {
-    if env::var_os(name).is_some() {
-        return;
-    }
-    let Ok(program) = env::current_exe() else { return };
-    let mut arguments = env::args_os();
-    let mut again = Command::new(program);
-    if let Some(name) = arguments.next() {
-        again.arg0(name);
-    }
-    let _ = again.args(arguments).env(name, value).exec();
 }
 
 #[cfg(test)]

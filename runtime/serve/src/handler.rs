@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use unicorn_structure::{Constraint, ReasoningBudget, ReplySampler, Start, Vocabulary};
-use unicorn_text::unicorn_runtime::{HostSampling, Model, Sampling, TierBytes};
+use unicorn_text::unicorn_runtime::{HostSampling, Model, TierBytes};
 use unicorn_text::{ChatTemplate, OutputText, ReplyFormat, ReplyParser, StopConditions, TemplateArguments, TextError};
 use unicorn_text::{Tokenizer, TokenizerSection, random_seed, today};
 
@@ -31,16 +31,15 @@ use crate::llama::settings::generation_settings;
 use crate::metrics::Metrics;
 use crate::observer::Observation;
 use crate::ollama::description::{Description, Served};
-use crate::ollama::request::only_loads;
 use crate::ollama::response::Lines;
 use crate::openai::completions::{Completions, FINGERPRINT};
 use crate::openai::responses::Responses;
-use crate::options::{LeftOut, ServeOptions, VertexPaths};
+use crate::options::ServeOptions;
 use crate::pending::PendingResponse;
+use crate::pooling::{PoolingJob, PoolingOutput, PoolingReceiver, PoolingResult, PoolingTask};
 use crate::probabilities::Probabilities;
 use crate::prompt::{EncodedPrompt, PromptEncoder};
 use crate::prompt_probabilities::PromptProbabilities;
-use crate::reading::{Finding, Found, Output, Pooling, ReadJob, Reader};
 use crate::reply::{Reply, Usage};
 use crate::worker::{Command, Job};
 use crate::writer::ResponseWriter;
@@ -49,34 +48,19 @@ use crate::writer::ResponseWriter;
 pub(crate) struct RequestHandler {
     admission: Admission,
     pub(crate) encoder: PromptEncoder,
-    /// How hidden rows become embeddings; `None`: embeddings are refused.
-    pub(crate) embeddings: Option<Pooling>,
-    pub(crate) reranking: bool,
-    /// [`ServeOptions::how_to_enable`].
-    pub(crate) how_to_enable: fn(LeftOut) -> &'static str,
+    /// Without speculation, which is the scheduler's: it may hold a second model.
+    pub(crate) options: ServeOptions,
     /// Elements of a hidden row.
     pub(crate) hidden_size: usize,
-    template_arguments: TemplateArguments,
-    /// `enable_thinking` of templates, where neither request nor options set it.
-    reasoning: bool,
-    reasoning_budget: Option<u32>,
-    reasoning_budget_message: String,
-    verbose: bool,
     stop_tokens: Vec<u32>,
-    sampling: Sampling,
-    seed: Option<u64>,
-    /// Most tokens of an answer; `None`: as many as the context holds.
-    max_tokens: Option<u32>,
     bos_token: Option<String>,
     eos_token: Option<String>,
     slots: u32,
     pub(crate) model_name: String,
     /// All names of the model, including the one in responses.
     pub(crate) aliases: Vec<String>,
-    pub(crate) tags: Vec<String>,
     model_path: String,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) vertex: Option<VertexPaths>,
     /// Description of the model for Ollama's clients.
     pub(crate) ollama: Arc<Description>,
     /// What the chat page shows of device and memory, as far as it does not change.
@@ -140,19 +124,9 @@ impl RequestHandler {
                 max_text_bytes,
                 images: model.image().map(|_| model.clone()),
             },
-            embeddings: options.embeddings,
-            reranking: options.reranking,
-            how_to_enable: options.how_to_enable,
+            options: ServeOptions { speculation: None, ..options.clone() },
             hidden_size: meta.hidden_size as usize,
-            template_arguments: options.template_arguments.clone(),
-            reasoning: options.reasoning,
-            reasoning_budget: options.reasoning_budget,
-            reasoning_budget_message: options.reasoning_budget_message.clone(),
-            verbose: options.verbose,
             stop_tokens: section.stop_ids.clone(),
-            sampling: options.sampling.clone(),
-            seed: options.seed,
-            max_tokens: options.max_tokens,
             bos_token: section.bos_token.clone(),
             eos_token: section.eos_token.clone(),
             slots: model.slots(),
@@ -168,8 +142,6 @@ impl RequestHandler {
                 .collect::<BTreeSet<_>>()
                 .into_iter()
                 .collect(),
-            tags: options.tags.clone(),
-            vertex: options.vertex.clone(),
             model_name,
             commands,
             vocabulary: OnceLock::new(),
@@ -186,7 +158,7 @@ impl RequestHandler {
         observation.asks_for(api.operation());
         let loaded = Lines::new(seconds_since_1970(), &self.model_name, api == Api::OllamaChat);
         let queue = move |handler: &RequestHandler, fields: Map<String, Value>, client: &ClientGone| {
-            (!only_loads(api, &fields)).then(|| handler.queue(api, fields, client)).transpose()
+            (!api.only_loads(&fields)).then(|| handler.queue(api, fields, client)).transpose()
         };
         match self.with_body(request, queue).await? {
             Some(pending) => pending.respond(observation).await,
@@ -220,7 +192,7 @@ impl RequestHandler {
     fn queue(&self, api: Api, fields: Map<String, Value>, client: &ClientGone) -> Result<PendingResponse, ApiError> {
         let response_fields = fields.get("response_fields").and_then(|fields| Vec::deserialize(fields).ok());
         let Translated { endpoint, fields, prompt } = api.translate(fields, &self.encoder.tokenizer)?;
-        let mut request = Request::from_fields(endpoint, fields, &self.sampling)?;
+        let mut request = Request::from_fields(endpoint, fields, &self.options.sampling)?;
         request.prompts = prompt.map_or(request.prompts, |prompt| vec![prompt]);
         self.check_stop_tokens(&request)?;
         request.further_sampling = self.further_sampling(&request, client)?;
@@ -239,7 +211,7 @@ impl RequestHandler {
             .iter()
             .map(|prompt| self.encoder.encode(prompt, &request, &arguments, client))
             .collect::<Result<_, _>>()?;
-        let seed = request.seed.or(self.seed).unwrap_or_else(random_seed);
+        let seed = request.seed.or(self.options.seed).unwrap_or_else(random_seed);
         let writer = self.writer(api, endpoint, &request, &prompts, seed, response_fields.unwrap_or_default())?;
         // A chat has one prompt; replies to several are read alike.
         let constraint = match prompts.first() {
@@ -299,24 +271,24 @@ impl RequestHandler {
         Ok(PendingResponse::new(writer, received, replies, beginnings, &request))
     }
 
-    /// Queues prompts that are read for this output, and after which nothing is generated. They are made after there are places for all of
+    /// Queues prompts that are fed for this task, and after which nothing is generated. They are made after there are places for all of
     /// them, so that the queue also bounds their number.
     ///
     /// # Errors
     /// When the queue is full or the server is stopping; errors of `prompts`.
-    pub(crate) fn read(
+    pub(crate) fn pool(
         &self,
         prompts: impl ExactSizeIterator<Item = Result<Vec<u32>, ApiError>>,
-        output: impl Fn() -> Output,
-    ) -> Result<Awaited, ApiError> {
+        task: impl Fn() -> PoolingTask,
+    ) -> Result<AwaitedOutputs, ApiError> {
         let places = self.admission.queue(prompts.len())?;
         let prompts = prompts.collect::<Result<Vec<_>, ApiError>>()?;
-        let mut awaited = Awaited { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
+        let mut awaited = AwaitedOutputs { n_tokens: prompts.iter().map(Vec::len).sum(), found: Vec::new() };
         for (prompt, place) in prompts.into_iter().zip(places) {
-            let (reader, found) = Reader::new(output(), prompt.len() as u32, self.metrics.clone(), place);
+            let (receiver, found) = PoolingReceiver::new(task(), prompt.len() as u32, self.metrics.clone(), place);
             awaited.found.push(found);
-            let job = Box::new(ReadJob { prompt, reader });
-            self.commands.send(Command::Read(job)).map_err(|_| ApiError::stopping())?;
+            let job = Box::new(PoolingJob { prompt, receiver });
+            self.commands.send(Command::Pool(job)).map_err(|_| ApiError::stopping())?;
         }
         Ok(awaited)
     }
@@ -369,8 +341,8 @@ impl RequestHandler {
         prompt: &EncodedPrompt,
         client: &ClientGone,
     ) -> Result<Option<ReasoningBudget>, ApiError> {
-        let Some(n_tokens) = request.reasoning_budget.or(self.reasoning_budget) else { return Ok(None) };
-        let message = request.reasoning_budget_message.as_ref().unwrap_or(&self.reasoning_budget_message);
+        let Some(n_tokens) = request.reasoning_budget.or(self.options.reasoning_budget) else { return Ok(None) };
+        let message = request.reasoning_budget_message.as_ref().unwrap_or(&self.options.reasoning_budget_message);
         self.encoder.check_length("reasoning_budget_message", message, client)?;
         let tokenizer = &self.encoder.tokenizer;
         Ok(ReasoningBudget::new(self.vocabulary(), tokenizer, &prompt.written, n_tokens, message))
@@ -395,11 +367,11 @@ impl RequestHandler {
 
     /// Variables of the chat template for a request.
     fn arguments(&self, request: &Request) -> TemplateArguments {
-        let mut arguments = self.template_arguments.clone();
+        let mut arguments = self.options.template_arguments.clone();
         arguments.extend(request.template_arguments.clone());
         // llama-server's defaults: some templates date from a day that they name, without one.
         let defaults = [
-            ("enable_thinking", self.reasoning.into()),
+            ("enable_thinking", self.options.reasoning.into()),
             ("date_string", today("%d %b %Y").into()),
             ("datetime", today("%b %d %Y").into()),
         ];
@@ -416,7 +388,7 @@ impl RequestHandler {
 
     /// The limit of a request and that of the server, the smaller one.
     fn max_tokens_of(&self, request: &Request) -> Option<u32> {
-        request.max_tokens.into_iter().chain(self.max_tokens).min()
+        request.max_tokens.into_iter().chain(self.options.max_tokens).min()
     }
 
     fn stop_conditions(&self, request: &Request, format: &ReplyFormat) -> StopConditions {
@@ -447,7 +419,7 @@ impl RequestHandler {
         let probabilities = further.n_top.map(|_| Probabilities::new(self.vocabulary(), further.reports_filtered));
         Ok(match api {
             Api::Chat | Api::Completions => {
-                let prompt = prompts.first().filter(|_| request.verbose.unwrap_or(self.verbose));
+                let prompt = prompts.first().filter(|_| request.verbose.unwrap_or(self.options.verbose));
                 let prompt = prompt.map(|prompt| self.text(&prompt.tokens)).transpose()?;
                 Box::new(Completions::new(endpoint, created, model, request, probabilities, prompt))
             }
@@ -483,7 +455,7 @@ impl RequestHandler {
     /// # Errors
     /// Errors of a chat completion.
     pub(crate) fn rendered(&self, fields: Map<String, Value>) -> Result<String, ApiError> {
-        let request = Request::from_fields(Endpoint::ChatCompletions, fields, &self.sampling)?;
+        let request = Request::from_fields(Endpoint::ChatCompletions, fields, &self.options.sampling)?;
         match request.prompts.as_slice() {
             [Prompt::Chat { messages, .. }] => {
                 Ok(self.encoder.render(messages, &request, &self.arguments(&request))?.text)
@@ -503,7 +475,7 @@ impl RequestHandler {
         client: &ClientGone,
     ) -> Result<u32, ApiError> {
         let Translated { endpoint, fields, .. } = api.translate(fields, &self.encoder.tokenizer)?;
-        let request = Request::from_fields(endpoint, fields, &self.sampling)?;
+        let request = Request::from_fields(endpoint, fields, &self.options.sampling)?;
         let arguments = self.arguments(&request);
         let encoded = self.encoder.encode(&request.prompts[0], &request, &arguments, client)?;
         Ok(encoded.tokens.len() as u32)
@@ -558,10 +530,10 @@ impl RequestHandler {
     /// `/props`.
     pub(crate) fn props(&self) -> Value {
         let mut params = generation_settings(
-            &self.sampling,
+            &self.options.sampling,
             &HostSampling::default(),
-            self.seed.unwrap_or(u64::from(u32::MAX)),
-            self.max_tokens,
+            self.options.seed.unwrap_or(u64::from(u32::MAX)),
+            self.options.max_tokens,
             &[],
             &[],
         );
@@ -601,19 +573,19 @@ impl RequestHandler {
     }
 }
 
-/// What is being read from the prompts of a request. Dropping it cancels them.
-pub(crate) struct Awaited {
+/// What is being computed from the prompts of a request. Dropping it cancels them.
+pub(crate) struct AwaitedOutputs {
     /// Tokens of all prompts.
     pub(crate) n_tokens: usize,
-    found: Vec<oneshot::Receiver<Found>>,
+    found: Vec<oneshot::Receiver<PoolingResult>>,
 }
 
-impl Awaited {
+impl AwaitedOutputs {
     /// What was found in each prompt, in order. The tokens, and the time in the queue, are noted.
     ///
     /// # Errors
     /// The error of the first prompt that failed.
-    pub(crate) async fn all(self, observation: &Observation) -> Result<Vec<Finding>, ApiError> {
+    pub(crate) async fn all(self, observation: &Observation) -> Result<Vec<PoolingOutput>, ApiError> {
         observation.uses(&Usage { prompt_tokens: self.n_tokens as u32, ..Usage::default() });
         let mut all = Vec::with_capacity(self.found.len());
         for found in self.found {

@@ -10,9 +10,10 @@
 //! `openai`, `anthropic`, `ollama` and `llama` translate: their requests become one [`Request`], by OpenAI's names, and each writes
 //! replies in its own form.
 //!
-//! [`unicorn_structure`] finds which tokens may follow in a reply that has to match something, and samples them on the host.
+//! [`unicorn_structure`] finds which tokens may follow in a reply that has to match something. The device's sampler takes them as a mask; where a
+//! request needs logits, the host samples.
 //!
-//! `reading` has the endpoints that generate nothing: embeddings, and ranks of documents.
+//! `pooling` has the endpoints that generate nothing: embeddings, and scores of documents.
 //!
 //! `models` puts several such servers behind one address, and loads each when a request names its model.
 //!
@@ -57,7 +58,7 @@ mod choice_end;
 mod events;
 mod line_limits;
 mod metrics;
-mod reading;
+mod pooling;
 mod receiver;
 mod worker;
 
@@ -95,5 +96,5 @@ pub use http::{HttpAddress, HttpLimits, HttpListener, HttpServing, TlsIdentity};
 pub use models::{ModelServer, ModelSource, PoolOptions, PoolStopper, Unloadable};
 pub use observer::{EndedRequest, Operation, RequestFailure, RequestObserver};
 pub use options::{KvCacheOptions, LeftOut, ServeOptions, VertexPaths};
-pub use reading::Pooling;
+pub use pooling::Pooling;
 pub use server::{Server, Stopper};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::admission::Tokenizing;
 use crate::error::ServeError;
 use crate::observer::RequestObserver;
-use crate::reading::Pooling;
+use crate::pooling::Pooling;
 use unicorn_text::unicorn_runtime::{Sampling, Speculation};
 use unicorn_text::{TemplateArguments, default_sampling};
 

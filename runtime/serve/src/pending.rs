@@ -35,8 +35,8 @@ pub(crate) struct PendingResponse {
     observation: Observation,
 }
 
-/// What an event was.
-enum News {
+/// What an event changed in the reply of its choice.
+enum EventOutcome {
     Begun { choice: usize, deltas: Vec<Delta> },
     Fed { choice: usize },
     More { choice: usize, deltas: Vec<Delta>, tokens: Vec<u32> },
@@ -79,8 +79,8 @@ impl PendingResponse {
         if self.is_stream {
             return Ok(self.stream());
         }
-        while let Some(news) = self.next().await {
-            if let News::Failed(error) = news {
+        while let Some(outcome) = self.next().await {
+            if let EventOutcome::Failed(error) = outcome {
                 return Err(error);
             }
         }
@@ -112,30 +112,30 @@ impl PendingResponse {
 
     /// Writes the next event.
     async fn advance(&mut self, out: &mut Stream) {
-        let Ok(news) = timeout(KEEP_ALIVE, self.next()).await else {
+        let Ok(outcome) = timeout(KEEP_ALIVE, self.next()).await else {
             if !self.writer.is_lines() {
                 out.text += ":\n\n";
             }
             return;
         };
         let (writer, replies) = (&mut self.writer, &self.replies);
-        match news {
-            Some(News::Begun { choice, deltas }) => {
+        match outcome {
+            Some(EventOutcome::Begun { choice, deltas }) => {
                 writer.begin(choice, replies, out);
                 writer.progress(choice, replies, out);
                 if !deltas.is_empty() {
                     writer.add(choice, &deltas, &[], replies, out);
                 }
             }
-            Some(News::Fed { choice }) => writer.progress(choice, replies, out),
-            Some(News::More { choice, deltas, tokens }) => writer.add(choice, &deltas, &tokens, replies, out),
-            Some(News::Ended { choice, deltas, tokens }) => {
+            Some(EventOutcome::Fed { choice }) => writer.progress(choice, replies, out),
+            Some(EventOutcome::More { choice, deltas, tokens }) => writer.add(choice, &deltas, &tokens, replies, out),
+            Some(EventOutcome::Ended { choice, deltas, tokens }) => {
                 if !deltas.is_empty() {
                     writer.add(choice, &deltas, &tokens, replies, out);
                 }
                 writer.end(choice, replies, out);
             }
-            Some(News::Failed(error)) => {
+            Some(EventOutcome::Failed(error)) => {
                 writer.fail(&error, out);
                 self.observation.fails(error.status.into());
                 self.is_over = true;
@@ -148,7 +148,7 @@ impl PendingResponse {
     }
 
     /// `None`: all choices have ended.
-    async fn next(&mut self) -> Option<News> {
+    async fn next(&mut self) -> Option<EventOutcome> {
         if self.ended == self.replies.len() {
             return None;
         }
@@ -161,19 +161,19 @@ impl PendingResponse {
                 let reply = &mut self.replies[choice];
                 (reply.cached_tokens, reply.fed_tokens) = (cached_tokens, cached_tokens);
                 let deltas = self.replies[choice].push(std::mem::take(&mut self.beginnings[choice]), &[], Vec::new());
-                News::Begun { choice, deltas }
+                EventOutcome::Begun { choice, deltas }
             }
             Event::Fed { choice, fed_tokens, times } => {
                 let choice = choice as usize;
                 let reply = &mut self.replies[choice];
                 (reply.fed_tokens, reply.times) = (fed_tokens, times);
-                News::Fed { choice }
+                EventOutcome::Fed { choice }
             }
             Event::Text { choice, text, tokens, probabilities, times } => {
                 self.observation.has_token_since(times.decode);
                 let choice = choice as usize;
                 self.replies[choice].times = times;
-                News::More { choice, deltas: self.replies[choice].push(text, &tokens, probabilities), tokens }
+                EventOutcome::More { choice, deltas: self.replies[choice].push(text, &tokens, probabilities), tokens }
             }
             Event::Ended { choice, end } => {
                 let choice = choice as usize;
@@ -183,9 +183,9 @@ impl PendingResponse {
                 }
                 let n_before = self.replies[choice].tokens.len();
                 let deltas = self.replies[choice].finish(end);
-                News::Ended { choice, deltas, tokens: self.replies[choice].tokens[n_before..].to_vec() }
+                EventOutcome::Ended { choice, deltas, tokens: self.replies[choice].tokens[n_before..].to_vec() }
             }
-            Event::Failed(error) => News::Failed(error),
+            Event::Failed(error) => EventOutcome::Failed(error),
         })
     }
 }

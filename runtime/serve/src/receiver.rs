@@ -6,7 +6,7 @@ use unicorn_text::unicorn_runtime::scheduler::{End, TokenReceiver};
 use unicorn_text::unicorn_runtime::{FillMask, Image};
 
 use crate::choice::Choice;
-use crate::reading::Reader;
+use crate::pooling::PoolingReceiver;
 
 /// The receiver of a sequence.
 pub(crate) enum Receiver {
@@ -17,21 +17,21 @@ pub(crate) enum Receiver {
         _images: Vec<Image>,
     },
     /// A prompt that nothing is to follow.
-    Reading(Box<Reader>),
+    Pooling(Box<PoolingReceiver>),
 }
 
 impl Receiver {
     fn inner(&mut self) -> &mut dyn TokenReceiver {
         match self {
             Receiver::Text { choice, .. } => &mut **choice,
-            Receiver::Reading(reader) => &mut **reader,
+            Receiver::Pooling(receiver) => &mut **receiver,
         }
     }
 
     fn as_inner(&self) -> &dyn TokenReceiver {
         match self {
             Receiver::Text { choice, .. } => &**choice,
-            Receiver::Reading(reader) => &**reader,
+            Receiver::Pooling(receiver) => &**receiver,
         }
     }
 }

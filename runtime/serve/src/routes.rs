@@ -19,8 +19,8 @@ use crate::metrics::Metrics;
 use crate::observer::Observation;
 use crate::options::{LeftOut, ServeOptions};
 use crate::page;
+use crate::pooling::EmbeddingsApi;
 use crate::predictions::predict;
-use crate::reading::EmbeddingsApi;
 
 /// Which of the endpoints that are not part of an API are served.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ async fn at_other_path(
     neither: ApiError,
 ) -> Result<Response, ApiError> {
     let path = request.uri().path();
-    match handler.vertex.clone() {
+    match handler.options.vertex.clone() {
         Some(vertex) if path == vertex.predict && request.method() == Method::POST => {
             expect_json(request.headers())?;
             let observation = Observation::of(&request);
@@ -204,7 +204,7 @@ fn answer(
 fn about_models(handler: &Arc<RequestHandler>) -> Router {
     let (name, created) = (handler.model_name.clone(), seconds_since_1970());
     let model = json!({
-        "id": name, "object": "model", "created": created, "owned_by": "unicorn", "aliases": handler.aliases, "tags": handler.tags,
+        "id": name, "object": "model", "created": created, "owned_by": "unicorn", "aliases": handler.aliases, "tags": handler.options.tags,
         "max_model_len": handler.context_tokens(),
     });
     let ollama = handler.ollama.clone();
@@ -245,14 +245,14 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
         match shown.slots {
             true => Ok(json_response(StatusCode::OK, &slots.slot_list())),
             false => {
-                let how = (slots.how_to_enable)(LeftOut::Slots);
+                let how = (slots.options.how_to_enable)(LeftOut::Slots);
                 Err(ApiError::disabled(&format!("slots: this server lists none{how}")))
             }
         }
     });
     let metrics = get(move || async move {
         if !shown.metrics {
-            let how = (metrics.how_to_enable)(LeftOut::Metrics);
+            let how = (metrics.options.how_to_enable)(LeftOut::Metrics);
             return Err(ApiError::disabled(&format!("metrics: this server publishes none{how}")));
         }
         Ok(metrics_response(&metrics.metrics))

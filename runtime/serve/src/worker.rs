@@ -16,14 +16,14 @@ use crate::choice::Choice;
 use crate::events::Events;
 use crate::line_limits::LineLimits;
 use crate::metrics::Metrics;
+use crate::pooling::PoolingJob;
 use crate::prompt_probabilities::PromptProbabilities;
-use crate::reading::ReadJob;
 use crate::receiver::Receiver;
 
 /// What is sent to the worker.
 pub(crate) enum Command {
     Generate(Box<Job>),
-    Read(Box<ReadJob>),
+    Pool(Box<PoolingJob>),
     /// End at once, whatever is being generated.
     Stop,
 }
@@ -71,7 +71,7 @@ impl Worker {
             for command in received.drain(..) {
                 match command {
                     Command::Generate(job) => self.scheduler.submit(request(*job)),
-                    Command::Read(job) => self.scheduler.submit(reading(*job)),
+                    Command::Pool(job) => self.scheduler.submit(pooling(*job)),
                     Command::Stop => return,
                 }
             }
@@ -106,9 +106,9 @@ impl Worker {
     }
 }
 
-fn reading(job: ReadJob) -> Request<Receiver> {
-    let ReadJob { prompt, reader } = job;
-    Request { prompt, sampling: Sampling::default(), priority: 0, receiver: Receiver::Reading(Box::new(reader)) }
+fn pooling(job: PoolingJob) -> Request<Receiver> {
+    let PoolingJob { prompt, receiver } = job;
+    Request { prompt, sampling: Sampling::default(), priority: 0, receiver: Receiver::Pooling(Box::new(receiver)) }
 }
 
 fn request(job: Job) -> Request<Receiver> {

@@ -1,12 +1,13 @@
 //! What each AMD GPU does now: load, memory, clocks, power, temperature, from amdgpu's files in sysfs.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
+
+use serde::Serialize;
 
 use crate::device::sysfs::{is_numbered, names, number, text};
 
 /// Activity of one GPU; `None`: the driver does not report the figure.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GpuActivity {
     /// Name of the card, such as `card0`.
     pub name: String,
@@ -39,8 +40,6 @@ impl GpuActivity {
     }
 }
 
-const PERCENT: RangeInclusive<f64> = 0.0..=100.0;
-
 fn amdgpu(drm: &Path, card: String) -> Option<GpuActivity> {
     let device = drm.join(&card).join("device");
     let vram_bytes = number(&device.join("mem_info_vram_total"))?;
@@ -53,7 +52,7 @@ fn amdgpu(drm: &Path, card: String) -> Option<GpuActivity> {
     let positive = |value: &f64| *value >= 0.0;
     Some(GpuActivity {
         name: card,
-        busy_percent: number(&device.join("gpu_busy_percent")).filter(|percent| PERCENT.contains(percent)),
+        busy_percent: number(&device.join("gpu_busy_percent")).filter(|percent| (0.0..=100.0).contains(percent)),
         vram_used_bytes: number(&device.join("mem_info_vram_used")),
         vram_bytes: Some(vram_bytes),
         gtt_used_bytes: number(&device.join("mem_info_gtt_used")),

@@ -1,6 +1,6 @@
-//! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down: `scheduler`
-//! → `kv_store` → `mixed` → `batch` → `session` → `tokens` → `stream` → `speculation` → `recovery` → `model_state` → `sequence` → `kv_payload` → `journal`,
-//! and below them `step`.
+//! One sequence, its journal and its recovery; its tokens as an iterator; the scheduler of many. From the top down, each uses those behind it
+//! only: `scheduler` → `mixed` → `batch` → `model_drafter` → `saved_state` → `session` → `tokens` → `stream` → `speculation` → `recovery` →
+//! `model_state` → `sequence` → `kv_store` → `kv_payload` → `journal` → `fair_lock`, and below them `step`.
 
 pub mod batch;
 pub mod fair_lock;

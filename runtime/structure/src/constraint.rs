@@ -30,7 +30,7 @@ pub struct Constraint {
     later: Option<(Start, Box<Matcher>)>,
     calls: Option<Calls>,
     /// Calls that the reply may have instead.
-    instead: Option<Box<Instead>>,
+    instead: Option<Box<AlternativeCalls>>,
     /// The end of the reply so far, in which a text is searched for.
     seen: Vec<u8>,
 }
@@ -192,7 +192,7 @@ impl Constraint {
         let mut constraint = Constraint::whole(vocabulary.clone(), structure, start)?;
         let openers: &[&str] = if format.harmony { &[] } else { kind.openers() };
         let calls = Constraint::of_calls(vocabulary, tools, format, "", is_only);
-        constraint.instead = calls.map(|calls| Box::new(Instead::new(calls, openers)));
+        constraint.instead = calls.map(|calls| Box::new(AlternativeCalls::new(calls, openers)));
         Ok(constraint)
     }
 
@@ -465,7 +465,7 @@ impl Constraint {
 
 /// Calls that a reply may have instead of its answer.
 #[derive(Clone)]
-struct Instead {
+struct AlternativeCalls {
     calls: Constraint,
     /// Texts that calls begin with; in harmony, none.
     openers: &'static [&'static str],
@@ -476,9 +476,9 @@ struct Instead {
     is_chosen: bool,
 }
 
-impl Instead {
-    fn new(calls: Constraint, openers: &'static [&'static str]) -> Instead {
-        Instead { calls, openers, begun: Vec::new(), tokens: Vec::new(), is_chosen: false }
+impl AlternativeCalls {
+    fn new(calls: Constraint, openers: &'static [&'static str]) -> AlternativeCalls {
+        AlternativeCalls { calls, openers, begun: Vec::new(), tokens: Vec::new(), is_chosen: false }
     }
 
     /// Whether the reply has begun with a call, or with a part of what opens one.

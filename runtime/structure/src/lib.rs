@@ -6,7 +6,7 @@
 //! Vocabulary: bytes of each token ─────────────────────────┘
 //! Constraint: where the matcher applies: at once, behind reasoning, or to the arguments of calls
 //! ReasoningBudget: forces the end of reasoning that is too long
-//! ReplySampler: samples the tokens that may follow, on the host
+//! ReplySampler: masks of the tokens that may follow, for the device's sampler; or samples them on the host, where a request needs logits
 //! AnswerStructure: makes such a sampler for each answer of a Chat
 //! ```
 //!

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use unicorn_compiler::{Adapter, Budget, Form, Machine, WeightsOption, targets};
 use unicorn_terminal::with_short_help;
@@ -128,9 +128,9 @@ pub struct Args {
     /// Columns of the NPU that a program takes
     #[arg(long, value_name = "1-4", default_value = "4", requires = "npu", value_parser = clap::value_parser!(u8).range(1..=4), help_heading = DEVICE, hide_short_help = true)]
     pub npu_columns: u8,
-    /// Tokens that a program computes: 512 of a prompt, or a half, a quarter or an eighth of 512 or 64, of which GPU and NPU compute different ones
-    /// at once; or 1
-    #[arg(long, value_name = "TOKENS", default_value = "256", requires = "npu", value_parser = clap::value_parser!(u16).range(1..), help_heading = DEVICE, hide_short_help = true)]
+    /// Tokens that a program computes: 1, 8, 64, 128, 256 or 512. Parts of 8 of a step of 64, and of 64, 128 or 256 of a step of 512, are divided between GPU
+    /// and NPU, which compute at once
+    #[arg(long, value_name = "TOKENS", default_value = "256", requires = "npu", value_parser = PossibleValuesParser::new(NPU_ROWS).map(|rows| rows.parse::<u16>().expect("each is a number")), hide_possible_values = true, help_heading = DEVICE, hide_short_help = true)]
     pub npu_rows: u16,
     /// Also print of each NPU program which limit decided the sizes of its tiles, and of each product the times by which it is given to the NPU or not
     #[arg(long, requires = "npu", conflicts_with_all = ["quiet", "json"], help_heading = DEVICE, hide_short_help = true)]
@@ -327,8 +327,11 @@ fn target_help() -> String {
     format!("{TARGET_HELP}: those of this machine\n\nOne of {names}. Without it, there are kernels for the common ones")
 }
 
-/// Work of --npu-for. No step gives the last to the NPU, which is reported.
-const NPU_FOR: [&str; 6] = ["qkv", "output", "ffn", "none", "draft", "attention"];
+/// Work of --npu-for.
+const NPU_FOR: [&str; 5] = ["qkv", "output", "ffn", "none", "draft"];
+
+/// Values of --npu-rows: [`NpuOptions::ROWS`](unicorn_compiler::NpuOptions::ROWS).
+const NPU_ROWS: [&str; 6] = ["1", "8", "64", "128", "256", "512"];
 
 /// The form that --npu writes.
 pub const MLIR: &str = "mlir";
@@ -349,6 +352,19 @@ mod tests {
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
         command().debug_assert();
+    }
+
+    #[test]
+    fn rows_of_npu_programs_are_those_of_the_library() {
+        let rows: Vec<usize> = NPU_ROWS.iter().map(|rows| rows.parse().unwrap()).collect();
+        assert_eq!(rows, unicorn_compiler::NpuOptions::ROWS);
+        let parsed =
+            |rows: &str| Args::try_parse_from(["unicorn-compile", "m", "--npu", "phoenix", "--npu-rows", rows]);
+        assert_eq!(parsed("128").map(|args| args.npu_rows).unwrap(), 128);
+        let error = parsed("100").err().expect("no step has rows for it").to_string();
+        assert!(error.contains("1, 8, 64, 128, 256, 512"), "{error}");
+        let help = command().render_long_help().to_string();
+        assert!(help.replace("\n          ", " ").contains("1, 8, 64, 128, 256 or 512"), "{help}");
     }
 
     /// What most people need, on a terminal of 24 lines and 80 columns.

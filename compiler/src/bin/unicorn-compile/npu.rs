@@ -16,12 +16,6 @@ pub fn requested(args: &Args) -> Result<Option<NpuOptions>, CompileError> {
         return Ok(None);
     }
     let refused = |what: String| Err(CompileError::Option { option: "npu_for", what });
-    if args.npu_for.iter().any(|name| name == "attention") {
-        return refused(
-            "attention cannot run on the NPU: no kernel of the GPU writes its operands yet, expected qkv, output, ffn, draft or none"
-                .into(),
-        );
-    }
     let has = |name: &str| args.npu_for.iter().any(|one| one == name);
     for alone in ["none", "draft"] {
         if has(alone) && args.npu_for.len() > 1 {

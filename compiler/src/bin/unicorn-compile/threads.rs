@@ -3,30 +3,20 @@
 
 use std::env;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread;
 
 use rayon_core::{ThreadBuilder, ThreadPoolBuilder};
 use unicorn_runtime::machine::address_space_bytes;
+use unicorn_terminal::restart_with_variable;
 
 /// Under a limit on address space, starts this program again in the same process, with one heap for all of its threads: glibc reserves 64 MiB
 /// of address space for each heap. Returns if there is no limit, or if the program cannot be started again.
 pub fn keep_to_one_heap() {
-    /// Read by glibc when a program begins.
-    const HEAPS: &str = "MALLOC_ARENA_MAX";
-    if address_space_bytes().is_none() || env::var_os(HEAPS).is_some() {
-        return;
+    if address_space_bytes().is_some() {
+        restart_with_variable("MALLOC_ARENA_MAX", "1");
     }
-    let Ok(program) = env::current_exe() else { return };
-    let mut arguments = env::args_os();
-    let mut again = Command::new(program);
-    if let Some(name) = arguments.next() {
-        again.arg0(name);
-    }
-    let _ = again.args(arguments).env(HEAPS, "1").exec();
 }
 
 /// Threads of the pool that rayon works on, which the first call starts; 0: there can be none, and rayon must not be called.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::value_parser;
 
-use super::{COMMON, LoadArgs};
+use super::{COMMON, LoadArgs, MAX_SEQUENCES};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
@@ -22,7 +22,7 @@ pub struct BenchArgs {
     #[arg(long = "depth", value_name = "TOKENS,…", value_delimiter = ',', value_parser = value_parser!(u32).range(..=1 << 30))]
     pub depths: Vec<u32>,
     /// Also decode N sequences together, from empty caches; the rate counts the tokens of all
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=MAX_SEQUENCES))]
     pub sequences: Vec<u32>,
     /// Also time what makes rows of an image, for a model that takes images
     #[arg(long)]

@@ -24,6 +24,7 @@ mod completions;
 mod output;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use unicorn_artifact::step::MAX_SAMPLERS;
 use unicorn_terminal::with_short_help;
 
 pub use bench::BenchArgs;
@@ -57,6 +58,9 @@ const DEVICE: &str = "Device";
 const ACCESS: &str = "Access";
 /// What is changed to measure, or to find an error.
 const EXPERT: &str = "Expert";
+
+/// Most sequences that decode together: a step samples no more tokens.
+const MAX_SEQUENCES: i64 = MAX_SAMPLERS as i64;
 
 /// Examples of the help and of the man page. `cargo xtask release` runs them unchanged.
 const EXAMPLES: &str = "Examples:

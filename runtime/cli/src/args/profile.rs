@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::value_parser;
 
-use super::{COMMON, LoadArgs};
+use super::{COMMON, LoadArgs, MAX_SEQUENCES};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
@@ -19,7 +19,7 @@ pub struct ProfileArgs {
     #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1 << 30))]
     pub n_gen: u32,
     /// Number of sequences that decode together, each after the prompt
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=1 << 16))]
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=MAX_SEQUENCES))]
     pub sequences: u32,
     /// Also measure decode steps that process this many tokens of another prompt
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..=1 << 16))]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 use unicorn_runtime::npu::NpuOpener;
 
-use super::{COMMON, DEVICE, LoadArgs};
+use super::{COMMON, DEVICE, LoadArgs, MAX_SEQUENCES};
 
 /// The target whose kernels use the least of a device.
 pub const CONSERVATIVE: &str = "generic";
@@ -23,7 +23,7 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Maximum number of sequences of a step that is checked; fewer where the memory holds fewer
-    #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..=64))]
+    #[arg(short, long, value_name = "N", default_value_t = MAX_SEQUENCES as u32, value_parser = value_parser!(u32).range(1..=MAX_SEQUENCES))]
     pub sequences: u32,
     /// Print JSON
     #[arg(long)]

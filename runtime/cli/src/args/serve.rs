@@ -6,10 +6,13 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::sampling::template_arguments;
-use super::{ACCESS, COMMON, LoadArgs, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
+use super::{ACCESS, COMMON, LoadArgs, MAX_SEQUENCES, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
 use unicorn_artifact::amount;
 use unicorn_serve::{HttpLimits, Pooling};
 use unicorn_text::TemplateArguments;
+
+/// Longest time limit of a request or a drain: clocks have no time that is much later.
+const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
@@ -41,7 +44,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8006)]
     pub port: u16,
     /// Number of sequences that are generated at a time; further requests wait
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=MAX_SEQUENCES))]
     pub parallel: u32,
     /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
@@ -145,10 +148,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = HttpLimits::default().max_connections, value_parser = value_parser!(u32).range(1..), help_heading = ACCESS, hide_short_help = true)]
     pub max_connections: u32,
     /// Seconds that a client may take to send the head of a request, then its body, or to read a part of the answer
-    #[arg(long, value_name = "SECONDS", default_value_t = HttpLimits::default().timeout.as_secs(), value_parser = value_parser!(u64).range(1..), help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = HttpLimits::default().timeout.as_secs(), value_parser = value_parser!(u64).range(1..=DAY_SECONDS), help_heading = ACCESS, hide_short_help = true)]
     pub timeout: u64,
     /// Seconds that answers may take to end after SIGTERM, during which new connections are refused
-    #[arg(long, value_name = "SECONDS", default_value_t = 25, help_heading = ACCESS, hide_short_help = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 25, value_parser = value_parser!(u64).range(..=DAY_SECONDS), help_heading = ACCESS, hide_short_help = true)]
     pub drain: u64,
     /// Name or address that requests may have in their Host header, beside localhost and --host; *: any; repeatable
     #[arg(long, value_name = "NAME", help_heading = ACCESS, hide_short_help = true)]
@@ -308,6 +311,18 @@ mod tests {
         let slots = |options: &[&str]| serve(options).map(|args| (args.slots, args.no_slots)).unwrap();
         assert_eq!(slots(&["--no-slots", "--slots"]), (true, false));
         assert_eq!(slots(&["--slots", "--no-slots"]), (false, true));
+    }
+
+    /// Later times than a clock has would end the thread that waits for them.
+    #[test]
+    fn times_end_within_a_day() {
+        let args = serve(&["--drain", "0", "--timeout", "86400"]).unwrap();
+        assert_eq!((args.drain, args.timeout), (0, 86_400));
+        for option in ["--drain", "--timeout"] {
+            for wrong in ["86401", "18446744073709551615"] {
+                assert!(serve(&[option, wrong]).unwrap_err().contains("is not in"), "{option} {wrong}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::value_parser;
 
-use super::{COMMON, LoadArgs};
+use super::{COMMON, LoadArgs, MAX_SEQUENCES};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = COMMON)]
@@ -22,7 +22,7 @@ pub struct TuneArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     pub depth: u32,
     /// Maximum number of sequences of a step [default: as many as a step takes and fit the memory, with --quick 1]
-    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=MAX_SEQUENCES))]
     pub sequences: Option<u32>,
     /// Tune only decode of one sequence and the largest prefill, in about 40 s
     #[arg(long)]

@@ -43,13 +43,13 @@ pub struct CorrectedStep {
     pub from_tokens: u32,
     /// For the reader of the file: the kernels that are switched off, or those among which the wrong one is.
     pub kernels: Vec<String>,
-    pub instead: Instead,
+    pub instead: Replacement,
 }
 
 /// What runs in place of a wrong kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Instead {
+pub enum Replacement {
     /// Other kernels of the same target.
     Alternatives(Alternatives),
     /// The programs of the artifact's target of this name.
@@ -120,8 +120,8 @@ impl CorrectionsFile {
         let of_target = |name: &str| format!("kernels of target {name} run");
         let of_step = |step: &CorrectedStep| {
             let instead = match &step.instead {
-                Instead::Alternatives(_) => "an alternative runs".to_owned(),
-                Instead::Target(name) => of_target(name),
+                Replacement::Alternatives(_) => "an alternative runs".to_owned(),
+                Replacement::Target(name) => of_target(name),
             };
             line(&step_name(step.shape()), &step.kernels, &instead)
         };
@@ -154,11 +154,11 @@ impl From<Choice> for Alternatives {
     }
 }
 
-impl Instead {
+impl Replacement {
     fn correction(&self) -> Correction {
         match self {
-            Instead::Alternatives(alternatives) => Correction::Alternatives(alternatives.choice()),
-            Instead::Target(name) => Correction::Target(name.clone()),
+            Replacement::Alternatives(alternatives) => Correction::Alternatives(alternatives.choice()),
+            Replacement::Target(name) => Correction::Target(name.clone()),
         }
     }
 }
@@ -182,8 +182,10 @@ mod tests {
             instead,
         };
         let choice = Choice { version: 1, winners: [(3, 1)].into() };
-        let steps =
-            vec![step(1, Instead::Alternatives(choice.clone().into())), step(64, Instead::Target("generic".into()))];
+        let steps = vec![
+            step(1, Replacement::Alternatives(choice.clone().into())),
+            step(64, Replacement::Target("generic".into())),
+        ];
         let file = CorrectionsFile {
             key: hex(&[0xab; 32]),
             device: "Some GPU".into(),

@@ -105,7 +105,7 @@ fn compile_into(
     let output = cached.path();
     let begun = Instant::now();
     // Before the compile is announced: from then on, Ctrl-C cancels.
-    let caught = interrupt::catch_meanwhile()?;
+    let caught = interrupt::catch_within()?;
     let mut progress = CompileProgress {
         announcement: format!("compiling {} for {}, once", source.display(), device.name),
         output,

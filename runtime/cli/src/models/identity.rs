@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use unicorn_artifact::hash::hash_parts;
-use unicorn_compiler::CompileOptions;
+use unicorn_compiler::{CompileOptions, SOURCES};
 
 /// The compiler is part of this program and has its version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -18,7 +18,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct Identity {
     /// Hash of the source's path and of the compile options.
     pub place: String,
-    /// Hash of the files that are compiled and of the compiler's version.
+    /// Hash of the files that are compiled, and of the compiler's version and sources.
     pub version: String,
 }
 
@@ -31,7 +31,7 @@ impl Identity {
     pub fn of(source: &Path, options: &CompileOptions) -> io::Result<Identity> {
         let source = fs::canonicalize(source)?;
         let place = format!("{options:?}");
-        let mut version = VERSION.as_bytes().to_vec();
+        let mut version = format!("{VERSION} {SOURCES}\n").into_bytes();
         let projector = options.projector.as_deref().map(files).transpose()?;
         for (name, metadata) in files(&source)?.into_iter().chain(projector.into_iter().flatten()) {
             version.extend(name);

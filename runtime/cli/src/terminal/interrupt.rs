@@ -1,10 +1,13 @@
 //! Ctrl-C ends an answer, not the program; pressed again before the answer has ended, it ends the program. Commands that write a
 //! file are ended by it at once, and the partial file is removed.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
 use unicorn_runtime::CancelToken;
 
 use crate::error::CliError;
@@ -27,18 +30,18 @@ pub fn catch_with(mut pressed: impl FnMut() + Send + 'static) -> Result<(), CliE
 }
 
 /// Ctrl-C cancels [`token`] until this value is dropped; then it does again what it did before.
-pub struct Meanwhile {
+pub struct InterruptScope {
     before: Action,
 }
 
 /// As [`catch`], for a piece of work within others.
-pub fn catch_meanwhile() -> Result<Meanwhile, CliError> {
-    let meanwhile = Meanwhile { before: std::mem::replace(&mut *action(), Box::new(end_at_once)) };
+pub fn catch_within() -> Result<InterruptScope, CliError> {
+    let scope = InterruptScope { before: std::mem::replace(&mut *action(), Box::new(end_at_once)) };
     catch()?;
-    Ok(meanwhile)
+    Ok(scope)
 }
 
-impl Drop for Meanwhile {
+impl Drop for InterruptScope {
     fn drop(&mut self) {
         *action() = std::mem::replace(&mut self.before, Box::new(end_at_once));
     }
@@ -62,8 +65,8 @@ fn end_at_once() {
     std::process::exit(EXIT_INTERRUPTED.into());
 }
 
-/// Whether a thread can be started. `ctrlc` replaces the signal's handler first and then starts its thread: if that failed, the
-/// signal would have no effect.
+/// Whether a thread can be started. A signal's handler is replaced before the thread is started that waits for the signal: if that failed,
+/// the signal would have no effect.
 pub fn has_thread() -> bool {
     thread::Builder::new().spawn(|| ()).is_ok_and(|thread| thread.join().is_ok())
 }
@@ -101,10 +104,12 @@ type Action = Box<dyn FnMut() + Send>;
 
 static ACTION: LazyLock<Mutex<Action>> = LazyLock::new(|| Mutex::new(Box::new(end_at_once)));
 
-static HANDLER: LazyLock<Result<(), ctrlc::Error>> = LazyLock::new(|| {
+static HANDLER: LazyLock<Result<(), io::Error>> = LazyLock::new(|| {
     if !has_thread() {
         return Ok(());
     }
     LazyLock::force(&PRESSED);
-    ctrlc::set_handler(|| action()())
+    let mut signals = Signals::new([SIGINT])?;
+    thread::Builder::new().name("ctrl-c".into()).spawn(move || signals.forever().for_each(|_| action()()))?;
+    Ok(())
 });

@@ -69,6 +69,16 @@ impl Api {
         })
     }
 
+    /// Whether a request is for no text: Ollama's clients send one so that the model is loaded before a person has typed.
+    pub(crate) fn only_loads(self, fields: &Map<String, Value>) -> bool {
+        let is_empty = |name: &str| fields.get(name).is_none_or(|text| text.is_null() || text == "");
+        match self {
+            Api::OllamaGenerate => is_empty("prompt") && is_empty("suffix"),
+            Api::OllamaChat => fields.get("messages").and_then(Value::as_array).is_some_and(Vec::is_empty),
+            _ => false,
+        }
+    }
+
     /// What a request of the API asks of the model.
     pub(crate) fn operation(self) -> Operation {
         match self {
@@ -198,6 +208,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_request_without_text_loads_the_model() {
+        let loads = |api: Api, body: Value| api.only_loads(body.as_object().unwrap());
+        assert!(loads(Api::OllamaGenerate, json!({"model": "m"})));
+        assert!(loads(Api::OllamaGenerate, json!({"model": "m", "prompt": "", "suffix": ""})));
+        assert!(loads(Api::OllamaChat, json!({"messages": []})));
+        assert!(
+            !loads(Api::OllamaGenerate, json!({"prompt": "a"})) && !loads(Api::OllamaGenerate, json!({"suffix": "a"}))
+        );
+        assert!(!loads(Api::OllamaChat, json!({})) && !loads(Api::Completions, json!({"prompt": ""})));
     }
 
     #[test]

@@ -2,22 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::endpoint::Api;
 use crate::api::error::ApiError;
 use crate::api::fields::{Fields, unexpected};
 
 /// Names of options, and OpenAI's or llama-server's.
 const RENAMED: [(&str, &str); 1] = [("num_predict", "max_tokens")];
-
-/// Whether a request of this API is for no text: clients send one so that the model is loaded before a person has typed.
-pub(crate) fn only_loads(api: Api, fields: &Map<String, Value>) -> bool {
-    let is_empty = |name: &str| fields.get(name).is_none_or(|text| text.is_null() || text == "");
-    match api {
-        Api::OllamaGenerate => is_empty("prompt") && is_empty("suffix"),
-        Api::OllamaChat => fields.get("messages").is_some_and(|messages| messages == &json!([])),
-        _ => false,
-    }
-}
 
 /// The request for a chat completion.
 ///
@@ -127,18 +116,6 @@ mod tests {
             (&json!("low"), &json!({"type": "json_object"}))
         );
         assert!(chat(fields(json!({"messages": 1}))).is_err());
-    }
-
-    #[test]
-    fn a_request_without_text_loads_the_model() {
-        let loads = |api, body| only_loads(api, &fields(body));
-        assert!(loads(Api::OllamaGenerate, json!({"model": "m"})));
-        assert!(loads(Api::OllamaGenerate, json!({"model": "m", "prompt": "", "suffix": ""})));
-        assert!(loads(Api::OllamaChat, json!({"messages": []})));
-        assert!(
-            !loads(Api::OllamaGenerate, json!({"prompt": "a"})) && !loads(Api::OllamaGenerate, json!({"suffix": "a"}))
-        );
-        assert!(!loads(Api::OllamaChat, json!({})) && !loads(Api::Completions, json!({"prompt": ""})));
     }
 
     #[test]

@@ -94,6 +94,23 @@ fn what_is_no_grammar_is_an_error_of_one_line() {
     }
 }
 
+/// Schemas with more members or alternatives than a grammar may have: an error for this reply, and nothing to another one's.
+#[test]
+fn a_schema_that_is_too_large_is_an_error_and_the_next_reply_has_its_structure() {
+    let vocabulary = vocabulary();
+    let made = |structure: &Structure| Constraint::whole(vocabulary.clone(), structure, Start::at_once());
+    let members = (0..100_000).map(|number| (format!("p{number}"), json!({"type": "integer"})));
+    let alternatives: Vec<Value> = (0..200_000).map(|number| json!({"const": number})).collect();
+    for schema in [
+        json!({"type": "object", "properties": members.collect::<serde_json::Map<_, _>>()}),
+        json!({"anyOf": alternatives}),
+    ] {
+        let error = made(&Structure::Schema(schema)).err().expect("it is too large");
+        assert!(error.message.contains("too large") && !error.message.contains('\n'), "{}", error.message);
+        assert!(accepts(made(&Structure::Regex("[0-9]+".into())).ok().unwrap(), "12", true));
+    }
+}
+
 #[test]
 fn reasoning_is_free_and_the_answer_is_not() {
     let format = || {

@@ -62,7 +62,7 @@ fn findings_of(what: &str, file: &CorrectionsFile, devices: &[DeviceFacts]) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::corrections_file::{CorrectedStep, Instead};
+    use crate::files::corrections_file::{CorrectedStep, Replacement};
 
     #[test]
     fn what_is_switched_off_on_another_device_is_named_with_it() {
@@ -71,7 +71,7 @@ mod tests {
             batch: false,
             from_tokens: 0,
             kernels: vec!["gemm 64×64".into()],
-            instead: Instead::Target("generic".into()),
+            instead: Replacement::Target("generic".into()),
         };
         let file = CorrectionsFile {
             key: "ab".repeat(32),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::compare::{Difference, Limit};
-use super::observe::{Observation, Sides, Who};
+use super::observe::{Observation, ProgramSource, Sides};
 use crate::error::CliError;
 use unicorn_runtime::{Choice, StepShape};
 
@@ -65,7 +65,7 @@ pub fn locate(
         let alternatives = sides.own().pipelines[pipeline as usize].alternatives.len() as u32;
         for choice in trials(&own, pipeline, alternatives) {
             let mut programs = sides.record(shape, &choice)?;
-            let found = sides.observe(shape, Who::Trial(&mut programs), cached)?;
+            let found = sides.observe(shape, ProgramSource::Trial(&mut programs), cached)?;
             if Difference::between(expected, &found, limit).is_within(limit) {
                 return Ok(Located { kernels: vec![kernel.clone()], place, instead: Some(choice) });
             }

@@ -30,11 +30,11 @@ use unicorn_artifact::{ImageSection, LogitsRows};
 
 use self::compare::{Difference, Limit};
 use self::locate::Located;
-use self::observe::{Observation, Sides, Who};
+use self::observe::{Observation, ProgramSource, Sides};
 use self::report::{Check, Outcome, Report, Verdict};
 use crate::args::SelftestArgs;
 use crate::error::CliError;
-use crate::files::corrections_file::{self, CorrectedImages, CorrectedStep, CorrectionsFile, Instead};
+use crate::files::corrections_file::{self, CorrectedImages, CorrectedStep, CorrectionsFile, Replacement};
 use crate::files::known_drivers::{self, Tested};
 use crate::load::{load_tested, max_positions};
 use crate::report::steps::step_name;
@@ -235,7 +235,7 @@ impl SelfTest<'_> {
         if let Some(why) = self.sides.why_not(shape, CACHED_TOKENS) {
             return Ok(Check::without_numbers(name, Verdict::NotChecked(why)));
         }
-        let both = [(); 2].map(|()| self.sides.observe(shape, Who::Own, CACHED_TOKENS));
+        let both = [(); 2].map(|()| self.sides.observe(shape, ProgramSource::Own, CACHED_TOKENS));
         let [first, second] = both;
         let (first, second) = (first?, second?);
         let verdict = if first.is_same(&second) { Verdict::Right } else { Verdict::Wrong("results differ".into()) };
@@ -270,8 +270,8 @@ impl SelfTest<'_> {
         };
         let what = located.in_words();
         let instead = match located.instead {
-            Some(choice) => Instead::Alternatives(choice.into()),
-            None => Instead::Target(self.args.against.clone()),
+            Some(choice) => Replacement::Alternatives(choice.into()),
+            None => Replacement::Target(self.args.against.clone()),
         };
         self.steps.retain(|step| step.shape() != shape);
         let StepShape { rows, batch, from_tokens } = shape;
@@ -284,8 +284,8 @@ impl SelfTest<'_> {
         let mut text = 0;
         loop {
             self.sides.begin_at_text(text);
-            let expected = self.sides.observe(shape, Who::Base, cached)?;
-            let found = self.sides.observe(shape, Who::Own, cached)?;
+            let expected = self.sides.observe(shape, ProgramSource::Base, cached)?;
+            let found = self.sides.observe(shape, ProgramSource::Own, cached)?;
             text += 1;
             let agree = Difference::between(&expected, &found, self.limit).is_within(self.limit);
             if agree || text == self.limit.n_texts() {
@@ -299,9 +299,9 @@ impl SelfTest<'_> {
         let Some(step) = self.steps.iter().find(|step| step.shape() == shape) else { return Ok(None) };
         let kernels = step.kernels.join(" or ");
         // The other target's results are those expected.
-        let Instead::Alternatives(alternatives) = &step.instead else { return Ok(Some(kernels)) };
+        let Replacement::Alternatives(alternatives) = &step.instead else { return Ok(Some(kernels)) };
         let mut programs = self.sides.record(shape, &alternatives.choice())?;
-        let found = self.sides.observe(shape, Who::Trial(&mut programs), cached)?;
+        let found = self.sides.observe(shape, ProgramSource::Trial(&mut programs), cached)?;
         Ok(Difference::between(expected, &found, self.limit).is_within(self.limit).then_some(kernels))
     }
 
@@ -334,7 +334,7 @@ impl SelfTest<'_> {
         };
         let (kernel, steps) = self.sides.steps_with_sampler_of(shape);
         for StepShape { rows, batch, from_tokens } in steps {
-            let instead = Instead::Target(self.args.against.clone());
+            let instead = Replacement::Target(self.args.against.clone());
             self.steps.retain(|step| step.shape() != StepShape { rows, batch, from_tokens });
             self.steps.push(CorrectedStep { rows, batch, from_tokens, kernels: vec![kernel.into()], instead });
             self.checked.insert(StepShape { rows, batch, from_tokens });
@@ -400,7 +400,7 @@ mod tests {
             batch: true,
             from_tokens: 0,
             kernels: vec![kernel.into()],
-            instead: Instead::Target("generic".into()),
+            instead: Replacement::Target("generic".into()),
         };
         let shape = |rows| StepShape { rows, batch: true, from_tokens: 0 };
         let earlier = vec![step(2, "healed"), step(4, "wrong again"), step(64, "unchecked")];

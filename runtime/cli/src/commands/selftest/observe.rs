@@ -31,7 +31,7 @@ const TEXT: &str = "The first thing that one notices about a lighthouse is its h
     lamp was lit for the first time: 24 candles, each of which had to be trimmed every half hour through the night.";
 
 /// The programs that run the observed step.
-pub enum Who<'p> {
+pub enum ProgramSource<'p> {
     /// Programs of the conservative target.
     Base,
     /// The programs that would run.
@@ -246,14 +246,19 @@ impl<'m> Sides<'m> {
     }
 
     /// Runs steps of a shape after `cached` tokens of each sequence, and reads what they give.
-    pub fn observe(&mut self, shape: StepShape, mut who: Who<'_>, cached: u32) -> Result<Observation, CliError> {
+    pub fn observe(
+        &mut self,
+        shape: StepShape,
+        mut source: ProgramSource<'_>,
+        cached: u32,
+    ) -> Result<Observation, CliError> {
         let mut seen = Observation::default();
         if shape.batch {
-            self.observe_batch(shape, &mut who, cached, &mut seen)?;
+            self.observe_batch(shape, &mut source, cached, &mut seen)?;
             return Ok(seen);
         }
         if self.can_mix(shape) {
-            self.observe_mixed(shape, &mut who, cached, &mut seen)?;
+            self.observe_mixed(shape, &mut source, cached, &mut seen)?;
         }
         if self.is_mixed_alone(shape) {
             return Ok(seen);
@@ -279,31 +284,31 @@ impl<'m> Sides<'m> {
         if has_logits {
             prefix(&mut session)?;
             let rows = &mut seen.rows;
-            self.within(shape, &mut who, |_| {
+            self.within(shape, &mut source, |_| {
                 session.feed_with_logits(&after, &mut |_, logits| rows.push(logits.to_vec()))
             })?;
         }
         if has_hidden_rows {
             prefix(&mut session)?;
             let rows = &mut seen.hidden;
-            self.within(shape, &mut who, |_| {
+            self.within(shape, &mut source, |_| {
                 session.feed_with_hidden_rows(&after, after.len(), &mut |_, row| rows.push(row.to_vec()))
             })?;
         }
         if [self.own, self.base].iter().all(|target| gives(target, shape, LogitsRows::Predicted)) {
             prefix(&mut session)?;
-            seen.predicted.push(self.within(shape, &mut who, |_| {
+            seen.predicted.push(self.within(shape, &mut source, |_| {
                 session.feed(&after)?;
                 session.predicted_logits(follower[0])
             })?);
         }
         prefix(&mut session)?;
-        let last = self.within(shape, &mut who, |_| session.feed_and_sample(&after, &Sampling::default()))?;
+        let last = self.within(shape, &mut source, |_| session.feed_and_sample(&after, &Sampling::default()))?;
         seen.sampled.push(last.logit);
         // Other programs of the shape give no logits but K and V, on which the next token's logits depend.
         if has_logits {
             prefix(&mut session)?;
-            self.within(shape, &mut who, |_| session.feed(&after))?;
+            self.within(shape, &mut source, |_| session.feed(&after))?;
         }
         session.set_chunk_tokens(1);
         session.feed_with_logits(&follower, &mut |_, logits| seen.rows.push(logits.to_vec()))?;
@@ -313,7 +318,7 @@ impl<'m> Sides<'m> {
     fn observe_batch(
         &mut self,
         shape: StepShape,
-        who: &mut Who<'_>,
+        source: &mut ProgramSource<'_>,
         cached: u32,
         seen: &mut Observation,
     ) -> Result<(), CliError> {
@@ -326,7 +331,7 @@ impl<'m> Sides<'m> {
         for step in 0..2 {
             let tokens: Vec<u32> =
                 (0..shape.rows as usize).map(|number| self.window(3 * number + step, 1)[0]).collect();
-            let sampled: Vec<Sampled> = self.within(shape, who, |model| {
+            let sampled: Vec<Sampled> = self.within(shape, source, |model| {
                 let rows = sessions.iter_mut().zip(&tokens);
                 model.decode_batch(rows.map(|(session, &token)| BatchRow { session, token, sampling: &sampling }))
             })?;
@@ -355,7 +360,7 @@ impl<'m> Sides<'m> {
     fn observe_mixed(
         &mut self,
         shape: StepShape,
-        who: &mut Who<'_>,
+        source: &mut ProgramSource<'_>,
         cached: u32,
         seen: &mut Observation,
     ) -> Result<(), CliError> {
@@ -369,7 +374,7 @@ impl<'m> Sides<'m> {
         let (rests, newest) =
             (self.window(2, shape.rows as usize - DECODED_BESIDE_PROMPTS), self.window(1, DECODED_BESIDE_PROMPTS));
         let rests = rests.chunks(rests.len().div_ceil(n_prompts));
-        let sampled = self.within(shape, who, |model| {
+        let sampled = self.within(shape, source, |model| {
             let (decoding, prompts) = sessions.split_at_mut(DECODED_BESIDE_PROMPTS);
             let rows = decoding.iter_mut().zip(&newest).map(|(session, &token)| BatchRow { session, token, sampling });
             let parts = prompts.iter_mut().zip(rests.clone());
@@ -384,17 +389,17 @@ impl<'m> Sides<'m> {
         Ok(())
     }
 
-    /// Does `work` with the programs of `who` in place for steps of this shape.
+    /// Does `work` with the programs of `source` in place for steps of this shape.
     pub fn within<T>(
         &mut self,
         shape: StepShape,
-        who: &mut Who<'_>,
+        source: &mut ProgramSource<'_>,
         work: impl FnOnce(&Model) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
-        let programs = match who {
-            Who::Base => return work(self.model),
-            Who::Own => &mut self.programs,
-            Who::Trial(programs) => programs,
+        let programs = match source {
+            ProgramSource::Base => return work(self.model),
+            ProgramSource::Own => &mut self.programs,
+            ProgramSource::Trial(programs) => programs,
         };
         self.model.exchange_programs(programs, Some(shape))?;
         let done = work(self.model);

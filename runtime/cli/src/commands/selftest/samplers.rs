@@ -1,7 +1,7 @@
 //! The sampler of a kind of step, with and without a mask, against sampling on the host from the same logits. What a target's other kernels
 //! round changes which token is sampled, so that two targets' tokens are not compared with each other.
 
-use super::observe::{Sides, Who};
+use super::observe::{ProgramSource, Sides};
 use super::row::top;
 use crate::error::CliError;
 use unicorn_runtime::{HostSampled, HostSampler, HostSampling, Sampled, Sampling, StepShape};
@@ -20,7 +20,7 @@ pub fn difference(
     let (before, tokens) = (sides.window(0, cached as usize), sides.window(cached as usize, shape.rows as usize));
     let mut session = sides.model().session()?;
     session.feed(&before)?;
-    let logits = sides.within(shape, &mut Who::Own, |_| {
+    let logits = sides.within(shape, &mut ProgramSource::Own, |_| {
         session.set_chunk_tokens(shape.rows);
         session.feed_and_read_logits(&tokens)
     })?;
@@ -32,7 +32,7 @@ pub fn difference(
         session.feed(&before)?;
         session.restart_samples();
         session.set_chunk_tokens(shape.rows);
-        let found = sides.within(shape, &mut Who::Own, |_| match &mask {
+        let found = sides.within(shape, &mut ProgramSource::Own, |_| match &mask {
             Some(mask) => session.feed_and_sample_masked(&tokens, &sampling, |words| words.copy_from_slice(mask)),
             None => session.feed_and_sample(&tokens, &sampling),
         })?;

@@ -6,10 +6,10 @@ use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table, Wrap};
 
 use crate::monitor::status::State;
-use crate::monitor::system::gpus::GpuSample;
 use crate::monitor::system::{ProcessSample, Sample};
 use crate::report::text::printable;
 use unicorn_artifact::account::size;
+use unicorn_runtime::machine::GpuActivity;
 
 /// Lines of one GPU's block, its border included.
 const GPU_LINES: u16 = 6;
@@ -36,7 +36,7 @@ pub fn draw(frame: &mut Frame<'_>, sample: &Sample, if_none: &str) {
 const HELP: &str = "q quits";
 const NO_GPU: &str = "no GPU with readable sensors · q quits";
 
-fn draw_gpu(frame: &mut Frame<'_>, area: Rect, gpu: &GpuSample) {
+fn draw_gpu(frame: &mut Frame<'_>, area: Rect, gpu: &GpuActivity) {
     let block = Block::bordered().title(format!(" {} ", gpu.name));
     let inner = block.inner(area);
     frame.render_widget(block, area);
@@ -120,14 +120,14 @@ mod tests {
     }
 
     fn sample() -> Sample {
-        let gpu = GpuSample {
+        let gpu = GpuActivity {
             name: "card1".into(),
             busy_percent: Some(87.0),
             vram_used_bytes: Some(384 << 20),
             vram_bytes: Some(512 << 20),
             core_mhz: Some(2650.0),
             temperature_c: Some(63.4),
-            ..GpuSample::default()
+            ..GpuActivity::default()
         };
         let process =
             ProcessSample { status: status(41), vram_bytes: Some(1 << 20), gtt_bytes: None, gpu_percent: Some(80.5) };

@@ -14,15 +14,15 @@ pub use endpoint::Endpoint;
 
 use self::exposition::{Exposition, Family, Kind, Labels};
 use crate::monitor::status::State;
-use crate::monitor::system::gpus::GpuSample;
 use crate::monitor::system::{ProcessSample, Sample};
+use unicorn_runtime::machine::GpuActivity;
 
 /// The sample in OpenMetrics' text format, version 1.0.
 pub fn render(sample: &Sample) -> String {
     let mut text = Exposition::default();
     for (family, value_of) in GPU_FAMILIES {
         // Two GPUs may have the same name; numbers are as in `--json`.
-        let of = |(number, gpu): (usize, &GpuSample)| {
+        let of = |(number, gpu): (usize, &GpuActivity)| {
             let labels = Labels::of(&[("gpu", &number.to_string()), ("name", &gpu.name)]);
             value_of(gpu).map(|value| (labels, value))
         };
@@ -42,7 +42,7 @@ const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Fa
 
 type ValueOf<T> = fn(&T) -> Option<f64>;
 
-const GPU_FAMILIES: &[(Family, ValueOf<GpuSample>)] = &[
+const GPU_FAMILIES: &[(Family, ValueOf<GpuActivity>)] = &[
     (gauge("unicorn_gpu_busy_ratio", "ratio", "Share of the time in which the GPU was busy"), |gpu| {
         gpu.busy_percent.map(|percent| percent / 100.0)
     }),
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_synthetic_state_is_written_in_the_formats_syntax() {
-        let complete = GpuSample {
+        let complete = GpuActivity {
             name: "card1".into(),
             busy_percent: Some(87.0),
             vram_used_bytes: Some(384 << 20),
@@ -142,7 +142,7 @@ mod tests {
             power_w: Some(21.5),
             temperature_c: Some(-3.5),
         };
-        let silent = GpuSample { name: "card2".into(), ..GpuSample::default() };
+        let silent = GpuActivity { name: "card2".into(), ..GpuActivity::default() };
         let mut odd = status(7);
         (odd.model, odd.tokens_per_s, odd.doing) = ("a \"model\"\\\nof two lines".into(), None, State::Idle);
         let processes = vec![
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn no_data_is_an_empty_exposition() {
         assert_eq!(render(&Sample { gpus: vec![], processes: vec![] }), "# EOF\n");
-        let silent = GpuSample { name: "card1".into(), ..GpuSample::default() };
+        let silent = GpuActivity { name: "card1".into(), ..GpuActivity::default() };
         assert_eq!(render(&Sample { gpus: vec![silent], processes: vec![] }), "# EOF\n");
     }
 }

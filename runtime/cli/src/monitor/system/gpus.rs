@@ -1,30 +1,13 @@
 //! Samples of each GPU: from amdgpu's files in sysfs, or from nvidia-smi. A value that is not reported is `None`.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::Command;
 
-use serde::Serialize;
-
 use unicorn_runtime::machine::GpuActivity;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct GpuSample {
-    pub name: String,
-    pub busy_percent: Option<f64>,
-    pub vram_used_bytes: Option<u64>,
-    pub vram_bytes: Option<u64>,
-    pub gtt_used_bytes: Option<u64>,
-    pub gtt_bytes: Option<u64>,
-    pub core_mhz: Option<f64>,
-    pub memory_mhz: Option<f64>,
-    pub power_w: Option<f64>,
-    pub temperature_c: Option<f64>,
-}
-
 /// Every GPU below `root`.
-pub fn sample(root: &Path) -> Vec<GpuSample> {
-    let mut gpus: Vec<GpuSample> = GpuActivity::read_all(root).into_iter().map(GpuSample::from).collect();
+pub fn sample(root: &Path) -> Vec<GpuActivity> {
+    let mut gpus: Vec<GpuActivity> = GpuActivity::read_all(root);
     // NVML is a C library; nvidia-smi prints what it reports.
     if root.join("proc/driver/nvidia/version").is_file() {
         let output = Command::new("nvidia-smi").args(NVIDIA_QUERY).output();
@@ -33,33 +16,12 @@ pub fn sample(root: &Path) -> Vec<GpuSample> {
     gpus
 }
 
-impl From<GpuActivity> for GpuSample {
-    fn from(activity: GpuActivity) -> GpuSample {
-        let GpuActivity { name, busy_percent, vram_used_bytes, vram_bytes, gtt_used_bytes, gtt_bytes, .. } = activity;
-        let GpuActivity { core_mhz, memory_mhz, power_w, temperature_c, .. } = activity;
-        GpuSample {
-            name,
-            busy_percent,
-            vram_used_bytes,
-            vram_bytes,
-            gtt_used_bytes,
-            gtt_bytes,
-            core_mhz,
-            memory_mhz,
-            power_w,
-            temperature_c,
-        }
-    }
-}
-
-const PERCENT: RangeInclusive<f64> = 0.0..=100.0;
-
 const NVIDIA_QUERY: [&str; 2] = [
     "--query-gpu=name,utilization.gpu,memory.used,memory.total,clocks.sm,clocks.mem,power.draw,temperature.gpu",
     "--format=csv,noheader,nounits",
 ];
 
-fn nvidia(csv: &str) -> Vec<GpuSample> {
+fn nvidia(csv: &str) -> Vec<GpuActivity> {
     const MIB: f64 = (1 << 20) as f64;
     let line = |line: &str| {
         let mut cells = line.split(',').map(str::trim);
@@ -70,16 +32,16 @@ fn nvidia(csv: &str) -> Vec<GpuSample> {
         let [busy, used, all, core, memory, power, temperature] = values.try_into().ok()?;
         let positive = |value: &f64| *value >= 0.0;
         let bytes = |mib: Option<f64>| mib.filter(positive).map(|mib| (mib * MIB) as u64);
-        Some(GpuSample {
+        Some(GpuActivity {
             name,
-            busy_percent: busy.filter(|percent| PERCENT.contains(percent)),
+            busy_percent: busy.filter(|percent| (0.0..=100.0).contains(percent)),
             vram_used_bytes: bytes(used),
             vram_bytes: bytes(all),
             core_mhz: core.filter(positive),
             memory_mhz: memory.filter(positive),
             power_w: power.filter(positive),
             temperature_c: temperature,
-            ..GpuSample::default()
+            ..GpuActivity::default()
         })
     };
     csv.lines().filter_map(line).collect()
@@ -102,7 +64,7 @@ pub mod tests {
     #[test]
     fn impossible_numbers_are_no_values() {
         let [gpu] = nvidia("NVIDIA X, 101, -1, inf, nan, -5, -2, nan\n").try_into().unwrap();
-        assert_eq!(gpu, GpuSample { name: "NVIDIA X".into(), ..GpuSample::default() });
+        assert_eq!(gpu, GpuActivity { name: "NVIDIA X".into(), ..GpuActivity::default() });
     }
 
     #[test]

@@ -14,14 +14,13 @@ use serde::Serialize;
 
 pub mod gpus;
 
-use self::gpus::GpuSample;
 use crate::monitor::status::{self, Location, Status};
-use unicorn_runtime::machine::DrmUsage;
+use unicorn_runtime::machine::{DrmUsage, GpuActivity};
 
 /// All GPUs and processes at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    pub gpus: Vec<GpuSample>,
+    pub gpus: Vec<GpuActivity>,
     pub processes: Vec<ProcessSample>,
 }
 

@@ -10,23 +10,23 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::{Finding, Output};
+use super::{PoolingOutput, PoolingTask};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{BOOLEAN, Fields};
 use crate::api::prompt::Prompt;
-use crate::handler::{Awaited, RequestHandler};
+use crate::handler::{AwaitedOutputs, RequestHandler};
 use crate::observer::{Observation, Operation};
 use crate::options::LeftOut;
 
 /// The tokens for the answers yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Yes {
+pub(crate) struct YesNoTokens {
     pub(crate) yes: u32,
     pub(crate) no: u32,
 }
 
-impl Yes {
+impl YesNoTokens {
     /// The probability of yes, if only yes and no can follow.
     pub(crate) fn score(self, logits: &[f32]) -> f32 {
         let [yes, no] = [self.yes, self.no].map(|token| f64::from(logits[token as usize]));
@@ -62,15 +62,15 @@ impl RequestHandler {
         let (form, awaited) = self.with_body(request, RequestHandler::queue_ranks).await?;
         let n_tokens = awaited.n_tokens;
         let scores = awaited.all(&observation).await?.into_iter().map(|found| match found {
-            Finding::Score(score) => score,
-            Finding::Rows(_) => unreachable!("the output is a score"),
+            PoolingOutput::Score(score) => score,
+            PoolingOutput::Rows(_) => unreachable!("the output is a score"),
         });
         Ok(json_response(StatusCode::OK, &form.answer(&model, scores.collect(), n_tokens)))
     }
 
-    fn queue_ranks(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<(Form, Awaited), ApiError> {
-        if !self.reranking {
-            let how = (self.how_to_enable)(LeftOut::Reranking);
+    fn queue_ranks(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<(Form, AwaitedOutputs), ApiError> {
+        if !self.options.reranking {
+            let how = (self.options.how_to_enable)(LeftOut::Reranking);
             return Err(ApiError::disabled(&format!("rerank: this server ranks no documents{how}")));
         }
         let mut fields = Fields(fields);
@@ -84,7 +84,7 @@ impl RequestHandler {
             self.encoder.encode_plain("documents", &Prompt::Text(text), client)
         });
         let answer = self.yes_and_no()?;
-        let awaited = self.read(tokens, || Output::Yes(answer))?;
+        let awaited = self.pool(tokens, || PoolingTask::YesNo(answer))?;
         Ok((form, awaited))
     }
 
@@ -99,10 +99,10 @@ impl RequestHandler {
         self.rendered(chat)
     }
 
-    fn yes_and_no(&self) -> Result<Yes, ApiError> {
+    fn yes_and_no(&self) -> Result<YesNoTokens, ApiError> {
         let first = |word: &str| self.encoder.tokenizer.encode(word).ok()?.first().copied();
         match (first("yes"), first("no")) {
-            (Some(yes), Some(no)) if yes != no => Ok(Yes { yes, no }),
+            (Some(yes), Some(no)) if yes != no => Ok(YesNoTokens { yes, no }),
             _ => Err(ApiError::bad_request("rerank: expected a model with tokens for yes and no")),
         }
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_score_is_the_share_of_yes_among_both() {
-        let answer = Yes { yes: 1, no: 2 };
+        let answer = YesNoTokens { yes: 1, no: 2 };
         assert_eq!(answer.score(&[9.0, 3.0, 3.0]), 0.5);
         assert!((answer.score(&[9.0, 3f32.ln(), 0.0]) - 0.75).abs() < 1e-6);
         assert_eq!([answer.score(&[0.0, 200.0, -200.0]), answer.score(&[0.0, -200.0, 200.0])], [1.0, 0.0]);

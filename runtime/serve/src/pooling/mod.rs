@@ -1,4 +1,4 @@
-//! Endpoints that read a prompt and generate nothing: embeddings, and the ranks of documents.
+//! Endpoints that generate nothing: embeddings, and the scores of documents.
 //!
 //! ```text
 //! embeddings: prompt ─► hidden rows after the final norm ─► pooling ─► norm ─► a vector
@@ -6,7 +6,7 @@
 //! ```
 
 mod embeddings;
-mod pooling;
+mod pool;
 mod rerank;
 
 use std::ops::ControlFlow;
@@ -21,42 +21,42 @@ use crate::api::error::ApiError;
 use crate::metrics::Metrics;
 
 pub(crate) use embeddings::EmbeddingsApi;
-pub(crate) use pooling::Pool;
-pub use pooling::Pooling;
-pub(crate) use rerank::Yes;
+pub(crate) use pool::Pool;
+pub use pool::Pooling;
+pub(crate) use rerank::YesNoTokens;
 
-/// What is computed from a prompt.
-pub(crate) enum Output {
+/// What is to be computed from a prompt.
+pub(crate) enum PoolingTask {
     /// Its hidden rows, pooled.
     Hidden(Pool),
     /// How much more likely yes follows than no.
-    Yes(Yes),
+    YesNo(YesNoTokens),
 }
 
-/// What was read from a prompt.
+/// What was computed from a prompt.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Finding {
+pub(crate) enum PoolingOutput {
     /// Pooled rows: one, or one a token.
     Rows(Vec<Vec<f32>>),
     /// Probability of yes, where only yes and no can follow.
     Score(f32),
 }
 
-/// Result that a request waits for, and the prompt's time in the queue.
-pub(crate) type Found = Result<(Finding, Duration), ApiError>;
+/// Output that a request waits for, and the prompt's time in the queue.
+pub(crate) type PoolingResult = Result<(PoolingOutput, Duration), ApiError>;
 
-/// A prompt to be read, on its way to the worker.
-pub(crate) struct ReadJob {
+/// A prompt that nothing follows, on its way to the worker.
+pub(crate) struct PoolingJob {
     /// The prompt, which fits the context.
     pub(crate) prompt: Vec<u32>,
-    pub(crate) reader: Reader,
+    pub(crate) receiver: PoolingReceiver,
 }
 
-/// Reads one prompt. The other end of `found` is dropped when the client has disconnected.
-pub(crate) struct Reader {
-    output: Output,
+/// Receives what is computed from one prompt. The other end of `found` is dropped when the client has disconnected.
+pub(crate) struct PoolingReceiver {
+    task: PoolingTask,
     /// `None`: it was sent.
-    found: Option<oneshot::Sender<Found>>,
+    found: Option<oneshot::Sender<PoolingResult>>,
     prompt_tokens: u32,
     begun: Instant,
     /// Time in the queue.
@@ -65,22 +65,22 @@ pub(crate) struct Reader {
     place: QueuePlace,
 }
 
-impl Reader {
-    /// Reader of a prompt of `prompt_tokens`.
+impl PoolingReceiver {
+    /// Receiver of a prompt of `prompt_tokens`.
     pub(crate) fn new(
-        output: Output,
+        task: PoolingTask,
         prompt_tokens: u32,
         metrics: Arc<Metrics>,
         place: QueuePlace,
-    ) -> (Reader, oneshot::Receiver<Found>) {
+    ) -> (PoolingReceiver, oneshot::Receiver<PoolingResult>) {
         let (found, awaited) = oneshot::channel();
         let begun = Instant::now();
         let waited = Duration::ZERO;
-        (Reader { output, found: Some(found), prompt_tokens, begun, waited, metrics, place }, awaited)
+        (PoolingReceiver { task, found: Some(found), prompt_tokens, begun, waited, metrics, place }, awaited)
     }
 
     /// Sends what was found. A client that has left does not receive it, which is no error.
-    fn send(&mut self, found: Result<Finding, ApiError>) {
+    fn send(&mut self, found: Result<PoolingOutput, ApiError>) {
         if found.is_ok() {
             self.metrics.count_read(self.prompt_tokens, self.begun.elapsed());
             self.metrics.health.works();
@@ -91,13 +91,13 @@ impl Reader {
     }
 }
 
-impl TokenReceiver for Reader {
+impl TokenReceiver for PoolingReceiver {
     fn begin(&mut self, cached_tokens: u32) {
         self.begun = Instant::now();
         self.waited = self.place.taken_for();
         self.prompt_tokens -= cached_tokens;
         self.metrics.count_cached(cached_tokens);
-        if let Output::Hidden(pool) = &mut self.output {
+        if let PoolingTask::Hidden(pool) = &mut self.task {
             pool.clear();
         }
     }
@@ -107,23 +107,23 @@ impl TokenReceiver for Reader {
     }
 
     fn samples_on_host(&self) -> bool {
-        matches!(self.output, Output::Yes(_))
+        matches!(self.task, PoolingTask::YesNo(_))
     }
 
     fn sample(&mut self, _tokens: &[u32], logits: &mut [f32]) -> u32 {
-        if let Output::Yes(yes) = &self.output {
-            let score = yes.score(logits);
-            self.send(Ok(Finding::Score(score)));
+        if let PoolingTask::YesNo(tokens) = &self.task {
+            let score = tokens.score(logits);
+            self.send(Ok(PoolingOutput::Score(score)));
         }
         0
     }
 
     fn reads_hidden_rows(&self) -> bool {
-        matches!(self.output, Output::Hidden(_))
+        matches!(self.task, PoolingTask::Hidden(_))
     }
 
     fn hidden_row(&mut self, row: &[f32]) {
-        if let Output::Hidden(pool) = &mut self.output {
+        if let PoolingTask::Hidden(pool) = &mut self.task {
             pool.add(row);
         }
     }
@@ -133,12 +133,12 @@ impl TokenReceiver for Reader {
     }
 
     fn end(&mut self, why: End<'_>) {
-        let found = match (why, &mut self.output) {
+        let found = match (why, &mut self.task) {
             (End::Failed(error), _) => {
                 self.metrics.health.fails(error);
                 Err(ApiError::failed(error.to_string()))
             }
-            (End::Fed, Output::Hidden(pool)) => Ok(Finding::Rows(pool.take())),
+            (End::Fed, PoolingTask::Hidden(pool)) => Ok(PoolingOutput::Rows(pool.take())),
             (End::Fed | End::ContextFull, _) => return,
         };
         self.send(found);

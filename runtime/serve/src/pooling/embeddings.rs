@@ -9,13 +9,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::pooling::{Pool, Pooling, normalize};
-use super::{Finding, Output};
+use super::pool::{Pool, Pooling, normalize};
+use super::{PoolingOutput, PoolingTask};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
 use crate::api::fields::{Fields, unexpected};
 use crate::api::prompt::prompts;
-use crate::handler::{Awaited, RequestHandler};
+use crate::handler::{AwaitedOutputs, RequestHandler};
 use crate::observer::{Observation, Operation};
 use crate::options::LeftOut;
 
@@ -56,7 +56,7 @@ impl RequestHandler {
         let n_tokens = awaited.n_tokens;
         let mut rows = Vec::new();
         for found in awaited.all(&observation).await? {
-            let Finding::Rows(found) = found else { unreachable!("the output is hidden rows") };
+            let PoolingOutput::Rows(found) = found else { unreachable!("the output is hidden rows") };
             rows.push(found);
         }
         Ok(json_response(StatusCode::OK, &form.answer(&model, rows, n_tokens)))
@@ -67,9 +67,9 @@ impl RequestHandler {
         api: EmbeddingsApi,
         fields: Map<String, Value>,
         client: &ClientGone,
-    ) -> Result<(Form, Awaited), ApiError> {
-        let Some(pooling) = self.embeddings else {
-            let how = (self.how_to_enable)(LeftOut::Embeddings);
+    ) -> Result<(Form, AwaitedOutputs), ApiError> {
+        let Some(pooling) = self.options.embeddings else {
+            let how = (self.options.how_to_enable)(LeftOut::Embeddings);
             return Err(ApiError::disabled(&format!("embeddings: this server makes none{how}")));
         };
         let mut fields = Fields(fields);
@@ -77,7 +77,7 @@ impl RequestHandler {
         let content = fields.0.remove("content");
         let api = if content.is_some() { EmbeddingsApi::Llama } else { api };
         if pooling == Pooling::None && api != EmbeddingsApi::Llama {
-            let how = (self.how_to_enable)(LeftOut::Pooling);
+            let how = (self.options.how_to_enable)(LeftOut::Pooling);
             let message =
                 format!("this server pools no rows, and here a text has one; /embedding returns one a token{how}");
             return Err(ApiError::parameter("input", message));
@@ -96,7 +96,7 @@ impl RequestHandler {
         };
         let inputs = prompts(&input).map_err(|error| ApiError::parameter("input", error.message))?;
         let tokens = inputs.iter().map(|input| self.encoder.encode_plain("input", input, client));
-        Ok((form, self.read(tokens, || Output::Hidden(Pool::new(pooling)))?))
+        Ok((form, self.pool(tokens, || PoolingTask::Hidden(Pool::new(pooling)))?))
     }
 
     fn dimensions(&self, fields: &mut Fields) -> Result<Option<usize>, ApiError> {
