@@ -123,8 +123,7 @@ pub use unicorn_kernels::KvFormat;
 pub use unicorn_spirv::Target;
 pub use unicorn_spirv::target::{by_name as target_by_name, defaults as default_targets, presets as targets};
 
-/// Hash of the sources of this compiler, of its kernels and of its machines (`build.rs`): one of the same version with another hash may make another
-/// artifact of the same model.
+/// Hash of the sources that decide what this compiler makes of a model (`build.rs`).
 pub const SOURCES: &str = env!("UNICORN_COMPILER_SOURCES");
 
 /// Where the weights come from.
@@ -256,7 +255,7 @@ fn limit_image_rows(config: &mut ModelConfig, requested: Option<u32>) -> Result<
             }
         }
         (Some(_), None) => {}
-        (Some(vision), Some(_)) => {
+        (Some(vision), _) => {
             return refused(&format!("none: each image has {} in this model, whatever its size", vision.image_rows));
         }
     }

@@ -22,43 +22,19 @@ use unicorn_spirv::target::GemmTuning;
 fn routes_are_those_of_the_twin() {
     let targets = targets();
     let target = counting(&targets);
-    let scores = prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
-    let cases = (2..300usize, 1..9usize, any::<bool>(), any::<bool>(), (1..5usize, scores, shared_experts()));
-    check_cases("route", 16, &cases, |&(experts, chosen, normalized, scaled, others), rng| {
-        let (n_rows, (scores, choice_bias), shared) = others;
-        let chosen = chosen.min(experts);
-        let spec = RouteSpec {
-            experts,
-            chosen,
-            shared,
-            scores,
-            normalized,
-            factor: Number::new(1.5),
-            choice_bias,
-            scaled,
-            groups: None,
-            input_stride: (experts + 1).next_multiple_of(32),
-            output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
-            counter_sync: target.counter_sync && experts % 2 == 0,
+    check_cases("route", 16, &(router::choices(2..300), 1..5usize), |(spec, n_rows), rng| {
+        let counter_sync = target.counter_sync && spec.experts % 2 == 0;
+        let spec = RouteSpec { counter_sync, ..spec.clone() };
+        let choice = Choice::random(rng, &spec, *n_rows);
+        let kernel = KernelSpec::Route(spec.clone());
+        let operand = |role| match role {
+            Role::Step => Operand::Step,
+            Role::SyncCounters => Operand::SyncCounters,
+            role => choice.operand(role),
         };
-        let mut logits = normals(rng, n_rows * spec.input_stride);
-        // Equal ones: the first is chosen.
-        logits[1] = logits[0];
-        let scale = normals(rng, if scaled { experts } else { 0 });
-        let words = n_rows * spec.output_stride;
-        let mut operands = vec![Operand::Step, Operand::floats(&logits), Operand::Out { id: 0, words }];
-        let bias = normals(rng, if choice_bias { experts } else { 0 });
-        operands.extend(scaled.then(|| Operand::floats(&scale)));
-        operands.extend(choice_bias.then(|| Operand::floats(&bias)));
-        operands.extend(spec.counter_sync.then_some(Operand::SyncCounters));
-        let found = run_twice(launch(target, KernelSpec::Route(spec.clone()), operands, n_rows), spec.counter_sync);
-        for row in 0..n_rows {
-            let (experts, weights) = route::twin_row(&spec, &logits[row * spec.input_stride..], &scale, &bias);
-            let (row, routes) = (&found[&0][row * spec.output_stride..][..spec.output_stride], spec.routes());
-            assert_eq!(row[..routes], experts, "{spec:?}");
-            assert_same(&format!("{spec:?}"), &floats(&row[routes..2 * routes]), &weights, TOLERANCE);
-            assert!(row[2 * routes..].iter().all(|&word| word == POISON.to_bits()), "{spec:?}");
-        }
+        let operands = kernel.bindings().into_iter().map(|binding| operand(binding.role)).collect();
+        let found = run_twice(launch(target, kernel, operands, *n_rows), counter_sync);
+        choice.check(&format!("{spec:?}"), &found[&router::ROUTES]);
     });
 }
 
@@ -133,11 +109,6 @@ fn logits_that_are_no_numbers_choose_experts_that_exist() {
     let found = launch(&targets()[0], KernelSpec::Route(spec), operands, 3).run();
     let exist = |row: &[u32]| row[..3].iter().all(|&expert| expert < 5) && row[3..5] == [5, 6];
     assert!(found[&0].chunks(32).all(exist), "{:?}", found[&0]);
-}
-
-/// None, or some with a gate or without.
-pub fn shared_experts() -> impl Strategy<Value = SharedExperts> {
-    (0..4usize, any::<bool>()).prop_map(|(count, gated)| SharedExperts { count, gated: gated && count > 0 })
 }
 
 /// Random routes: `chosen` experts of `experts` for each row, and their weights.
@@ -296,7 +267,7 @@ fn matmuls_of_experts_that_they_choose() {
     {
         let shape = (1..4usize, 1..20usize, activations(), 1..4usize, 1..4usize);
         let name = format!("chosen experts, integers {is_integer}, {}", target.name);
-        check_cases(&name, 6, &(router::choices(), shape), |(choice, shape), rng| {
+        check_cases(&name, 6, &(router::choices(2..90), shape), |(choice, shape), rng| {
             let &(tile_pairs, quads, activation, parts, n_rows) = shape;
             let layout =
                 WeightLayout { format: WeightFormat::Int4 { group: 64 }, rows: 64 * tile_pairs, cols: 4 * quads };

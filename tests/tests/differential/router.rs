@@ -1,8 +1,10 @@
 //! A router's matmul that also makes its experts' input and the choice of experts: against the twins of all three, one after the other.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use proptest::sample::select;
-use unicorn_kernels::route::{self, RouteSpec, Scores, routes_width};
+use unicorn_kernels::route::{self, RouteSpec, Scores, SharedExperts, routes_width};
 
 use super::*;
 
@@ -20,7 +22,7 @@ fn choices_of_a_router() {
         // Whether a norm is in front: with a sum, of sums, with integers for the experts.
         let norm = prop::option::of(any::<(bool, bool, bool)>());
         let flags = (any::<bool>(), any::<bool>());
-        let cases = (choices(), norm, (1..80usize, format), select(vec![1, 2, 4usize]), flags);
+        let cases = (choices(2..90), norm, (1..80usize, format), select(vec![1, 2, 4usize]), flags);
         check_cases(&format!("router, {}", target.name), 8, &cases, |case, rng| {
             let (choice, norm, (quads, format), split_k, (bias, counter_sync)) = case.clone();
             let layout = WeightLayout { format, rows: choice.logits(), cols: 4 * quads };
@@ -55,10 +57,10 @@ fn choices_of_a_router() {
     }
 }
 
-/// Choices among any number of experts, by logits whose rows have a stride of 128.
-pub fn choices() -> impl Strategy<Value = RouteSpec> {
+/// Choices among so many experts.
+pub fn choices(experts: Range<usize>) -> impl Strategy<Value = RouteSpec> {
     let scores = prop_oneof![Just((Scores::Softmax, false)), any::<bool>().prop_map(|bias| (Scores::Sigmoid, bias))];
-    let cases = (2..90usize, 1..9usize, any::<bool>(), any::<bool>(), scores, super::experts::shared_experts());
+    let cases = (experts, 1..9usize, any::<bool>(), any::<bool>(), scores, shared_experts());
     cases.prop_map(|(experts, chosen, normalized, scaled, (scores, choice_bias), shared)| {
         let chosen = chosen.min(experts);
         RouteSpec {
@@ -71,11 +73,16 @@ pub fn choices() -> impl Strategy<Value = RouteSpec> {
             choice_bias,
             scaled,
             groups: None,
-            input_stride: 128,
+            input_stride: (experts + 1).next_multiple_of(32),
             output_stride: routes_width(chosen + shared.count).next_multiple_of(32),
             counter_sync: false,
         }
     })
+}
+
+/// None, or some with a gate or without.
+fn shared_experts() -> impl Strategy<Value = SharedExperts> {
+    (0..4usize, any::<bool>()).prop_map(|(count, gated)| SharedExperts { count, gated: gated && count > 0 })
 }
 
 /// A choice for each of some rows of random logits.
@@ -90,7 +97,9 @@ pub struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     pub fn random(rng: &mut StdRng, spec: &'a RouteSpec, n_rows: usize) -> Choice<'a> {
-        let logits = normals(rng, n_rows * spec.input_stride);
+        let mut logits = normals(rng, n_rows * spec.input_stride);
+        // Equal ones: the first is chosen.
+        logits[1] = logits[0];
         let scale = normals(rng, if spec.scaled { spec.experts } else { 0 });
         let bias = normals(rng, if spec.choice_bias { spec.experts } else { 0 });
         let mut routes = vec![POISON.to_bits(); n_rows * spec.output_stride];
@@ -104,7 +113,7 @@ impl<'a> Choice<'a> {
 
     pub fn operand(&self, role: Role) -> Operand {
         match role {
-            Role::RouterLogits => Operand::floats(&self.logits),
+            Role::Input | Role::RouterLogits => Operand::floats(&self.logits),
             Role::ExpertScale => Operand::floats(&self.scale),
             Role::ChoiceBias => Operand::floats(&self.bias),
             Role::MadeRoutes => Operand::Out { id: ROUTES, words: self.routes.len() },
