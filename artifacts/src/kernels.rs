@@ -222,7 +222,7 @@ pub struct Program {
     pub samples: bool,
     /// Each row is the newest token of a sequence of its own.
     pub batch: bool,
-    /// Its rows may be of images, see [`crate::step::image_row`]. Such programs have a section of their own, in which this is not written.
+    /// Its rows may be of images, see [`crate::step::ImageNumbers`]. Such programs have a section of their own, in which this is not written.
     #[serde(skip)]
     pub images: bool,
     /// Number of cached tokens of a sequence from which on this runs instead of the program that is otherwise equal; 0: always.
