@@ -219,7 +219,7 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     if !options.vision {
         checkpoint.leave_out_vision();
     }
-    limit_image_rows(&mut checkpoint.config, options.image_max_tokens)?;
+    select::limit_image_rows(&mut checkpoint.config, options.image_max_tokens)?;
     if !options.predictor || options.draft.is_some() || options.npu.is_some() {
         checkpoint.leave_out_predictor();
     }
@@ -232,34 +232,6 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     let design = design(&checkpoint.config, &draft.options_of_model(options), stages)?;
     let planned = design.of(checkpoint, Some(Box::new(draft)));
     Ok(planned)
-}
-
-/// Sets the most rows of an image of any size: those requested, or those that the model permits, as far as kernels can bind their values.
-fn limit_image_rows(config: &mut ModelConfig, requested: Option<u32>) -> Result<()> {
-    let most = config.vision.as_ref().map_or(0, |vision| select::most_image_rows(config, vision));
-    let refused = |expected: &str| {
-        let what = format!("most tokens of an image are {}, expected {expected}", requested.unwrap_or_default());
-        Err(CompileError::Option { option: "image_max_tokens", what })
-    };
-    let rows = requested.map(|rows| rows as usize);
-    match (&mut config.vision, rows) {
-        (None, None) => {}
-        (None, Some(_)) => return refused("none: the model is compiled without a vision tower"),
-        (Some(vision), _) if vision.grid.is_some() => {
-            let rows = rows.unwrap_or_else(|| vision.image_rows.min(most));
-            if !(1..=most).contains(&rows) {
-                return refused(&format!("1 to {most} for this model"));
-            }
-            if rows != vision.image_rows {
-                vision.set_most_rows(rows);
-            }
-        }
-        (Some(_), None) => {}
-        (Some(vision), _) => {
-            return refused(&format!("none: each image has {} in this model, whatever its size", vision.image_rows));
-        }
-    }
-    Ok(())
 }
 
 /// A [`Planned`] without the model's files: what follows from its numbers.

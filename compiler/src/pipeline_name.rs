@@ -18,8 +18,7 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
                 (None, _) => "",
             };
             let (rows, cols, format) = (layout.rows, layout.cols, layout.format.name());
-            let is_router = spec.choice.is_some() && spec.experts.is_none();
-            let next = if is_router { " +route".into() } else { next_name(spec.fused_tail.as_ref()) };
+            let next = if spec.is_router() { " +route".into() } else { next_name(spec.fused_tail.as_ref()) };
             format!("{before}matmul {rows}×{cols} {format} {} ×{}{next}", spec.input.name(), spec.tile.tokens_per_lane)
         }
         KernelSpec::DotGemm(spec) => {

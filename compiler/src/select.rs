@@ -35,7 +35,7 @@ use crate::verify::VerifiedGraph;
 use crate::weights::{PackedId, PackedSource, PackedWeights};
 
 pub(crate) use crate::graph::stride;
-pub(crate) use image::{image_section, most_image_rows};
+pub(crate) use image::{image_section, limit_image_rows};
 pub(crate) use npu::NpuProducts;
 pub use selection::Selection;
 pub(crate) use selection::{SelectedKernel, SelectedProgram, TargetSelection};

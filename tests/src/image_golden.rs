@@ -11,11 +11,12 @@ use unicorn_text::Picture;
 
 use crate::compiled::{Compiled, options, with};
 use crate::models::models;
+use crate::reference::relative_error;
 
 /// f16 weights and KV cache over a few layers, as in `e2e`.
-pub const F16_TOLERANCE: f64 = 5e-3;
+const F16_TOLERANCE: f64 = 5e-3;
 /// INT8 weights and activations.
-pub const INT8_TOLERANCE: f64 = 3e-2;
+const INT8_TOLERANCE: f64 = 3e-2;
 
 /// A golden file beside a model.
 pub struct ImageGolden {
@@ -64,6 +65,12 @@ impl ImageGolden {
         self.bytes_of(name).1.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
     }
 
+    /// Logits behind the last token.
+    pub fn last_logits(&self) -> Vec<f32> {
+        let (logits, vocab_size) = (self.floats("logits"), self.bytes_of("logits").0[1]);
+        logits[logits.len() - vocab_size..].to_vec()
+    }
+
     /// Elements of a tensor of f32.
     pub fn floats(&self, name: &str) -> Vec<f32> {
         self.words(name).into_iter().map(f32::from_bits).collect()
@@ -106,4 +113,55 @@ pub fn with_rows(model: &Model, tokens: &[u32], images: &[Image]) -> Vec<u32> {
     let mut rows = images.iter().flat_map(Image::tokens);
     let token = |&token: &u32| if token == row_token { rows.next().expect("as many rows") } else { token };
     tokens.iter().map(token).collect()
+}
+
+/// What transformers made of images, and of a text around them.
+pub struct Expected<'a> {
+    /// Rows of each image.
+    pub counts: [usize; 2],
+    /// Elements of the first of all rows, and of each `every`-th behind it.
+    pub rows: &'a [f32],
+    pub every: usize,
+    pub tokens: &'a [u32],
+    /// Behind the last token.
+    pub logits: &'a [f32],
+}
+
+/// Compares the rows of images, and the logits behind a text around them that is fed in parts of at most so many tokens, 0 being no limit: in f16 with and
+/// without fusion, and in INT8.
+///
+/// # Panics
+/// If they differ by more than the tolerance of the weights' format.
+pub fn assert_as_transformers(
+    compiled: impl Fn(WeightsOption, bool) -> Compiled,
+    encoded: impl Fn(&Model) -> Vec<Image>,
+    expected: &Expected,
+    parts: [u32; 3],
+) {
+    for (weights, fuse, tolerance) in [
+        (WeightsOption::F16, true, F16_TOLERANCE),
+        (WeightsOption::F16, false, F16_TOLERANCE),
+        (WeightsOption::Int8, true, INT8_TOLERANCE),
+    ] {
+        let close = |what: &str, expected: &[f32], found: &[f32]| {
+            let error = relative_error(expected, found);
+            println!("{weights:?}, fused {fuse}: {what} differ by {error:.1e}");
+            assert!(error <= tolerance, "{weights:?}, fused {fuse}: {what} differ by {error:.2e}");
+        };
+        let model = load(&compiled(weights, fuse));
+        let images = encoded(&model);
+        let counts: Vec<usize> = images.iter().map(|image| image.tokens().count()).collect();
+        assert_eq!(counts, expected.counts);
+        let all = images.iter().zip(counts).flat_map(|(image, count)| (0..count).map(|row| image.row(row)));
+        let rows: Vec<f32> = all.step_by(expected.every).flatten().copied().collect();
+        close("rows", expected.rows, &rows);
+        let tokens = with_rows(&model, expected.tokens, &images);
+        let mut session = model.session().expect("a free slot");
+        for part in parts {
+            session.clear();
+            session.set_chunk_tokens(part);
+            let found = session.feed_and_read_logits(&tokens).expect("it runs");
+            close(&format!("logits in parts of {part}"), expected.logits, &found);
+        }
+    }
 }

@@ -8,10 +8,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, Silent, with};
-use tests::image_golden::{F16_TOLERANCE, INT8_TOLERANCE, ImageGolden, compiled, load, options_for, with_rows};
+use tests::image_golden::{Expected, ImageGolden, assert_as_transformers, compiled, load, options_for, with_rows};
 use tests::models::models;
 use tests::programs::program;
-use tests::reference::relative_error;
 use tests::server::Server;
 use unicorn_artifact::ArtifactView;
 use unicorn_compiler::{WeightsOption, reproduce};
@@ -29,20 +28,27 @@ struct Golden {
     /// (rows of all, hidden of the row and of each feature)
     rows: Vec<f32>,
     tokens: Vec<u32>,
+    /// Behind the last token.
     logits: Vec<f32>,
     greedy: Vec<u32>,
 }
 
-fn golden() -> Golden {
-    let golden = ImageGolden::of(MODEL);
-    Golden {
-        pictures: (0..2).map(|number| golden.picture(&format!("picture.{number}"))).collect(),
-        resized: (0..2).map(|number| golden.picture(&format!("resized.{number}"))).collect(),
-        rows: golden.floats("rows"),
-        tokens: golden.words("tokens"),
-        logits: golden.floats("logits"),
-        greedy: golden.words("greedy"),
+impl Golden {
+    /// The golden of two pictures, of which the first `n_resized` are there scaled, too.
+    fn of(golden: &ImageGolden, n_resized: usize) -> Golden {
+        Golden {
+            pictures: (0..2).map(|number| golden.picture(&format!("picture.{number}"))).collect(),
+            resized: (0..n_resized).map(|number| golden.picture(&format!("resized.{number}"))).collect(),
+            rows: golden.floats("rows"),
+            tokens: golden.words("tokens"),
+            logits: golden.last_logits(),
+            greedy: golden.words("greedy"),
+        }
     }
+}
+
+fn golden() -> Golden {
+    Golden::of(&ImageGolden::of(MODEL), 2)
 }
 
 fn encoded(model: &Model, pictures: &[Picture]) -> Vec<Image> {
@@ -63,37 +69,14 @@ fn pictures_are_scaled_as_pillow_scales_them() {
 
 #[test]
 fn rows_features_and_logits_are_those_of_transformers() {
-    let golden = golden();
-    let vocab_size = golden.logits.len() / golden.tokens.len();
-    let expected = &golden.logits[golden.logits.len() - vocab_size..];
-    for (weights, fuse, tolerance) in [
-        (WeightsOption::F16, true, F16_TOLERANCE),
-        (WeightsOption::F16, false, F16_TOLERANCE),
-        (WeightsOption::Int8, true, INT8_TOLERANCE),
-    ] {
-        let model = load(&compiled(MODEL, weights, fuse));
-        let images = encoded(&model, &golden.pictures);
-        let counts: Vec<usize> = images.iter().map(|image| image.tokens().count()).collect();
-        assert_eq!(counts, [32, 12]);
-        let rows: Vec<f32> = images
-            .iter()
-            .zip(counts)
-            .flat_map(|(image, count)| (0..count).flat_map(|row| image.row(row).to_vec()))
-            .collect();
-        let error = relative_error(&golden.rows, &rows);
-        println!("{weights:?}, fused {fuse}: rows differ by {error:.1e}");
-        assert!(error <= tolerance, "{weights:?}, fused {fuse}: rows differ by {error:.2e}");
-        let tokens = with_rows(&model, &golden.tokens, &images);
-        let mut session = model.session().expect("a free slot");
-        for chunk in [0, 7, 1] {
-            session.clear();
-            session.set_chunk_tokens(chunk);
-            let found = session.feed_and_read_logits(&tokens).expect("it runs");
-            let error = relative_error(expected, &found);
-            println!("{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.1e}");
-            assert!(error <= tolerance, "{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.2e}");
-        }
-    }
+    let Golden { pictures, rows, tokens, logits, .. } = &golden();
+    let expected = Expected { counts: [32, 12], rows, every: 1, tokens, logits };
+    assert_as_transformers(
+        |weights, fuse| compiled(MODEL, weights, fuse),
+        |model| encoded(model, pictures),
+        &expected,
+        [0, 7, 1],
+    );
 }
 
 /// Sampled tokens feed the next step on the device, where their rotary positions are as many less as the images left out; so they do after a
@@ -178,29 +161,12 @@ fn a_server_takes_images_of_any_size() {
     assert_ne!(ask(&[1, 0])["choices"], both["choices"]);
 }
 
-/// What transformers made of a picture of 3 × 4 rows, and one of 24 × 26 behind it, more than a step takes.
-struct LargeGolden {
-    pictures: Vec<Picture>,
-    /// Each 16th row of all, and its features.
-    rows: Vec<f32>,
-    tokens: Vec<u32>,
-    /// Behind the last token.
-    logits: Vec<f32>,
-    greedy: Vec<u32>,
-}
-
+/// Rows of the second of the large pictures, more than a step takes.
 const LARGE_ROWS: usize = 24 * 26;
 
-fn large_golden() -> LargeGolden {
-    let golden = ImageGolden::named(MODEL, "large_image.safetensors");
-    let logits = golden.floats("logits");
-    LargeGolden {
-        pictures: (0..2).map(|number| golden.picture(&format!("picture.{number}"))).collect(),
-        rows: golden.floats("rows"),
-        tokens: golden.words("tokens"),
-        logits: logits[logits.len() - golden.bytes_of("logits").0[1]..].to_vec(),
-        greedy: golden.words("greedy"),
-    }
+/// Of a picture of 3 × 4 rows and one of 24 × 26 behind it, with each 16th row of all.
+fn large_golden() -> Golden {
+    Golden::of(&ImageGolden::named(MODEL, "large_image.safetensors"), 0)
 }
 
 /// The tiny model in another folder, with a context in which such a picture has a place.
@@ -223,33 +189,10 @@ fn compiled_for_large_pictures(weights: WeightsOption, fuse: bool) -> Compiled {
 
 #[test]
 fn an_image_of_more_rows_than_a_step_takes_is_that_of_transformers() {
-    let golden = large_golden();
-    for (weights, fuse, tolerance) in [
-        (WeightsOption::F16, true, F16_TOLERANCE),
-        (WeightsOption::F16, false, F16_TOLERANCE),
-        (WeightsOption::Int8, true, INT8_TOLERANCE),
-    ] {
-        let model = load(&compiled_for_large_pictures(weights, fuse));
-        let images = encoded(&model, &golden.pictures);
-        let counts: Vec<usize> = images.iter().map(|image| image.tokens().count()).collect();
-        assert_eq!(counts, [12, LARGE_ROWS]);
-        let all = images.iter().zip(counts).flat_map(|(image, count)| (0..count).map(|row| image.row(row)));
-        let rows: Vec<f32> = all.step_by(16).flatten().copied().collect();
-        let error = relative_error(&golden.rows, &rows);
-        println!("{weights:?}, fused {fuse}: rows differ by {error:.1e}");
-        assert!(error <= tolerance, "{weights:?}, fused {fuse}: rows differ by {error:.2e}");
-        let tokens = with_rows(&model, &golden.tokens, &images);
-        let mut session = model.session().expect("a free slot");
-        // Of whole steps, and of parts that begin and end at other rows of the image.
-        for chunk in [0, 100, 29] {
-            session.clear();
-            session.set_chunk_tokens(chunk);
-            let found = session.feed_and_read_logits(&tokens).expect("it runs");
-            let error = relative_error(&golden.logits, &found);
-            println!("{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.1e}");
-            assert!(error <= tolerance, "{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.2e}");
-        }
-    }
+    let Golden { pictures, rows, tokens, logits, .. } = &large_golden();
+    let expected = Expected { counts: [12, LARGE_ROWS], rows, every: 16, tokens, logits };
+    // Whole steps, and parts that begin and end at other rows of the image.
+    assert_as_transformers(compiled_for_large_pictures, |model| encoded(model, pictures), &expected, [0, 100, 29]);
 }
 
 /// A prompt that is cut within an image continues there, as it does where a session already has the image's first rows.

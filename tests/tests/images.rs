@@ -11,10 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tests::compiled::{Compiled, Silent, options, with};
 use tests::http::post;
-use tests::image_golden::{F16_TOLERANCE, INT8_TOLERANCE, ImageGolden, compiled, load, with_rows};
+use tests::image_golden::{Expected, ImageGolden, assert_as_transformers, compiled, load, with_rows};
 use tests::models::models;
 use tests::programs::program;
-use tests::reference::relative_error;
 use tests::server::Server;
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::{ArtifactView, ImageSection, LogitsRows};
@@ -35,6 +34,7 @@ struct Golden {
     /// (n, rows, hidden)
     rows: Vec<f32>,
     tokens: Vec<u32>,
+    /// Behind the last token.
     logits: Vec<f32>,
     greedy: Vec<u32>,
 }
@@ -46,7 +46,7 @@ fn golden() -> Golden {
         resized: golden.bytes_of("resized"),
         rows: golden.floats("rows"),
         tokens: golden.words("tokens"),
-        logits: golden.floats("logits"),
+        logits: golden.last_logits(),
         greedy: golden.words("greedy"),
     }
 }
@@ -76,38 +76,17 @@ fn encoded(model: &Model, golden: &Golden) -> Vec<Image> {
     pictures.map(|pixels| model.encode_image(&patches(section, pixels)).expect("it is computed")).collect()
 }
 
-/// Logits behind the last token, fed in steps of at most `chunk` tokens.
-fn last_logits(session: &mut Session, tokens: &[u32], chunk: u32) -> Vec<f32> {
-    session.set_chunk_tokens(chunk);
-    session.feed_and_read_logits(tokens).expect("it runs")
-}
-
 #[test]
 fn rows_and_logits_are_those_of_transformers() {
     let golden = golden();
-    let vocab_size = golden.logits.len() / golden.tokens.len();
-    let expected = &golden.logits[golden.logits.len() - vocab_size..];
-    for (weights, fuse, tolerance) in [
-        (WeightsOption::F16, true, F16_TOLERANCE),
-        (WeightsOption::F16, false, F16_TOLERANCE),
-        (WeightsOption::Int8, true, INT8_TOLERANCE),
-    ] {
-        let model = load(&compiled(MODEL, weights, fuse));
-        let images = encoded(&model, &golden);
-        let rows: Vec<f32> = images.iter().flat_map(|image| (0..4).flat_map(|row| image.row(row).to_vec())).collect();
-        let error = relative_error(&golden.rows, &rows);
-        println!("{weights:?}, fused {fuse}: rows differ by {error:.1e}");
-        assert!(error <= tolerance, "{weights:?}, fused {fuse}: rows differ by {error:.2e}");
-        let tokens = with_rows(&model, &golden.tokens, &images);
-        let mut session = model.session().expect("a free slot");
-        for chunk in [0, 5, 1] {
-            session.clear();
-            let found = last_logits(&mut session, &tokens, chunk);
-            let error = relative_error(expected, &found);
-            println!("{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.1e}");
-            assert!(error <= tolerance, "{weights:?}, fused {fuse}, chunks of {chunk}: logits differ by {error:.2e}");
-        }
-    }
+    let Golden { rows, tokens, logits, .. } = &golden;
+    let expected = Expected { counts: [4, 4], rows, every: 1, tokens, logits };
+    assert_as_transformers(
+        |weights, fuse| compiled(MODEL, weights, fuse),
+        |model| encoded(model, &golden),
+        &expected,
+        [0, 5, 1],
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The kernels of a vision tower that no text model has.
+//! The kernels of a vision tower that no text model has, and how many rows of an image they can bind.
 
 use unicorn_artifact::plan::MAX_BINDING_BYTES;
 use unicorn_artifact::step::MAX_IMAGE_ROWS;
@@ -12,6 +12,7 @@ use unicorn_kernels::layer_norm::LayerNormSpec;
 use unicorn_kernels::{KernelSpec, Number, Role};
 
 use super::{Operand, Selector, stride};
+use crate::error::{CompileError, Result};
 use crate::fuse::{FusedNode, FusedOp};
 use crate::graph::ValueId;
 use crate::import::{ModelConfig, VisionConfig};
@@ -44,8 +45,36 @@ pub(crate) fn image_section(config: &ModelConfig) -> Option<ImageSection> {
     })
 }
 
+/// Sets the most rows of an image of any size: those requested, or those that the model permits, as far as kernels can bind their values.
+pub(crate) fn limit_image_rows(config: &mut ModelConfig, requested: Option<u32>) -> Result<()> {
+    let most = config.vision.as_ref().map_or(0, |vision| most_image_rows(config, vision));
+    let refused = |expected: &str| {
+        let what = format!("most tokens of an image are {}, expected {expected}", requested.unwrap_or_default());
+        Err(CompileError::Option { option: "image_max_tokens", what })
+    };
+    let rows = requested.map(|rows| rows as usize);
+    match (&mut config.vision, rows) {
+        (None, None) => {}
+        (None, Some(_)) => return refused("none: the model is compiled without a vision tower"),
+        (Some(vision), _) if vision.grid.is_some() => {
+            let rows = rows.unwrap_or_else(|| vision.image_rows.min(most));
+            if !(1..=most).contains(&rows) {
+                return refused(&format!("1 to {most} for this model"));
+            }
+            if rows != vision.image_rows {
+                vision.set_most_rows(rows);
+            }
+        }
+        (Some(_), None) => {}
+        (Some(vision), _) => {
+            return refused(&format!("none: each image has {} in this model, whatever its size", vision.image_rows));
+        }
+    }
+    Ok(())
+}
+
 /// Most rows that an image of any size can have in this model: a kernel binds each of the tower's values, and the rows with their features, as a whole.
-pub(crate) fn most_image_rows(config: &ModelConfig, vision: &VisionConfig) -> usize {
+fn most_image_rows(config: &ModelConfig, vision: &VisionConfig) -> usize {
     let of_patch = [3 * vision.hidden_size, vision.intermediate_size, vision.patch_width()];
     let of_patches = of_patch.map(|width| vision.patches_per_row() * stride(width));
     let widest = of_patches.into_iter().fold(stride(vision.row_width(config.hidden_size)), usize::max);

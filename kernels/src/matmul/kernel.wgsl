@@ -44,7 +44,7 @@ ${DECLARATIONS}
 
 //#if EXPERTS
 fn router_logit(row: u32, expert: u32) -> f32 {
-    return router_logits[row * ROUTER_LOGITS_STRIDE + expert];
+    return router_logits[row * ${ROUTER_LOGITS_STRIDE}u + expert];
 }
 //#else
 //#include completion

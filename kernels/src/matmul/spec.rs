@@ -281,7 +281,7 @@ impl Kernel for MatMulSpec {
             .flag("ENCODED_INPUT", self.encoded_input().is_some())
             .flag("CHOICE", self.choice.is_some())
             .count("ROUTER_WORKGROUPS", self.workgroups(1)[1])
-            .size("ROUTER_LOGITS_STRIDE", self.choice.as_ref().map_or(0, |choice| choice.input_stride))
+            .count("ROUTER_LOGITS_STRIDE", self.choice.as_ref().map_or(0, |choice| choice.input_stride))
             .flag("TAIL", layout.cols != layout.padded_cols())
             .flag("OWN_LOADS", self.tile.sharing == Sharing::Own)
             .flag("SPLIT", self.tile.split_k > 1)
@@ -337,8 +337,8 @@ impl MatMulSpec {
         if self.act_mul.is_some() { rows / 2 } else { rows }
     }
 
-    /// Whether it makes logits and chooses by them.
-    fn is_router(&self) -> bool {
+    /// Whether it makes logits and chooses experts by them.
+    pub fn is_router(&self) -> bool {
         self.choice.is_some() && self.experts.is_none()
     }
 

@@ -102,7 +102,8 @@ impl NormSpec {
 
     /// Values of the piece `norm_row`, of a workgroup whose lanes have `slots` quads each.
     pub(crate) fn row_values(&self, slots: usize, values: Values) -> Values {
-        assert!(self.add || !(self.post_norm || self.stores_sum), "a post norm comes before a sum");
+        assert!(self.add || !self.post_norm, "a post norm comes before a sum");
+        assert!(self.add || !self.stores_sum, "there is a sum to store");
         assert!(self.post_norm || !self.scale_sum, "the sum's factor is behind the weights of a post norm");
         values
             .count("NORM_WIDTH", self.width)

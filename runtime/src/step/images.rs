@@ -120,9 +120,10 @@ struct Known {
     recent: VecDeque<Arc<ImageRows>>,
 }
 
-/// Images that are kept though nobody holds them, and bytes of all of them but the last: 256 rows of 2560 elements are 2.6 MB, and 1024 rows with
-/// three features of each are 42 MB.
+/// Maximum number of images that are kept after their last use.
 const MAX_RECENT: usize = 32;
+/// Maximum size of these images, apart from the newest one. An image of Gemma 3 (256 rows of 2,560 elements) takes 2.6 MB, and one of 1,024 rows of
+/// Qwen3-VL with features for three layers 42 MB.
 const MAX_RECENT_BYTES: usize = 256 << 20;
 
 impl Images {
