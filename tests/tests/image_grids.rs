@@ -271,8 +271,8 @@ fn an_option_sets_the_most_tokens_of_an_image() {
     assert_eq!((rows, grid.max_pixels, grid.min_pixels, numbers), (4, 4 * 64, 4 * 64, 512));
     for (model, tokens, more, expected) in [
         (MODEL, "4097", &[][..], "most tokens of an image are 4097, expected 1 to 4096 for this model"),
-        ("gemma3-vision", "512", &[], "expected none: each image has 4 in this model, whatever its size"),
-        ("qwen3-qknorm", "512", &[], "expected none: the model is compiled without a vision tower"),
+        ("gemma3-vision", "512", &[], "expected no number, since each image has 4 in this model"),
+        ("qwen3-qknorm", "512", &[], "expected no number, since the model is compiled without a vision tower"),
         (MODEL, "0", &[], "--image-max-tokens"),
         (MODEL, "9", &["--no-vision"], "cannot be used with"),
     ] {
@@ -283,5 +283,5 @@ fn an_option_sets_the_most_tokens_of_an_image() {
     let mut command = program("unicorn-run");
     let refused = command.arg(&artifact).args(["--image-max-tokens", "9", "what"]).output().expect("it starts");
     let message = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && message.contains("beside --image-max-tokens"), "{message}");
+    assert!(!refused.status.success() && message.contains("--image-max-tokens has an effect only when"), "{message}");
 }

@@ -18,7 +18,7 @@ use tests::server::Server;
 use unicorn_artifact::header::SectionKind;
 use unicorn_artifact::{ArtifactView, ImageSection, LogitsRows};
 use unicorn_compiler::{WeightsOption, reproduce};
-use unicorn_runtime::{Image, ImagePatches, Model, Sampling, Session};
+use unicorn_runtime::{Image, ImagePatches, Model, Sampling};
 use unicorn_spirv::target::by_name;
 use unicorn_text::{Filter, Picture};
 
@@ -410,7 +410,7 @@ fn a_tower_of_its_own_is_an_option() {
     assert!(answered.status.success(), "{}", text_of(&answered.stderr));
     let refused = run(&artifact);
     assert!(
-        !refused.status.success() && text_of(&refused.stderr).contains("beside --mmproj"),
+        !refused.status.success() && text_of(&refused.stderr).contains("--mmproj has an effect only when"),
         "{}",
         text_of(&refused.stderr)
     );

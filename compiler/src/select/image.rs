@@ -55,7 +55,7 @@ pub(crate) fn limit_image_rows(config: &mut ModelConfig, requested: Option<u32>)
     let rows = requested.map(|rows| rows as usize);
     match (&mut config.vision, rows) {
         (None, None) => {}
-        (None, Some(_)) => return refused("none: the model is compiled without a vision tower"),
+        (None, Some(_)) => return refused("no number, since the model is compiled without a vision tower"),
         (Some(vision), _) if vision.grid.is_some() => {
             let rows = rows.unwrap_or_else(|| vision.image_rows.min(most));
             if !(1..=most).contains(&rows) {
@@ -67,7 +67,7 @@ pub(crate) fn limit_image_rows(config: &mut ModelConfig, requested: Option<u32>)
         }
         (Some(_), None) => {}
         (Some(vision), _) => {
-            return refused(&format!("none: each image has {} in this model, whatever its size", vision.image_rows));
+            return refused(&format!("no number, since each image has {} in this model", vision.image_rows));
         }
     }
     Ok(())

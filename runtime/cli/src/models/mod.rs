@@ -77,7 +77,7 @@ fn check_is_whole(artifact: &Path, load: &LoadArgs) -> Result<(), CliError> {
         (None, Some(_)) => "--image-max-tokens",
     };
     Err(CliError::new(format!(
-        "{} is compiled, with a vision tower or without one: expected a GGUF file or a folder beside {option}",
+        "{} is an artifact, and {option} has an effect only when a model is compiled: give it with the GGUF file or the folder",
         artifact.display()
     )))
 }
