@@ -62,8 +62,8 @@ impl Selector<'_> {
     }
 
     /// The matmul whose dispatch also makes this choice of experts, in programs of one row. Where dispatches wait for each other by counters, it
-    /// is the first one of the experts: each of its workgroups chooses in less time than a router's last workgroup takes until others see
-    /// what it chose. Elsewhere it is the router, if workgroups can exchange data.
+    /// is the experts' first one: each of its workgroups makes the choice in less time than it takes until one workgroup's choice is visible to
+    /// the others. Elsewhere it is the router, if workgroups can exchange data.
     pub(super) fn chooser(&self, route: &FusedNode) -> Option<&FusedNode> {
         let FusedOp::Route { input, out, .. } = route.op else { return None };
         if self.kind.rows > 1 || !self.options.fold || !self.target.has_memory_model() {
