@@ -51,7 +51,9 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize, is_router: bool) ->
     let passes = if at_a_time > 0 { spec.layout.tiles().div_ceil(at_a_time) } else { 1 };
     let workgroups = spec.layout.tiles().div_ceil(group_tiles * tiles_per_lane * passes);
     let lanes_of_one_unit = workgroups.div_ceil(target.compute_units) * TILE_ROWS * split_k * group_tiles;
+    let own_runs = runs_of_one.div_ceil((split_k / parts).max(1));
     let at_once = match (&spec.prologue, one) {
+        (Some(_), _) if passes == 1 && own_runs <= tuning.unroll_prologue_once => own_runs,
         (Some(_), _) => tuning.unroll_prologue,
         (None, true) => tuning.unroll_one.min(tuning.loads_per_unit / lanes_of_one_unit),
         (None, false) => tuning.unroll_many,
@@ -62,7 +64,7 @@ pub fn tile(target: &Target, spec: &MatMulSpec, rows: usize, is_router: bool) ->
         tiles_per_lane,
         split_k,
         sharing: if one { tuning.sharing_one } else { tuning.sharing_many },
-        unroll: unroll(at_once, runs_of_one, (split_k / parts).max(1)),
+        unroll: unroll(at_once, own_runs),
         group_tiles,
         passes,
         early: one && is_integer && passes == 1 && lanes_of_one_unit <= tuning.early_lanes_per_unit,
@@ -83,9 +85,8 @@ fn split_lanes(target: &Target, parts: usize, runs_of_one: usize, most: usize) -
 /// Fewest lanes of a workgroup with a prologue, even for a short input: it also computes rows, which fewer lanes would do in turn.
 const MIN_PROLOGUE_LANES: usize = 128;
 
-/// Runs of columns that a lane has in flight: the fewest with which it needs no more rounds than with `max`.
-fn unroll(max: usize, runs: usize, split_k: usize) -> usize {
-    let own = runs.div_ceil(split_k);
+/// Of a lane's `own` runs of columns, those that it has in flight: the fewest with which it needs no more rounds than with `max`.
+fn unroll(max: usize, own: usize) -> usize {
     own.div_ceil(own.div_ceil(max.max(1)))
 }
 

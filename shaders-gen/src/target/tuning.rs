@@ -36,6 +36,9 @@ pub struct MatMulTuning {
     pub loads_per_unit: usize,
     /// The same as `unroll_one` with a prologue, whose workgroups have many lanes and so few registers each.
     pub unroll_prologue: usize,
+    /// The same where these are all groups of a lane, in workgroups of one pass: they are then loaded before the prologue, and no lane waits
+    /// for weights behind it.
+    pub unroll_prologue_once: usize,
     /// For one row of the step: a kernel that waits for the dispatch before it loads its first weights before it waits, if one of the
     /// `compute_units` has at most this number of its lanes and they make their matrix rows in one pass. More lanes lack the registers.
     pub early_lanes_per_unit: usize,
