@@ -277,8 +277,8 @@ impl Model {
         let is_rectangle = (1..=MAX_IMAGE_ACROSS).contains(across) && n_rows.is_multiple_of(*across);
         assert!(is_rectangle, "{n_rows} rows, {across} from left to right");
         let images = &self.shared.decided.images;
-        let words = values.iter().map(|element| element.to_bits()).chain([*across]);
-        let content = hash(&words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+        let words = values.iter().map(|element| element.to_le_bytes()).chain([across.to_le_bytes()]);
+        let content = hash(words.collect::<Vec<[u8; 4]>>().as_flattened());
         if let Some(known) = images.find(&content) {
             return Ok(known);
         }

@@ -7,8 +7,10 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::compiled::{Compiled, options};
+use tests::image_golden;
 use tests::programs::program;
 use tests::tiny_model::TinyModel;
+use unicorn_compiler::WeightsOption;
 use unicorn_runtime::{DeviceChoice, LoadOptions, Model};
 
 #[test]
@@ -74,6 +76,20 @@ fn the_command_prints_a_table_or_json_and_writes_a_trace() {
     let events = trace["traceEvents"].as_array().unwrap();
     let steps = events.iter().filter(|event| event["cat"] == "step").count();
     assert!(steps >= 5 && events.iter().filter(|event| event["ph"] == "X").all(|event| event["dur"].is_number()));
+}
+
+#[test]
+fn a_vision_tower_is_a_phase_of_its_own() {
+    let model = image_golden::compiled("gemma3-vision", WeightsOption::Int8, true);
+    let json: Value = serde_json::from_str(&run(profile(&model.artifact_path()).args(["--image", "--json"]))).unwrap();
+    let kernels = json["image"]["kernels"].as_array().unwrap();
+    assert!(kernels.iter().any(|kernel| kernel["role"] == "image attention"), "{json}");
+    assert!(json["image"]["gpu_s"].as_f64().unwrap() > 0.0, "{json}");
+    // A model of texts.
+    let (_folder, path) = artifact();
+    let output = profile(&path).arg("--image").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("rows of an image"), "{stderr}");
 }
 
 #[test]

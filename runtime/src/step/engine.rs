@@ -124,11 +124,15 @@ impl Engine {
             }
             self.end(0)?;
         }
-        if let Some(timestamps) = &self.programs.recorded[step.program].timestamps {
-            let n_rows = step.rows.iter().map(|rows| rows.tokens.len() as u32).sum();
+        self.keep_profile(step.program, step.rows.iter().map(|rows| rows.tokens.len() as u32).sum(), begin);
+        Ok(())
+    }
+
+    /// Keeps the times of a step that began then and has ended, if its program was recorded to be profiled.
+    fn keep_profile(&mut self, program: usize, n_rows: u32, begin: Instant) {
+        if let Some(timestamps) = &self.programs.recorded[program].timestamps {
             self.profiles.extend(timestamps.read(n_rows, begin, begin.elapsed().as_secs_f64()));
         }
-        Ok(())
     }
 
     /// Submits a program on what the step buffer holds, after the other slot's steps. While weights are being loaded, each
@@ -592,8 +596,10 @@ impl Engine {
             .step
             .write_words(0, &StepHeader { n_rows, image_across: across, ..StepHeader::default() }.to_words());
         self.views.step.flush()?;
+        let begin = Instant::now();
         self.begin(program, 0)?;
         self.end(0)?;
+        self.keep_profile(program, n_rows, begin);
         let mut rows = Vec::new();
         self.read_logits(program, 0..n_rows as usize, width, &mut rows)?;
         Ok(rows)

@@ -24,6 +24,9 @@ pub struct ProfileArgs {
     /// Also measure decode steps that process this many tokens of another prompt
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..=1 << 16))]
     pub beside: Option<u32>,
+    /// Also measure what makes rows of an image, for a model that takes images
+    #[arg(long)]
+    pub image: bool,
     /// Write the timeline of all dispatches, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,

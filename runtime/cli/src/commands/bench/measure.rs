@@ -101,14 +101,13 @@ impl Bench<'_> {
 
     /// Each run has another image: one that is known is not computed.
     fn image(&self) -> Result<Measured, RunError> {
-        let section = self.model.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
-        let values = vec![0.0; section.patches() as usize * section.patch_width() as usize];
-        let mut patches = ImagePatches { values, rows_across: section.rows_across() };
+        let rows = self.model.image().map_or(0, |section| section.rows);
+        let mut patches = plain_image(self.model, 0.0)?;
         let mut run = || {
             patches.values[0] += 1.0;
             let begin = Instant::now();
             self.model.encode_image(&patches)?;
-            Ok(Run { tokens: section.rows.into(), wall: begin.elapsed(), gpu_seconds: None, cached_tokens: 0 })
+            Ok(Run { tokens: rows.into(), wall: begin.elapsed(), gpu_seconds: None, cached_tokens: 0 })
         };
         warm_up(&mut run)?;
         self.repeat(run)
@@ -130,6 +129,17 @@ impl Bench<'_> {
     fn tokens(&self, count: u32) -> Vec<u32> {
         random_tokens(count as usize, self.model.meta().model.vocab_size)
     }
+}
+
+/// An image of the most rows, of one value but for its first.
+///
+/// # Errors
+/// If the model takes no images.
+pub fn plain_image(model: &Model, first: f32) -> Result<ImagePatches, RunError> {
+    let section = model.image().ok_or(RunError::NoProgram { wanted: "rows of an image" })?;
+    let mut values = vec![0.0; section.patches() as usize * section.patch_width() as usize];
+    values[0] = first;
+    Ok(ImagePatches { values, rows_across: section.rows_across() })
 }
 
 fn warm_up(mut run: impl FnMut() -> Result<Run, RunError>) -> Result<(), RunError> {

@@ -22,7 +22,7 @@ use measure::Bench;
 use report::{BenchReport, LoadedFor};
 use unicorn_runtime::Model;
 
-pub use measure::random_tokens;
+pub use measure::{plain_image, random_tokens};
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     if let Some(path) = &args.plot {

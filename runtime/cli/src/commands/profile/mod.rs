@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::args::ProfileArgs;
-use crate::commands::bench::{check_sequences, random_tokens};
+use crate::commands::bench::{check_sequences, plain_image, random_tokens};
 use crate::error::CliError;
 use crate::files::output_file::{check_output, write_whole};
 use crate::load::{is_software, load_profiled, read};
@@ -57,11 +57,23 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
         None => Vec::new(),
     };
 
+    let image_steps = match args.image {
+        true => {
+            // Once without measuring; an image that is known would not be computed.
+            model.encode_image(&plain_image(&model, 0.0)?)?;
+            model.take_profiles();
+            model.encode_image(&plain_image(&model, 1.0)?)?;
+            model.take_profiles()
+        }
+        false => Vec::new(),
+    };
+
     let bandwidth = model.measure_read_bandwidth();
     let [prefill, decode] = [&prefill_steps, &decode_steps].map(|steps| Phase::new(steps, bandwidth));
     let beside_a_prompt = args.beside.map(|_| Phase::new(&mixed_steps, bandwidth));
+    let image = args.image.then(|| Phase::new(&image_steps, bandwidth));
     let ran = |one: &KernelStatistics| {
-        let phases = [&prefill, &decode].into_iter().chain(&beside_a_prompt);
+        let phases = [&prefill, &decode].into_iter().chain(&beside_a_prompt).chain(&image);
         phases.flat_map(|phase| &phase.kernels).any(|kernel| kernel.kernel == one.kernel)
     };
     let kernel_statistics = statistics.map(|all| all.into_iter().filter(ran).collect());
@@ -73,10 +85,16 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
         prefill,
         decode,
         beside_a_prompt,
+        image,
         kernel_statistics,
     };
     if let Some(path) = &args.trace {
-        let phases = [("prefill", &prefill_steps), ("decode", &decode_steps), ("decode beside a prompt", &mixed_steps)];
+        let phases = [
+            ("prefill", &prefill_steps),
+            ("decode", &decode_steps),
+            ("decode beside a prompt", &mixed_steps),
+            ("image", &image_steps),
+        ];
         let phases = phases.map(|(name, steps)| (name, &steps[..]));
         write_trace(path, &trace::events(begin, &phases))?;
     }
@@ -100,6 +118,9 @@ struct ProfileReport {
     /// Steps after these, which also process a part of another prompt; only with `--beside`.
     #[serde(skip_serializing_if = "Option::is_none")]
     beside_a_prompt: Option<Phase>,
+    /// The vision tower, for one image of the most rows; only with `--image`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<Phase>,
     /// Statistics as the driver reports them; only with `--kernel-statistics`.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_statistics: Option<Vec<KernelStatistics>>,
@@ -155,12 +176,15 @@ impl ProfileReport {
             .as_ref()
             .map(|phase| format!("\n{}", phase.page(&format!("decode{of} beside a prompt"))))
             .unwrap_or_default();
+        let image = self.image.as_ref().map(|phase| format!("\n{}", phase.page("image"))).unwrap_or_default();
         let statistics = self
             .kernel_statistics
             .as_ref()
             .map(|all| format!("\nkernels\n{}", statistics::page(all)))
             .unwrap_or_default();
-        format!("device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}{beside_a_prompt}{statistics}")
+        format!(
+            "device {device}, target {target}: {bandwidth}\n\n{prefill}\n{decode}{beside_a_prompt}{image}{statistics}"
+        )
     }
 }
 
