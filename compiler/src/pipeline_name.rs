@@ -52,7 +52,8 @@ pub fn pipeline_name(spec: &KernelSpec) -> String {
         }
         KernelSpec::Flash(spec) => {
             let queries = spec.tile.queries(&spec.cache);
-            format!("flash {} ×{queries}{}", spec.cache.format.name(), rows_name(spec.rows))
+            let keys = if spec.patches.is_some() { "patches" } else { spec.cache.format.name() };
+            format!("flash {keys} ×{queries}{}", rows_name(spec.rows))
         }
         other => other.name().into(),
     }

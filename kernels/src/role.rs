@@ -34,6 +34,10 @@ pub enum Role {
     Third,
     /// The fourth operand.
     Fourth,
+    /// Keys of an image's patches, read four elements at a time.
+    PatchKeys,
+    /// Values of an image's patches, read four elements at a time.
+    PatchValues,
     /// The logits by which experts are chosen.
     RouterLogits,
     /// The experts of each row, see `route`; read by the kernel.
@@ -219,6 +223,8 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::Second => ("second", "array<f32>"),
             Role::Third => ("third", "array<f32>"),
             Role::Fourth => ("fourth", "array<f32>"),
+            Role::PatchKeys => ("patch_keys", "array<vec4<f32>>"),
+            Role::PatchValues => ("patch_values", "array<vec4<f32>>"),
             Role::RouterLogits => ("router_logits", "array<f32>"),
             Role::Routes | Role::MadeRoutes => ("routes", "array<u32>"),
             Role::ExpertScale => ("expert_scale", "array<f32>"),

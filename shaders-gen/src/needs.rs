@@ -149,6 +149,7 @@ mod tests {
                 softcap: None,
                 sinks: false,
                 image_rows: 0,
+                patches: None,
                 rows: StepRows::All,
                 tile: matrix.flash,
                 subgroup_size,

@@ -172,6 +172,7 @@ fn every_flash_module_is_valid_for_vulkan_1_2() {
                 softcap: window.map(|_| Number::new(50.0)),
                 sinks: window.is_some(),
                 image_rows: if window.is_some() { 16 } else { 0 },
+                patches: None,
                 rows: StepRows::All,
                 tile,
                 subgroup_size: target.subgroup_size,

@@ -253,6 +253,7 @@ impl Selector<'_> {
             softcap: self.config.attention_softcap.map(Number::new),
             sinks: self.config.attention_sinks,
             image_rows: self.image_rows(),
+            patches: None,
             rows: self.rows_if_mixed(StepRows::EachApart),
             tile,
             subgroup_size: self.target.subgroup_size,

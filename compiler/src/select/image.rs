@@ -4,6 +4,7 @@ use unicorn_artifact::plan::MAX_BINDING_BYTES;
 use unicorn_artifact::step::MAX_IMAGE_ROWS;
 use unicorn_artifact::{ImageGrid, ImageSection};
 use unicorn_kernels::elementwise::{ElementwiseOp, ElementwiseSpec};
+use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::image_attention::ImageAttentionSpec;
 use unicorn_kernels::image_pool::ImagePoolSpec;
 use unicorn_kernels::image_positions::ImagePositionsSpec;
@@ -125,6 +126,7 @@ impl Selector<'_> {
         let FusedOp::ImageAttention { sources, n_heads, scale, out } = node.op else {
             unreachable!("called for attention of images")
         };
+        let [query, key, value] = sources.map(|(value, _)| Operand::Value(value));
         let spec = ImageAttentionSpec {
             n_heads,
             head_dim: self.graph.values[out.0].width / n_heads,
@@ -134,14 +136,23 @@ impl Selector<'_> {
             scale: Number::new(scale),
             rows_per_token: self.graph.values[out.0].rows_per_token,
         };
-        let [query, key, value] = sources.map(|(value, _)| Operand::Value(value));
-        self.push(node, KernelSpec::ImageAttention(spec), self.rows_of(out), 0, |role| match role {
-            Role::Input => query,
-            Role::Second => key,
-            Role::Third => value,
+        let spec = match self.patch_flash(&spec) {
+            Some(flash) => KernelSpec::Flash(flash),
+            None => KernelSpec::ImageAttention(spec),
+        };
+        self.push(node, spec, self.rows_of(out), 0, |role| match role {
+            Role::Input | Role::InputQuads => query,
+            Role::Second | Role::PatchKeys => key,
+            Role::Third | Role::PatchValues => value,
             _ => Operand::Value(out),
         });
         self.quantize(node, out);
+    }
+
+    /// The same on matrix units, where the target has them.
+    fn patch_flash(&self, spec: &ImageAttentionSpec) -> Option<FlashSpec> {
+        let flash = FlashSpec::of_patches(spec, self.target.matrix?.flash, self.target.subgroup_size)?;
+        (flash.tile.shared_bytes(&flash.cache) <= self.target.shared_memory_bytes).then_some(flash)
     }
 
     pub(super) fn image_pool(&mut self, node: &FusedNode) {

@@ -2,7 +2,9 @@
 // of the workgroup. A subgroup has a strip and a slice of its dimensions: QUERY_FRAGMENTS fragments of Q, and SUM_FRAGMENTS of the
 // result. Names that end in numbers are registers of a lane or matrices of a subgroup.
 ${DECLARATIONS}
+//#if !PATCHES
 //#include cache
+//#endif
 //#intrinsic bitcast_word
 //#intrinsic coop_load_half_a
 //#intrinsic coop_load_half_b
@@ -31,10 +33,39 @@ fn pair_of(x: vec2<f32>) -> u32 {
     return bitcast_word(vec2<f16>(x));
 }
 
-// Eight elements of q, from this quad on.
-fn query_word(quad: u32) -> vec4<u32> {
+//#if PATCHES
+// `let NAME`: chunk `chunk` of a head, eight elements, whose first quad is number `at` of `rows`. Behind a head's last element are zeros.
+//#macro load_patch(name, rows, at, chunk)
+    let ${name} = word_of(
+        select(vec4<f32>(0.0), ${rows}[${at} + min(2u * ${chunk}, HEAD_ELEMENTS / 4u - 1u)], 8u * ${chunk} < HEAD_ELEMENTS),
+        select(vec4<f32>(0.0), ${rows}[${at} + min(2u * ${chunk} + 1u, HEAD_ELEMENTS / 4u - 1u)], 8u * ${chunk} + 4u < HEAD_ELEMENTS),
+    );
+//#end
+
+fn query_word(head_at: u32, chunk: u32) -> vec4<u32> {
+//#expand load_patch("word", "SCALE * input", "head_at", "chunk")
+    return word;
+}
+
+// Patches past the last repeat it.
+fn key_word(patch_row: u32, head: u32, chunk: u32) -> vec4<u32> {
+    let head_at = (min(patch_row, ${ALL_ROWS} - 1u) * KEY_STRIDE + KEY_FIRST + head * HEAD_ELEMENTS) / 4u;
+//#expand load_patch("word", "patch_keys", "head_at", "chunk")
+    return word;
+}
+
+fn value_word(patch_row: u32, head: u32, chunk: u32) -> vec4<u32> {
+    let head_at = (min(patch_row, ${ALL_ROWS} - 1u) * VALUE_STRIDE + VALUE_FIRST + head * HEAD_ELEMENTS) / 4u;
+//#expand load_patch("word", "patch_values", "head_at", "chunk")
+    return word;
+}
+//#else
+// Eight elements of q, chunk `chunk` of a head whose first quad is number `head_at`.
+fn query_word(head_at: u32, chunk: u32) -> vec4<u32> {
+    let quad = head_at + 2u * chunk;
     return word_of(input[quad], input[quad + 1u]);
 }
+//#endif
 
 // Two tokens' eight dimensions, the even ones in `low`, the odd ones in `high`: the tokens are neighbours now.
 struct Pairs {
@@ -115,10 +146,15 @@ fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32,
     for (var i = subgroup_lane; i < STRIP * quads; i += SUBGROUP) {
         let query = strip * STRIP + i / quads;
         let row = first_row + query / HEADS;
-        let quad = ((first_head + query % HEADS) * HEAD_DIM + dim) / 4u + i % quads;
+        let quad_of_head = dim / 4u + i % quads;
+        let quad = (first_head + query % HEADS) * (HEAD_ELEMENTS / 4u) + quad_of_head;
         let value = scores[plane + i / quads * SCORE_QUADS + i % quads];
         // Vectors past the last repeat it; nothing of them is stored.
+//#if PATCHES
+        let stored = query < ROWS && row <= last_row && quad_of_head < HEAD_ELEMENTS / 4u;
+//#else
         let stored = query < ROWS * HEADS && row <= last_row;
+//#endif
 //#if ENCODE
         store_quad(row * OUTPUT_STRIDE, select(0xffffffffu, quad, stored), value, subgroup_lane);
 //#else
@@ -132,6 +168,11 @@ fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32,
 
 // Words of K of a tile; neighbouring lanes read neighbouring tokens, and lanes left over read the last word again.
 //#macro fetch_keys(tile)
+//#if PATCHES
+//#for i in 0..KEY_SHARES
+    key_${i} = key_word(${tile} + min(lane + ${i * WORKGROUP}u, ${KEY_ITEMS - 1}u) % TILE, first_head, min(lane + ${i * WORKGROUP}u, ${KEY_ITEMS - 1}u) / TILE);
+//#end
+//#else
     let key_head = head_of_page(table, ${tile}, kv_head);
 //#for i in 0..KEY_SHARES
 //#if KEY_ITEMS % WORKGROUP == 0
@@ -140,6 +181,7 @@ fn write(plane: u32, strip: u32, first_row: u32, last_row: u32, first_head: u32,
     key_${i} = keys[key_head + min(lane + ${i * WORKGROUP}u, ${KEY_ITEMS - 1}u)];
 //#endif
 //#end
+//#endif
 //#end
 
 @compute @workgroup_size(${WORKGROUP_SIZE})
@@ -150,15 +192,20 @@ fn main(
 ) {
     let lane = subgroup * SUBGROUP + subgroup_lane;
     let first_row = ${FIRST_ROW};
-    if (first_row >= step.header.n_rows) {
+    if (first_row >= ${ALL_ROWS}) {
         return;
     }
     let last_row = min(first_row + ROWS, ${ROWS_END}) - 1u;
+    let first_head = group.x * HEADS;
+//#if PATCHES
+    let first_position = ${ALL_ROWS} - 1u;
+    let last_position = first_position;
+//#else
     let first_position = step.rows[first_row].position;
     let last_position = step.rows[last_row].position;
-    let first_head = group.x * HEADS;
     let kv_head = first_head / GQA;
     let table = table_of(first_row);
+//#endif
 //#if IMAGES
     // Tokens that all rows see come before the end of the first row's sight.
     let first_end = last_seen(first_row) + 1u;
@@ -185,15 +232,19 @@ fn main(
 //#for j in 0..QUERY_SHARES
     let query_of_${j} = min(strip * STRIP + query_row_${j}, ROWS * HEADS - 1u);
     let query_at_${j} = (min(first_row + query_of_${j} / HEADS, last_row) * INPUT_STRIDE
-        + (first_head + query_of_${j} % HEADS) * HEAD_DIM + slice * SLICE_DIM + 8u * query_column) / 4u;
+//#if PATCHES
+        + QUERY_FIRST
+//#endif
+        + (first_head + query_of_${j} % HEADS) * HEAD_ELEMENTS) / 4u;
 //#end
+    let query_chunk = slice * (SLICE_DIM / 8u) + query_column;
     let query_tile = subgroup * STRIP * QUERY_WORDS;
 //#for j in 0..QUERY_SHARES
     let query_put_${j} = query_tile + query_row_${j} * QUERY_WORDS + query_column;
 //#end
 //#for i in 0..QUERY_FRAGMENTS
 //#for j in 0..QUERY_SHARES
-    let word_${i}_${j} = query_word(query_at_${j} + ${FRAGMENT_K / 4 * i}u);
+    let word_${i}_${j} = query_word(query_at_${j}, query_chunk + ${FRAGMENT_K / 8 * i}u);
 //#end
 //#end
 //#for i in 0..QUERY_FRAGMENTS
@@ -212,7 +263,11 @@ fn main(
     // While weighing, neighbouring lanes share a query.
     let weighed = lane / LANES_PER_QUERY;
     let share = lane % LANES_PER_QUERY;
+//#if PATCHES
+    let position = last_position;
+//#else
     let position = step.rows[min(first_row + weighed / HEADS, last_row)].position;
+//#endif
 //#if IMAGES
     let last = last_seen(min(first_row + weighed / HEADS, last_row));
 //#endif
@@ -227,7 +282,9 @@ fn main(
 //#end
 //#expand fetch_keys("first_tile")
     for (var tile = first_tile; tile < end; tile += TILE) {
+//#if !PATCHES
         let head = head_of_page(table, tile, kv_head);
+//#endif
         workgroupBarrier();
 //#for i in 0..KEY_SHARES
 //#if KEY_ITEMS % WORKGROUP == 0
@@ -248,7 +305,11 @@ fn main(
 //#endif
         let value_token_${i} = value_item_${i} / CHUNKS * ${VALUE_TOKENS}u;
 //#for t in 0..VALUE_TOKENS
+//#if PATCHES
+        let fetched_${i}_${t} = value_word(tile + value_token_${i} + ${t}u, first_head, value_item_${i} % CHUNKS);
+//#else
         let fetched_${i}_${t} = select(vec4<u32>(0u), values[value_at(head, value_token_${i} + ${t}u, value_item_${i} % CHUNKS)], tile + value_token_${i} + ${t}u < end);
+//#endif
 //#end
 //#end
 

@@ -12,9 +12,13 @@
 //! Q, P, K and V are f16, sums are f32. P is `2^14` times what it is in the formula, so that small weights are not subnormal; the
 //! sums have the same factor. V is stored transposed in workgroup memory, so that the summed dimension of both operands is
 //! contiguous.
+//!
+//! Patches of an image, which all attend to each other, have no cache: K and V are rows of activations, of which the workgroup makes f16.
 
+mod patches;
 mod spec;
 mod twin;
 
+pub use patches::PatchRows;
 pub use spec::{FlashSpec, FlashTile};
 pub use twin::twin;

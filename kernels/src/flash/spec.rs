@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::patches::PatchRows;
 use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
 use crate::fragment_shape::FragmentShape;
 use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
-use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
 use crate::split::{self, StepRows, row_groups};
 use crate::template::{Values, render};
 
@@ -45,6 +46,8 @@ pub struct FlashSpec {
     pub sinks: bool,
     /// Rows of an image, which attend to each other in both directions; 0: there are no images.
     pub image_rows: usize,
+    /// Patches of one image in place of rows with a cache; every one attends to all.
+    pub patches: Option<PatchRows>,
     /// Which rows of the step.
     pub rows: StepRows,
     /// How a workgroup divides queries and dimensions.
@@ -132,10 +135,10 @@ fn row_words(halves: usize) -> usize {
 impl Kernel for FlashSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
         let output = self.output.output_role();
+        let [keys, values] =
+            if self.patches.is_some() { [Role::PatchKeys, Role::PatchValues] } else { [Role::Keys, Role::Values] };
         let mut list = bindings(
-            [Role::Step, Role::InputQuads, output, Role::Keys, Role::Values]
-                .into_iter()
-                .chain(self.sinks.then_some(Role::Sinks)),
+            [Role::Step, Role::InputQuads, output, keys, values].into_iter().chain(self.sinks.then_some(Role::Sinks)),
         );
         for binding in &mut list {
             binding.writes = binding.role == output;
@@ -148,7 +151,7 @@ impl Kernel for FlashSpec {
     }
 
     fn row_axis(&self) -> Option<RowAxis> {
-        let is_plain = self.rows == StepRows::All && self.image_rows == 0;
+        let is_plain = self.rows == StepRows::All && self.image_rows == 0 && self.patches.is_none();
         is_plain.then_some(RowAxis { axis: 1, rows: self.rows_per_group() })
     }
 
@@ -158,6 +161,11 @@ impl Kernel for FlashSpec {
         assert_eq!(self.gqa % self.heads_per_group, 0, "workgroups share a KV head evenly");
         assert!(self.rows_per_group() > 0, "a workgroup has room for its heads");
         assert!(tile.writes(self.output, cache, self.n_heads()), "whole groups at a time: {self:?}");
+        if let Some(patches) = &self.patches {
+            let is_plain = self.window.is_none() && self.rows == StepRows::All && self.image_rows == 0;
+            assert!(is_plain && self.gqa == 1 && self.output == ActivationFormat::F32, "patches attend to all");
+            assert!(patches.are_quads(self.input_stride), "rows in whole quads: {self:?}");
+        }
         let fragment_words = tile.fragment.m * tile.fragment.k / HALVES_PER_WORD;
         let lanes = self.subgroup_size as usize;
         assert!(lanes >= fragment_words || fragment_words.is_multiple_of(lanes), "a lane loads words of a fragment");
@@ -214,9 +222,14 @@ impl Kernel for FlashSpec {
         let values = split::row_values(self.rows_per_group(), self.rows, values);
         let values = tile.fragment.values(split::image_values(self.image_rows, values));
         let values = result_values(self.output, self.n_heads(), [cache.head_dim; 2], values);
+        let values = cache
+            .values(values)
+            .size("HEAD_ELEMENTS", self.patches.map_or(cache.head_dim, |patches| patches.head_dim))
+            .text("ALL_ROWS", rows_of_step(1));
+        let values = PatchRows::values(self.patches.as_ref(), values);
         // Extensions are enabled before anything else.
         let extensions = "enable f16;\nenable wgpu_cooperative_matrix;\n";
-        extensions.to_owned() + &render(include_str!("kernel.wgsl"), &cache.values(values))
+        extensions.to_owned() + &render(include_str!("kernel.wgsl"), &values)
     }
 
     fn fragment_shape(&self) -> Option<FragmentShape> {

@@ -4,6 +4,7 @@
 use unicorn_artifact::{Dispatch, LogitsRows};
 use unicorn_kernels::delta_chunks::DeltaChunksSpec;
 use unicorn_kernels::dot_gemm::DotGemmSpec;
+use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::float_gemm::FloatGemmSpec;
 use unicorn_kernels::gemm::GemmSpec;
 use unicorn_kernels::register_gemm::RegisterGemmSpec;
@@ -134,11 +135,11 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         }
         KernelSpec::Attention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
         KernelSpec::DecodeAttention(spec) => attention_work(&spec.cache, spec.gqa, spec.split.window, rows, before),
-        KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
-        KernelSpec::ImageAttention(spec) => {
-            let patches = rows * spec.rows_per_token as u64;
-            (0, 4 * patches * patches * (spec.n_heads * spec.head_dim) as u64)
+        KernelSpec::Flash(FlashSpec { patches: Some(patches), cache, .. }) => {
+            patch_work(rows * patches.rows_per_token as u64, cache.n_kv_heads * patches.head_dim)
         }
+        KernelSpec::Flash(spec) => attention_work(&spec.cache, spec.gqa, spec.window, rows, before),
+        KernelSpec::ImageAttention(spec) => patch_work(rows * spec.rows_per_token as u64, spec.n_heads * spec.head_dim),
         KernelSpec::DeltaRule(spec) | KernelSpec::DeltaChunks(DeltaChunksSpec { rule: spec, .. }) => {
             // Read and written.
             let words = (spec.state.heads * spec.state.head_words()) as u64;
@@ -169,6 +170,11 @@ fn work(spec: &KernelSpec, rows: u64, before: u64) -> (u64, u64) {
         | KernelSpec::BandwidthProbe(_)
         | KernelSpec::Fragments(_) => (0, 0),
     }
+}
+
+/// Attention of each of an image's patches to all of them.
+fn patch_work(patches: u64, width: usize) -> (u64, u64) {
+    (0, 4 * patches * patches * width as u64)
 }
 
 fn attention_work(cache: &CacheLayout, gqa: usize, window: Option<usize>, rows: u64, before: u64) -> (u64, u64) {

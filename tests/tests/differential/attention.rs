@@ -407,6 +407,7 @@ impl Case {
             softcap,
             sinks,
             image_rows: 0,
+            patches: None,
             rows: StepRows::All,
             tile,
             subgroup_size,

@@ -1,16 +1,19 @@
 //! Kernels of a vision tower.
 
 use proptest::prelude::*;
-use tests::launch::{Launch, Operand};
+use rand::rngs::StdRng;
+use tests::launch::{Launch, Operand, skip_matrix_units};
+use unicorn_kernels::flash::FlashSpec;
 use unicorn_kernels::image_attention::{self, ImageAttentionInputs, ImageAttentionSpec};
 use unicorn_kernels::image_pool::{self, ImagePoolSpec};
 use unicorn_kernels::image_positions::{self, ImagePositionsSpec};
 use unicorn_kernels::image_rope::{self, ImageRopeSpec, image_rope_table};
 use unicorn_kernels::layer_norm::{self, LayerNormSpec};
-use unicorn_kernels::{KernelSpec, Number};
+use unicorn_kernels::{KernelSpec, Number, Role};
+use unicorn_spirv::Target;
 
 use super::cases::check_cases;
-use super::{POISON, TOLERANCE, assert_same, floats, launch, normals, targets};
+use super::{POISON, TOLERANCE, assert_same, floats, launch, matrix_targets, normals, targets};
 
 #[test]
 fn layer_norms_are_those_of_the_twin() {
@@ -50,32 +53,65 @@ fn attention_of_an_image_is_that_of_the_twin() {
     let cases = (0..targets.len(), 1..30usize, 1..4usize, 1..13usize, any::<bool>());
     check_cases("image attention", 6, &cases, |&(target, head_dim, n_heads, rows_per_token, together), rng| {
         let target = &targets[target];
-        let n_rows = 9 * rows_per_token;
-        let width = n_heads * head_dim;
-        let stride = if together { 3 * width } else { width }.next_multiple_of(32);
-        let spec = ImageAttentionSpec {
-            n_heads,
-            head_dim,
-            input_strides: [stride; 3],
-            input_firsts: if together { [0, width, 2 * width] } else { [0; 3] },
-            output_stride: width.next_multiple_of(32),
-            scale: Number::new(0.5),
-            rows_per_token,
-        };
-        let values: Vec<Vec<f32>> = (0..3).map(|_| normals(rng, n_rows * stride)).collect();
-        let of = |which: usize| if together { &values[0] } else { &values[which] };
-        let words = n_rows * spec.output_stride;
-        let operands = [Operand::Step]
-            .into_iter()
-            .chain((0..3).map(|which| Operand::floats(of(which))))
-            .chain([Operand::Out { id: 0, words }]);
-        let launch = launch(target, KernelSpec::ImageAttention(spec.clone()), operands.collect(), 9);
-        let found = Launch { rows_per_token, ..launch }.run();
-        let mut expected = vec![POISON; words];
-        let inputs = ImageAttentionInputs { values: [of(0), of(1), of(2)], n_rows };
-        image_attention::twin(&spec, &inputs, &mut expected);
-        assert_same(&format!("{} {spec:?}", target.name), &floats(&found[&0]), &expected, TOLERANCE);
+        let spec = attention_spec(head_dim, n_heads, rows_per_token, together);
+        check_attention(target, &spec, KernelSpec::ImageAttention(spec.clone()), TOLERANCE, rng);
     });
+}
+
+/// Heads of up to 100 elements, which fill fragments or not; queries, keys, values and weights are f16.
+#[test]
+fn attention_of_an_image_on_matrix_units_is_that_of_the_twin() {
+    const F16_TOLERANCE: f64 = 4e-3;
+    let targets = matrix_targets();
+    if targets.is_empty() {
+        return skip_matrix_units();
+    }
+    for target in &targets {
+        let cases = (1..26usize, 1..4usize, 1..23usize, any::<bool>());
+        let name = format!("image flash, {:?}", target.matrix);
+        check_cases(&name, 6, &cases, |&(head_quads, n_heads, rows_per_token, together), rng| {
+            let spec = attention_spec(4 * head_quads, n_heads, rows_per_token, together);
+            let tile = target.matrix.expect("a target with matrices").flash;
+            let Some(flash) = FlashSpec::of_patches(&spec, tile, target.subgroup_size) else { return };
+            check_attention(target, &spec, KernelSpec::Flash(flash), F16_TOLERANCE, rng);
+        });
+    }
+}
+
+/// Heads of patches, whose queries, keys and values are columns of the same rows or rows of their own.
+fn attention_spec(head_dim: usize, n_heads: usize, rows_per_token: usize, together: bool) -> ImageAttentionSpec {
+    let width = n_heads * head_dim;
+    let stride = if together { 3 * width } else { width }.next_multiple_of(32);
+    ImageAttentionSpec {
+        n_heads,
+        head_dim,
+        input_strides: [stride; 3],
+        input_firsts: if together { [0, width, 2 * width] } else { [0; 3] },
+        output_stride: width.next_multiple_of(32),
+        scale: Number::new(0.5),
+        rows_per_token,
+    }
+}
+
+/// Compares what a kernel for `spec` makes of nine rows of the step with what its twin makes.
+fn check_attention(target: &Target, spec: &ImageAttentionSpec, kernel: KernelSpec, tolerance: f64, rng: &mut StdRng) {
+    let n_rows = 9 * spec.rows_per_token;
+    let is_together = spec.input_firsts[2] > 0;
+    let values: Vec<Vec<f32>> = (0..3).map(|_| normals(rng, n_rows * spec.input_strides[0])).collect();
+    let of: [&[f32]; 3] = [0, 1, 2].map(|which| &values[if is_together { 0 } else { which }][..]);
+    let words = n_rows * spec.output_stride;
+    let operands = kernel.bindings().into_iter().map(|binding| match binding.role {
+        Role::Step => Operand::Step,
+        Role::Input | Role::InputQuads => Operand::floats(of[0]),
+        Role::Second | Role::PatchKeys => Operand::floats(of[1]),
+        Role::Third | Role::PatchValues => Operand::floats(of[2]),
+        _ => Operand::Out { id: 0, words },
+    });
+    let launch = launch(target, kernel.clone(), operands.collect(), 9);
+    let found = Launch { rows_per_token: spec.rows_per_token, ..launch }.run();
+    let mut expected = vec![POISON; words];
+    image_attention::twin(spec, &ImageAttentionInputs { values: of, n_rows }, &mut expected);
+    assert_same(&format!("{} {kernel:?}", target.name), &floats(&found[&0]), &expected, tolerance);
 }
 
 #[test]
