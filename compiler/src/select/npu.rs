@@ -51,7 +51,7 @@ impl Selector<'_> {
         let spec = NpuInputSpec::of(shape, width, stride, lanes, self.target.subgroup_size);
         let words = shape.activation_bytes() / 4;
         self.push(node, KernelSpec::NpuInput(spec), self.kind.rows, 0, |role| match role {
-            Role::Input => Operand::Value(input),
+            Role::InputQuads => Operand::Value(input),
             _ => Operand::NpuInput { product, words },
         });
         self.dispatches.last_mut().expect("pushed above").label += " to the NPU";

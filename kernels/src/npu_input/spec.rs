@@ -13,7 +13,7 @@ use crate::template::{Values, render};
 pub struct NpuInputSpec {
     /// Elements of a row.
     pub width: usize,
-    /// Elements between rows of the input.
+    /// Elements between rows of the input: a multiple of 4.
     pub stride: usize,
     /// Rows of the NPU program; those that the step does not have become 0.
     pub rows: usize,
@@ -50,14 +50,18 @@ impl NpuInputSpec {
             core_rows: core.rows,
             core_depth: core.depth,
             sharing_rows: core.sharing_rows(),
-            lanes,
+            lanes: lanes.min(LANES_MAX),
             subgroup_size,
         }
     }
 }
 
-/// Most groups of a row: a workgroup keeps 4 bytes of each in its memory, of which every device has 16 KiB.
-const GROUPS_MAX: usize = 3 << 10;
+/// Most groups of a row: a workgroup keeps 4 bytes of each in its memory, of which every device has 16 KiB, and 20 bytes of each of its lanes.
+const GROUPS_MAX: usize = 2 << 10;
+/// Most lanes of a workgroup.
+const LANES_MAX: usize = 256;
+/// Values of k that eight lanes rotate, four each.
+const _: () = assert!(ROTATED == 8 * 4);
 
 impl NpuInputSpec {
     /// Rows of a workgroup's share of consecutive rows ([`GemmShape::sharing_window`]), and of the workgroups that divide it.
@@ -69,7 +73,7 @@ impl NpuInputSpec {
 
 impl Kernel for NpuInputSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Input, Role::Encoded])
+        bindings([Role::Step, Role::InputQuads, Role::Encoded])
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -85,6 +89,7 @@ impl Kernel for NpuInputSpec {
 
     fn wgsl(&self) -> String {
         assert!(self.depth.is_multiple_of(ROTATED), "depth {} is not blocks of {ROTATED}", self.depth);
+        assert!(self.stride.is_multiple_of(4), "rows are {} elements apart, expected a multiple of 4", self.stride);
         let groups = self.depth / self.core_depth;
         assert!(groups <= GROUPS_MAX, "{groups} groups in a row, expected at most {GROUPS_MAX}");
         let code_words = self.core_rows * self.core_depth / 4;
@@ -93,9 +98,7 @@ impl Kernel for NpuInputSpec {
         let values = Values::default()
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
-            .size("BLOCKS", self.depth / ROTATED)
-            .size("ROTATED", ROTATED)
-            .size("QUADS", ROTATED / 4)
+            .size("ROW_QUADS", self.depth / 4)
             .size("COLUMNS", self.columns)
             .size("CHUNKS", groups)
             .size("SHARING", self.sharing_rows)
