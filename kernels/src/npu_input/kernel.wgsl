@@ -21,8 +21,14 @@ fn four_values(row: u32, quad: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), four, vec4<u32>(4u * quad) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(WIDTH));
 }
 
-// The lane's quad of its block, as `npu::rotation` rotates that. Called in uniform control flow.
-fn rotated(values: vec4<f32>, lane: u32) -> vec4<f32> {
+// The lane's quad of its block, as `npu::rotation` rotates that; `before`: of the row, or of the row before its norm, without the norm's weights. Called in uniform
+// control flow.
+fn rotated(before: vec4<f32>, quad: u32, lane: u32) -> vec4<f32> {
+//#if NORM
+    let values = before * norm_weight[min(quad, ${div_ceil(WIDTH, 4) - 1}u)];
+//#else
+    let values = before;
+//#endif
     let pairs = vec4(values.x + values.y, values.x - values.y, values.z + values.w, values.z - values.w);
     quads[lane] = vec4(pairs.xy + pairs.zw, pairs.xy - pairs.zw);
     workgroupBarrier();
@@ -57,15 +63,28 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     // Of each row; 0: the step has no such row.
     var most: array<f32, SHARING>;
+    var row_scale: array<f32, SHARING>;
     for (var i = 0u; i < SHARING; i++) {
         let row = first_row + i * APART;
         var of_lane = 0.0;
+//#if NORM
+        var squares = 0.0;
+//#endif
         for (var quad = lane; quad - lane < ROW_QUADS; quad += WORKGROUP) {
-            of_lane = max(of_lane, largest(rotated(four_values(row, quad), lane)));
+            let before = four_values(row, quad);
+//#if NORM
+            squares += dot(before, before);
+//#endif
+            of_lane = max(of_lane, largest(rotated(before, quad, lane)));
         }
         most[i] = workgroup_max(of_lane, lane);
+        row_scale[i] = most[i] / (CODE_MAX * MULTIPLIER_MAX);
+//#if NORM
+        // Codes and multipliers are those of any multiple of a row: the norm changes its scale alone, by which the NPU multiplies its sums.
+        row_scale[i] *= inverseSqrt(workgroup_sum(squares, lane) / f32(WIDTH) + EPS);
+//#endif
         for (var quad = lane; quad - lane < ROW_QUADS; quad += WORKGROUP) {
-            let size = largest(rotated(four_values(row, quad), lane));
+            let size = largest(rotated(four_values(row, quad), quad, lane));
             if (quad < ROW_QUADS && most[i] > 0.0) {
                 atomicMax(&parts[4u * quad / CORE_DEPTH], bitcast<u32>(size / most[i]));
             }
@@ -83,7 +102,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let begin = (first_row / TILE_ROWS * ARRAY_ROWS + first) * CHUNKS + array_row - first;
     for (var i = 0u; i < SHARING; i++) {
         for (var quad = lane; quad - lane < ROW_QUADS; quad += WORKGROUP) {
-            let four = rotated(four_values(first_row + i * APART, quad), lane);
+            let four = rotated(four_values(first_row + i * APART, quad), quad, lane);
             if (quad >= ROW_QUADS) {
                 continue;
             }
@@ -107,7 +126,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         encoded[at] = four_times;
         encoded[at + 1u] = four_times;
         for (var i = 0u; i < SHARING; i++) {
-            encoded[object + SCALES_AT + (first_block + i) * BLOCK_ROWS + within] = bitcast<u32>(most[i] / (CODE_MAX * MULTIPLIER_MAX));
+            encoded[object + SCALES_AT + (first_block + i) * BLOCK_ROWS + within] = bitcast<u32>(row_scale[i]);
         }
     }
 }

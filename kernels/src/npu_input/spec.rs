@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::{Kernel, RowAxis};
 use crate::npu::rotation::{FACTOR, ROTATED};
 use crate::npu::tile::{ACTIVATION_MAX, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, GemmShape, MULTIPLIER_MAX};
+use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -29,6 +30,8 @@ pub struct NpuInputSpec {
     pub core_depth: usize,
     /// Rows that share the multiplier of a group, [`BLOCK_ROWS`] × `array_rows` apart.
     pub sharing_rows: usize,
+    /// Epsilon of the RMS norm of the rows, which are read before it; `None`: they are converted as they are.
+    pub norm_eps: Option<Number>,
     /// Invocations of a workgroup: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
@@ -36,7 +39,7 @@ pub struct NpuInputSpec {
 }
 
 impl NpuInputSpec {
-    /// The spec for rows of `width` elements and a program of this shape.
+    /// The spec for rows of `width` elements, converted as they are, and a program of this shape.
     pub fn of(shape: &GemmShape, width: usize, stride: usize, lanes: usize, subgroup_size: u32) -> NpuInputSpec {
         let GemmShape { rows, depth, core, .. } = *shape;
         let [columns, array_rows] = shape.activation_spread();
@@ -50,6 +53,7 @@ impl NpuInputSpec {
             core_rows: core.rows,
             core_depth: core.depth,
             sharing_rows: core.sharing_rows(),
+            norm_eps: None,
             lanes: lanes.min(LANES_MAX),
             subgroup_size,
         }
@@ -73,7 +77,8 @@ impl NpuInputSpec {
 
 impl Kernel for NpuInputSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::InputQuads, Role::Encoded])
+        let norm_weight = self.norm_eps.map(|_| Role::NormWeight);
+        bindings([Role::Step, Role::InputQuads, Role::Encoded].into_iter().chain(norm_weight))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -114,6 +119,8 @@ impl Kernel for NpuInputSpec {
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
+            .flag("NORM", self.norm_eps.is_some())
+            .number("EPS", self.norm_eps.map_or(0.0, Number::get))
             .number("CODE_MAX", ACTIVATION_MAX as f32)
             .number("MULTIPLIER_MAX", MULTIPLIER_MAX as f32)
             .number("FACTOR", FACTOR)
