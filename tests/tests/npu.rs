@@ -322,6 +322,29 @@ fn steps_that_no_compiler_writes_are_refused() {
     refused(&|steps| steps.kernels.programs[0].dispatches[0].pipeline = 1 << 20, "pipeline of a dispatch");
 }
 
+/// Labels of norms in the first step in which the NPU takes part.
+fn norms(folder: &Path, options: &CompileOptions) -> Vec<String> {
+    let section = section_of(&Compiled::of_folder(folder, options).artifact());
+    let labels = section.steps[0].kernels.programs[0].dispatches.iter().map(|dispatch| dispatch.label.clone());
+    labels.filter(|label| label.contains("norm")).collect()
+}
+
+/// The kernel that writes activations computes what a norm multiplies a row by, where nothing else reads the norm.
+#[test]
+fn norms_before_products_of_the_npu_alone_have_no_dispatch() {
+    let llama = |work: &[NpuWork]| norms(&folder(), &npu_options(work));
+    // Nothing is added before the first norm; that of the output head is its prologue.
+    assert_eq!(llama(&[NpuWork::Qkv, NpuWork::Ffn]), ["0.norm sum", "1.norm sum", "1.norm sum"]);
+    assert_eq!(llama(&[NpuWork::Ffn]), ["0.norm", "0.norm sum", "1.norm", "1.norm sum"]);
+    assert_eq!(llama(&[NpuWork::Output]), ["0.norm", "0.norm", "1.norm", "1.norm"]);
+    let plain = with(npu_options(&[NpuWork::Qkv, NpuWork::Ffn]), |options| options.fuse = false);
+    assert!(norms(&folder(), &plain).iter().all(|label| !label.ends_with("sum")));
+    // Products of delta nets read what their gates read, which the GPU computes.
+    let of_delta_nets = folder().with_file_name("qwen35-delta");
+    let labels = norms(&of_delta_nets, &npu_options(&[NpuWork::Qkv, NpuWork::Ffn]));
+    assert_eq!(labels, ["0.norm", "0.gated norm", "0.norm sum", "1.norm sum", "1.norm sum"]);
+}
+
 #[test]
 fn a_program_runs_once_for_each_of_its_rows_in_a_step() {
     let section = section_of(sound());

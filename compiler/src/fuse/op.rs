@@ -185,6 +185,13 @@ pub(crate) struct NormStep {
     pub(crate) out: ValueId,
 }
 
+impl NormStep {
+    /// The rows that are normed.
+    pub(crate) fn before(&self) -> ValueId {
+        self.sum.unwrap_or(self.input)
+    }
+}
+
 /// What is done to each head of q, k and v between their projection and attention: norms, rotation, scale and cache writes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HeadsStep {

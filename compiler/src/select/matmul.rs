@@ -40,7 +40,7 @@ impl Selector<'_> {
     }
 
     /// Epsilon of a norm: of what makes rows of images, the vision tower's.
-    fn norm_eps(&self, step: &NormStep) -> f32 {
+    pub(super) fn norm_eps(&self, step: &NormStep) -> f32 {
         let of_images = step.weight.is_some_and(|weight| self.graph.vectors[weight.0].is_of_images());
         match self.config.vision.as_ref().filter(|_| of_images) {
             Some(vision) => vision.eps,
@@ -48,7 +48,7 @@ impl Selector<'_> {
         }
     }
 
-    fn norm_operand(&self, step: &NormStep, role: Role) -> Option<Operand> {
+    pub(super) fn norm_operand(&self, step: &NormStep, role: Role) -> Option<Operand> {
         let vector = |id| Operand::Weight(self.weights.vector(id));
         match role {
             Role::InputQuads => Some(Operand::Value(step.input)),
@@ -61,6 +61,9 @@ impl Selector<'_> {
     }
 
     pub(super) fn norm(&mut self, node: &FusedNode, step: &NormStep) {
+        if self.ends_on_npu(step) {
+            return self.sum_before_norm(node, step);
+        }
         let spec = KernelSpec::Norm(self.norm_spec(step));
         let operands = operands(&spec, |role| match role {
             Role::OutputQuads => self.value(step.out),
@@ -68,6 +71,19 @@ impl Selector<'_> {
             role => self.norm_operand(step, role).expect("every other role is an operand of the norm"),
         });
         self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+    }
+
+    /// The residual sum alone, if there is one.
+    fn sum_before_norm(&mut self, node: &FusedNode, step: &NormStep) {
+        let Some(sum) = step.sum else { return };
+        let spec = NormSpec { stores_sum: false, norm_sum: false, ..self.norm_spec(step) };
+        let spec = KernelSpec::Norm(spec);
+        let operands = operands(&spec, |role| match role {
+            Role::OutputQuads => self.value(sum),
+            role => self.norm_operand(step, role).expect("every other role is an operand of the sum"),
+        });
+        self.push(node, spec, self.kind.rows, 0, |role| operands[&role]);
+        self.dispatches.last_mut().expect("pushed above").label += " sum";
     }
 
     /// The matmuls that compute this norm as their prologue, of which the first stores the sum: all readers of its output, or the only one

@@ -6,11 +6,12 @@ use unicorn_artifact::npu::MAX_RUNS;
 use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_kernels::npu_input::NpuInputSpec;
 use unicorn_kernels::npu_output::NpuOutputSpec;
-use unicorn_kernels::{KernelSpec, Role};
+use unicorn_kernels::{KernelSpec, Number, Role};
 
 use super::matmul::quantize_lanes;
 use super::{Operand, Selector};
-use crate::fuse::{FusedNode, FusedOp, MatrixId};
+use crate::fuse::{FusedNode, FusedOp, MatrixId, NormStep};
+use crate::graph::ValueId;
 
 /// The products that an NPU computes in a step.
 pub struct NpuProducts {
@@ -41,6 +42,20 @@ impl Selector<'_> {
         self.npu?.products.get(matrix).copied()
     }
 
+    /// Whether the NPU is given this norm's rows before it, since only its products read them: the kernel that converts them multiplies by the norm's weights, and
+    /// a core divides its sums.
+    pub(super) fn ends_on_npu(&self, step: &NormStep) -> bool {
+        let mut readers = self.readers(step.out).peekable();
+        let can_fold = self.options.fold && step.weight.is_some() && !self.is_result(step.out);
+        can_fold && readers.peek().is_some() && readers.all(|reader| self.on_npu(reader).is_some())
+    }
+
+    /// The norm of this kind that makes `value`.
+    fn norm_to_npu(&self, value: ValueId) -> Option<&NormStep> {
+        let FusedOp::Norm(step) = &self.verified.producer(value)?.op else { return None };
+        (step.out == value && self.ends_on_npu(step)).then_some(step)
+    }
+
     /// Both dispatches around the NPU's command.
     pub(super) fn npu_product(&mut self, node: &FusedNode, product: usize, shape: &GemmShape) {
         let FusedOp::MatMul { input, out, .. } = node.op else { unreachable!("called for matmuls") };
@@ -48,10 +63,17 @@ impl Selector<'_> {
         let lanes = quantize_lanes(width, self.target.workgroup_invocations);
         // Row tiles follow each other: rows of several runs have the layout of a program with as many rows.
         let shape = &GemmShape { rows: shape.rows.max(self.kind.rows), ..*shape };
-        let spec = NpuInputSpec::of(shape, width, stride, lanes, self.target.subgroup_size);
+        let norm = self.norm_to_npu(input);
+        let rows = norm.map_or(input, NormStep::before);
+        let weight = norm.and_then(|step| self.norm_operand(step, Role::NormWeight));
+        let spec = NpuInputSpec {
+            norm_eps: norm.map(|step| Number::new(self.norm_eps(step))),
+            ..NpuInputSpec::of(shape, width, stride, lanes, self.target.subgroup_size)
+        };
         let words = shape.activation_bytes() / 4;
         self.push(node, KernelSpec::NpuInput(spec), self.kind.rows, 0, |role| match role {
-            Role::Input => Operand::Value(input),
+            Role::InputQuads => Operand::Value(rows),
+            Role::NormWeight => weight.expect("the norm has weights"),
             _ => Operand::NpuInput { product, words },
         });
         self.dispatches.last_mut().expect("pushed above").label += " to the NPU";

@@ -358,6 +358,36 @@ mod tests {
         }
     }
 
+    /// Why the weights of a norm before a product are multiplied into its rows and not into its matrix: trained ones are small where rows have outliers, and a
+    /// rotated outlier meets INT4's errors of its whole block.
+    #[test]
+    fn the_weights_of_a_norm_in_the_matrix_would_add_errors() {
+        let (cols, depth) = (16, 256);
+        let shape = GemmShape::padded(64, cols, depth, 1, CoreTile::new(16, 16, 64, Epilogue::Scale));
+        let numbers =
+            |count: usize, step: usize| (0..count).map(move |i| (i * step % 997 * 31 % 101) as f32 / 50.0 - 1.0);
+        // An outlier in each block, which the norm takes back.
+        let norm_weight = |k: usize| if k % 32 == 5 { 0.05 } else { 1.0 };
+        let with_norm = |(index, value): (usize, f32)| value * norm_weight(index % depth);
+        let without = |(index, value): (usize, f32)| value / norm_weight(index % depth);
+        let normed: Vec<f32> = numbers(64 * depth, 37).collect();
+        let rows: Vec<f32> = normed.iter().copied().enumerate().map(without).collect();
+        let matrix: Vec<f32> = numbers(cols * depth, 53).collect();
+        let scaled_matrix: Vec<f32> = matrix.iter().copied().enumerate().map(with_norm).collect();
+        let error = |rows: &[f32], matrix: &[f32]| {
+            let (a, w) = (Activations::quantize(&shape, rows, depth), Weights::quantize(&shape, matrix, cols, depth));
+            let products = (0..64).flat_map(|row| (0..cols).map(move |col| (row, col)));
+            let squares = products.map(|(row, col)| {
+                let found: f32 = (0..depth).map(|k| a.value(&shape, row, k) * w.value(&shape, col, k)).sum();
+                let exact = rows[row * depth..][..depth].iter().zip(&matrix[col * depth..]).map(|(a, w)| a * w);
+                (found - exact.sum::<f32>()).powi(2)
+            });
+            squares.sum::<f32>().sqrt()
+        };
+        let [in_rows, in_matrix] = [error(&normed, &matrix), error(&rows, &scaled_matrix)];
+        assert!(in_matrix > 2.0 * in_rows, "{in_matrix} and {in_rows}");
+    }
+
     #[test]
     fn packed_activations_are_restored() {
         for (rows, columns) in [(32, 1), (16, 3), (GEMV_ROWS, 2)] {

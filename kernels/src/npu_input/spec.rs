@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::{Kernel, RowAxis};
 use crate::npu::rotation::{FACTOR, ROTATED};
 use crate::npu::tile::{ACTIVATION_MAX, BLOCK_COLS, BLOCK_DEPTH, BLOCK_ROWS, GemmShape, MULTIPLIER_MAX};
+use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations};
 use crate::template::{Values, render};
 
@@ -13,7 +14,7 @@ use crate::template::{Values, render};
 pub struct NpuInputSpec {
     /// Elements of a row.
     pub width: usize,
-    /// Elements between rows of the input.
+    /// Elements between rows of the input: a multiple of 4.
     pub stride: usize,
     /// Rows of the NPU program; those that the step does not have become 0.
     pub rows: usize,
@@ -29,6 +30,8 @@ pub struct NpuInputSpec {
     pub core_depth: usize,
     /// Rows that share the multiplier of a group, [`BLOCK_ROWS`] × `array_rows` apart.
     pub sharing_rows: usize,
+    /// Epsilon of the RMS norm of the rows, which are read before it; `None`: they are converted as they are.
+    pub norm_eps: Option<Number>,
     /// Invocations of a workgroup: a multiple of 8.
     pub lanes: usize,
     /// Invocations of a subgroup.
@@ -36,7 +39,7 @@ pub struct NpuInputSpec {
 }
 
 impl NpuInputSpec {
-    /// The spec for rows of `width` elements and a program of this shape.
+    /// The spec for rows of `width` elements, converted as they are, and a program of this shape.
     pub fn of(shape: &GemmShape, width: usize, stride: usize, lanes: usize, subgroup_size: u32) -> NpuInputSpec {
         let GemmShape { rows, depth, core, .. } = *shape;
         let [columns, array_rows] = shape.activation_spread();
@@ -50,14 +53,19 @@ impl NpuInputSpec {
             core_rows: core.rows,
             core_depth: core.depth,
             sharing_rows: core.sharing_rows(),
-            lanes,
+            norm_eps: None,
+            lanes: lanes.min(LANES_MAX),
             subgroup_size,
         }
     }
 }
 
-/// Most groups of a row: a workgroup keeps 4 bytes of each in its memory, of which every device has 16 KiB.
-const GROUPS_MAX: usize = 3 << 10;
+/// Most groups of a row: a workgroup keeps 4 bytes of each in its memory, of which every device has 16 KiB, and 20 bytes of each of its lanes.
+const GROUPS_MAX: usize = 2 << 10;
+/// Most lanes of a workgroup.
+const LANES_MAX: usize = 256;
+/// Values of k that eight lanes rotate, four each.
+const _: () = assert!(ROTATED == 8 * 4);
 
 impl NpuInputSpec {
     /// Rows of a workgroup's share of consecutive rows ([`GemmShape::sharing_window`]), and of the workgroups that divide it.
@@ -69,7 +77,8 @@ impl NpuInputSpec {
 
 impl Kernel for NpuInputSpec {
     fn bindings(&self) -> Vec<BindingSpec> {
-        bindings([Role::Step, Role::Input, Role::Encoded])
+        let norm_weight = self.norm_eps.map(|_| Role::NormWeight);
+        bindings([Role::Step, Role::InputQuads, Role::Encoded].into_iter().chain(norm_weight))
     }
 
     fn workgroups(&self, rows: usize) -> [usize; 3] {
@@ -85,6 +94,7 @@ impl Kernel for NpuInputSpec {
 
     fn wgsl(&self) -> String {
         assert!(self.depth.is_multiple_of(ROTATED), "depth {} is not blocks of {ROTATED}", self.depth);
+        assert!(self.stride.is_multiple_of(4), "rows are {} elements apart, expected a multiple of 4", self.stride);
         let groups = self.depth / self.core_depth;
         assert!(groups <= GROUPS_MAX, "{groups} groups in a row, expected at most {GROUPS_MAX}");
         let code_words = self.core_rows * self.core_depth / 4;
@@ -93,9 +103,7 @@ impl Kernel for NpuInputSpec {
         let values = Values::default()
             .size("WIDTH", self.width)
             .size("STRIDE", self.stride)
-            .size("BLOCKS", self.depth / ROTATED)
-            .size("ROTATED", ROTATED)
-            .size("QUADS", ROTATED / 4)
+            .size("ROW_QUADS", self.depth / 4)
             .size("COLUMNS", self.columns)
             .size("CHUNKS", groups)
             .size("SHARING", self.sharing_rows)
@@ -111,6 +119,8 @@ impl Kernel for NpuInputSpec {
             .size("WORKGROUP", self.lanes)
             .size("SUBGROUP", self.subgroup_size as usize)
             .flag("SUBGROUPS", self.subgroup_size > 0)
+            .flag("NORM", self.norm_eps.is_some())
+            .number("EPS", self.norm_eps.map_or(0.0, Number::get))
             .number("CODE_MAX", ACTIVATION_MAX as f32)
             .number("MULTIPLIER_MAX", MULTIPLIER_MAX as f32)
             .number("FACTOR", FACTOR)

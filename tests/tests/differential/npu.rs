@@ -1,6 +1,7 @@
 //! The kernels on both sides of an NPU's product.
 
 use half::bf16;
+use unicorn_kernels::Number;
 use unicorn_kernels::npu::quantize::Activations;
 use unicorn_kernels::npu::tile::{CoreTile, Epilogue, GEMV_ROWS, GemmShape};
 use unicorn_kernels::npu_input::NpuInputSpec;
@@ -10,29 +11,42 @@ use super::*;
 
 /// Codes in a thousand that may differ by one, where a device's division and rounding differ from the host's in the last bit.
 const MOVED_CODES: usize = 2;
+/// Of a row's scale: the largest value of up to 300 by a sum in f32 of their squares.
+const SCALE_TOLERANCE: f32 = 4e-6;
+/// Large enough to change the norm of small rows.
+const EPS: f32 = 0.1;
 
 #[test]
 fn npu_input_is_the_activations_of_a_program() {
     let targets = targets();
-    let cases = (0..targets.len(), 1..300usize, 1..5usize, 0..3usize, 1..5usize, 1..90usize, any::<bool>());
-    check_cases("npu input", 12, &cases, |&(target, width, columns, core_rows, core_depth, n_rows, wide), rng| {
-        let target = &targets[target];
+    let flags = (any::<bool>(), any::<bool>());
+    let cases = (0..targets.len(), 1..300usize, 1..5usize, 0..3usize, 1..5usize, 1..90usize, flags);
+    check_cases("npu input", 12, &cases, |&(target, width, columns, core_rows, core_depth, n_rows, flags), rng| {
+        let (target, (wide, normed)) = (&targets[target], flags);
         let rows = if core_rows == 0 { GEMV_ROWS } else { 16 * core_rows };
         let core = CoreTile::new(rows, 16, 32 * core_depth, Epilogue::Scale);
         let shape = GemmShape::padded(n_rows, 16, width, columns, core);
         let stride = width.next_multiple_of(32);
         let lanes = if wide { target.workgroup_invocations } else { 128 };
-        let spec = NpuInputSpec::of(&shape, width, stride, lanes, target.subgroup_size);
+        let norm_eps = normed.then(|| Number::new(EPS));
+        let spec = NpuInputSpec { norm_eps, ..NpuInputSpec::of(&shape, width, stride, lanes, target.subgroup_size) };
         let mut input = normals(rng, n_rows * stride);
         // Groups of different sizes, which are those of k in blocks of 32.
         input.iter_mut().enumerate().for_each(|(index, value)| *value *= 1.0 / (1 + index / 32 % 6) as f32);
-        // A row of zeros has the scale 0.
-        input[..stride].fill(0.0);
+        // Rows of different sizes; one of zeros has the scale 0.
+        input
+            .chunks_mut(stride)
+            .enumerate()
+            .for_each(|(row, values)| values.iter_mut().for_each(|value| *value *= (row % 4) as f32));
+        let weight: Vec<f32> = normals(rng, stride).into_iter().map(|value| 1.0 + value / 2.0).collect();
         let words = shape.activation_bytes() / 4;
-        let operands = vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words }];
+        let mut operands = vec![Operand::Step, Operand::floats(&input), Operand::Out { id: 0, words }];
+        operands.extend(normed.then(|| Operand::floats(&weight)));
         let found = launch(target, KernelSpec::NpuInput(spec.clone()), operands, n_rows).run();
         let found: Vec<u8> = found[&0].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let values: Vec<f32> = input.chunks(stride).flat_map(|row| row[..width].to_vec()).collect();
+        let rows = input.chunks(stride).map(|row| &row[..width]);
+        let values: Vec<f32> =
+            rows.flat_map(|row| if normed { rms_norm(row, &weight) } else { row.to_vec() }).collect();
         let expected = Activations::quantize(&shape, &values, width).pack(&shape);
         let mut moved = 0;
         let objects = found.chunks(core.activation_bytes()).zip(expected.chunks(core.activation_bytes()));
@@ -41,7 +55,7 @@ fn npu_input_is_the_activations_of_a_program() {
                 let ([scale, multiplier], [expected_scale, expected_multiplier]) =
                     (scales(&core, found, row), scales(&core, expected, row));
                 assert!(
-                    (scale - expected_scale).abs() <= 1e-6 * expected_scale,
+                    (scale - expected_scale).abs() <= SCALE_TOLERANCE * expected_scale,
                     "{spec:?}: {scale} for {expected_scale}"
                 );
                 assert!(
@@ -60,6 +74,13 @@ fn npu_input_is_the_activations_of_a_program() {
         }
         assert!(moved <= 1 + MOVED_CODES * n_rows * width / 1000, "{spec:?}: {moved} codes moved");
     });
+}
+
+/// From its definition, in f64.
+fn rms_norm(row: &[f32], weight: &[f32]) -> Vec<f32> {
+    let squares: f64 = row.iter().map(|value| f64::from(*value).powi(2)).sum();
+    let rms = (squares / row.len() as f64 + f64::from(EPS)).sqrt();
+    row.iter().zip(weight).map(|(value, weight)| (f64::from(*value) / rms * f64::from(*weight)) as f32).collect()
 }
 
 /// Scale of a row of an object, and the multiplier of its group.
