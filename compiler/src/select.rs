@@ -459,6 +459,8 @@ impl Selector<'_> {
                     let spec = EmbedSpec {
                         layout,
                         first_token: first_row,
+                        table_tokens: Some(self.graph.matrices[table.0].rows())
+                            .filter(|&rows| rows < self.config.vocab_size),
                         output_stride: self.stride_of(*out),
                         scale: Number::new(*scale),
                         image_stride: Some(self.image_stride()).filter(|_| self.kind.images && part == 0),
