@@ -12,6 +12,7 @@ mod matmul;
 mod npu;
 mod recurrent;
 mod selection;
+mod streams;
 mod tile;
 
 use std::collections::BTreeMap;
@@ -500,6 +501,8 @@ impl Selector<'_> {
             FusedOp::GatedNorm { input, gate, weight, form, out } => {
                 self.gated_norm(node, *input, *gate, *weight, *form, *out)
             }
+            FusedOp::SparseActMul { .. } => self.sparse_act_mul(node),
+            FusedOp::Streams(op) => self.streams(node, op),
             FusedOp::Patches { out } => self.patches(node, *out),
             FusedOp::LayerNorm { .. } => self.layer_norm(node),
             FusedOp::ImageAttention { .. } => self.image_attention(node),
@@ -665,6 +668,8 @@ impl Selector<'_> {
             FusedOp::KeepRow { .. } => "keep row".into(),
             FusedOp::DeltaRule(_) => "delta rule".into(),
             FusedOp::GatedNorm { .. } => "gated norm".into(),
+            FusedOp::SparseActMul { .. } => "sparse act mul".into(),
+            FusedOp::Streams(op) => op.verb().replace('_', " "),
             FusedOp::Patches { .. } => "patches".into(),
             FusedOp::LayerNorm { .. } => "layer norm".into(),
             FusedOp::ImageAttention { .. } => "image attention".into(),
