@@ -11,6 +11,8 @@ use crate::import::config_json::gemma3n::normal_share;
 pub const PERIOD: usize = 5;
 /// Layers with a cache of their own, where the file does not state those without.
 const OWN_CACHES: usize = 20;
+/// The soft cap of the logits, where the file has none.
+const FINAL_SOFTCAP: f64 = 30.0;
 
 /// The fields of config.json that other models do not have; `is_sliding`, one a layer, tells which have a window.
 ///
@@ -23,16 +25,15 @@ pub fn fields(keys: &Keys, is_sliding: &[bool]) -> Result<Map<String, Json>> {
         Some(tensor) => Ok(tensor.shape[0]),
         None => Err(CompileError::MissingTensor { name: name.to_owned(), hint: String::new() }),
     };
-    let shared = keys.gguf.unsigned(&keys.name("attention.shared_kv_layers"))?;
     Ok(object(json!({
         "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": false,
         "intermediate_size": keys.of_layers("feed_forward_length", layers)?,
-        "final_logit_softcapping": keys.decimal("final_logit_softcapping")?,
+        "final_logit_softcapping": keys.decimal("final_logit_softcapping")?.unwrap_or(FINAL_SOFTCAP),
         "sliding_window": keys.required_size("attention.sliding_window")?,
         "layer_types": is_sliding.iter().map(kind).collect::<Vec<_>>(),
         "rope_local_base_freq": keys.decimal("rope.freq_base_swa")?.unwrap_or(10_000.0),
-        "num_kv_shared_layers": shared.unwrap_or(layers.saturating_sub(OWN_CACHES)),
+        "num_kv_shared_layers": shared_layers(keys, layers)?,
         "hidden_size_per_layer_input": keys.required_size("embedding_length_per_layer_input")?,
         "vocab_size_per_layer_input": rows("per_layer_token_embd.weight")?,
         "altup_num_inputs": keys.required_size("altup.num_inputs")?,
@@ -41,6 +42,16 @@ pub fn fields(keys: &Keys, is_sliding: &[bool]) -> Result<Map<String, Json>> {
         "laurel_rank": rows("blk.0.laurel_l.weight")?,
         "activation_sparsity_pattern": sparsity(keys, layers)?,
     })))
+}
+
+/// Layers that read the cache of another: a float in files of 2025, an integer in later ones.
+fn shared_layers(keys: &Keys, layers: usize) -> Result<usize> {
+    let name = keys.name("attention.shared_kv_layers");
+    let Some(shared) = keys.gguf.float(&name)? else { return Ok(layers.saturating_sub(OWN_CACHES)) };
+    if shared.fract() == 0.0 && (0.0..layers as f64).contains(&shared) {
+        return Ok(shared as usize);
+    }
+    Err(keys.gguf.malformed(format!("{name} is {shared}, expected a whole number below that of the {layers} layers")))
 }
 
 /// The share of each layer's gates that become 0; the file has the quantiles of these shares, or none of the first layers' usual ones.
@@ -77,7 +88,7 @@ mod tests {
         file.set("gemma3n.block_count", TestValue::U32(2));
         file.set("gemma3n.attention.sliding_window", TestValue::U32(3));
         file.set("gemma3n.attention.sliding_window_pattern", TestValue::Bools(&[true, false]));
-        file.set("gemma3n.attention.shared_kv_layers", TestValue::U32(0));
+        file.set("gemma3n.attention.shared_kv_layers", TestValue::F32(0.0));
         file.set("gemma3n.feed_forward_length", TestValue::Integers(&[16, 24]));
         file.set("gemma3n.embedding_length_per_layer_input", TestValue::U32(4));
         file.set("gemma3n.altup.num_inputs", TestValue::U32(3));
@@ -145,6 +156,7 @@ mod tests {
             (parsed.config.norm_offset, parsed.config.query_scale, parsed.config.kv_shared_layers),
             (0.0, 1.0, 0)
         );
+        assert_eq!(parsed.config.final_softcap, Some(30.0));
         // Each stream's matrix is a part of the stack.
         let place = &parsed.tensors["altup_unembed_projections.1.weight"];
         assert_eq!((&*place.source_name, place.first_row, place.rows), ("altup_unembd_proj.weight", 8, 8));
@@ -152,7 +164,14 @@ mod tests {
 
     #[test]
     fn what_no_file_has_is_refused_by_its_key() {
-        let cases: [(&str, TestValue, &str); 6] = [
+        let cases: [(&str, TestValue, &str); 9] = [
+            (
+                "attention.shared_kv_layers",
+                TestValue::F32(0.5),
+                "shared_kv_layers is 0.5, expected a whole number below",
+            ),
+            ("attention.shared_kv_layers", TestValue::F32(f32::NAN), "shared_kv_layers is NaN"),
+            ("attention.shared_kv_layers", TestValue::U32(2), "shared_kv_layers is 2, expected a whole number below"),
             ("altup.num_inputs", TestValue::U32(1000), "altup_num_inputs is 1000, expected an integer from 1 to 8"),
             ("altup.num_inputs", TestValue::U32(4), "altup_proj.weight"),
             ("altup.active_idx", TestValue::U32(2), "altup_active_idx 2"),
