@@ -25,8 +25,8 @@ impl WeightsOption {
     }
 }
 
-/// Formats of matrices. Routers of experts are f16, and so are gates of shared ones that are rows of these. Embeddings, the output head, the gates of recurrent state, vision towers and the matrices around
-/// latent vectors are one step finer than the rest, INT8 with INT4 and f16 with INT8: a table row is a token's only description, no later
+/// Formats of matrices. Routers of experts are f16, and so are gates of shared ones that are rows of these. Embeddings, the output head, the gates of recurrent state, vision towers, the projections of
+/// streams and the matrices around latent vectors are one step finer than the rest, INT8 with INT4 and f16 with INT8: a table row is a token's only description, no later
 /// layer compensates the head's errors, errors of state add up, and a latent vector stands for the keys and values of all heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatPolicy {

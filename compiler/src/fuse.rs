@@ -185,7 +185,7 @@ impl<'a> Fuser<'a> {
             for input in node.op.inputs() {
                 consumers[input.0].push(index);
             }
-            if let Some(out) = node.op.out() {
+            for out in node.op.outs() {
                 producer[out.0] = Some(index);
             }
         }
@@ -514,6 +514,10 @@ impl<'a> Fuser<'a> {
                 FusedOp::ImageAttention { sources, n_heads, scale, out }
             }
             Op::ImagePool { input, across, side, out } => FusedOp::ImagePool { input, across, side, out },
+            Op::SparseActMul { gate, up, activation, deviations, out } => {
+                FusedOp::SparseActMul { gate, up, activation, deviations, out }
+            }
+            Op::Streams(op) => FusedOp::Streams(op.map(|parts| self.vector(parts, layer))),
             Op::GatedNorm { input, gate, weight, form, out } => {
                 let gate = self.columns_of(gate);
                 FusedOp::GatedNorm { input, gate, weight: self.vector(vec![weight], layer), form, out }

@@ -9,6 +9,7 @@ mod latent;
 mod op;
 mod predictor;
 mod recurrent;
+mod streams;
 mod text;
 
 use std::borrow::Cow;
@@ -20,6 +21,7 @@ use unicorn_kernels::route::{Scores, routes_width};
 use unicorn_kernels::{Activation, Number};
 
 pub(crate) use op::Op;
+pub(crate) use streams::StreamsOp;
 pub(crate) use text::{columns, routing};
 
 use crate::import::{self, ExpertsConfig, FullHeads, ModelConfig, PerLayerInputs, QkNorm};
@@ -121,7 +123,11 @@ pub fn build(config: &ModelConfig) -> ModelGraph {
     let embedding = stream;
     let every_head = config.latent.map(|_| builder.every_head());
     let layer_inputs = config.per_layer_inputs.map(|inputs| builder.per_layer_inputs(stream, inputs));
-    for layer in 0..config.n_decoder_layers() {
+    if let (Some(streams), Some((values, inputs))) = (&config.streams, layer_inputs.zip(config.per_layer_inputs)) {
+        stream = builder.layers_of_streams(stream, values, inputs, streams);
+    }
+    let layers_of_one_stream = if config.streams.is_some() { 0 } else { config.n_decoder_layers() };
+    for layer in 0..layers_of_one_stream {
         builder.layer = Some(layer);
         stream = match config.layers[layer].is_recurrent {
             true if config.short_conv_taps.is_some() => builder.conv_block(stream),
@@ -168,10 +174,16 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn attention_block(&mut self, stream: ValueId) -> ValueId {
+        let normed = if self.config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
+        let out = self.attention(normed);
+        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
+    }
+
+    /// Attention of the layer's kind, from its input after a norm to its output projection.
+    fn attention(&mut self, normed: ValueId) -> ValueId {
         let config = self.config;
         let layer = &config.layers[self.layer.expect("inside a layer")];
         let FullHeads { n_kv_heads, head_dim, values_are_keys } = config.heads_of(self.layer.expect("inside a layer"));
-        let normed = if config.pre_norms { self.norm(stream, "input_layernorm.weight") } else { stream };
         let q = self.projection(normed, "q", config.n_heads * head_dim);
         let keys_and_values = config.has_own_cache(self.layer.expect("inside a layer")).then(|| {
             let k = self.projection(normed, "k", n_kv_heads * head_dim);
@@ -197,8 +209,7 @@ impl Builder<'_> {
             let gate = self.projection(normed, "gate", width);
             mixed = self.push("gated", width, |out| Op::Gate { input: mixed, gate, out });
         }
-        let out = self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias);
-        self.add_to_stream(stream, out, "post_attention_layernorm.weight")
+        self.linear(mixed, "self_attn.o_proj", width, config.hidden_size, config.o_bias)
     }
 
     fn mlp_block(&mut self, stream: ValueId) -> ValueId {
@@ -228,16 +239,26 @@ impl Builder<'_> {
     fn feed_forward(&mut self, input: ValueId, block: &str, hidden: usize, inner: usize, bias: bool) -> ValueId {
         let gate = self.linear(input, &format!("{block}.gate_proj"), hidden, inner, bias);
         let up = self.linear(input, &format!("{block}.up_proj"), hidden, inner, bias);
-        let product = self.act_mul(gate, up, 0);
+        let product = match self.layer.and_then(|layer| self.config.gate_deviations(layer)) {
+            Some(deviations) => {
+                let activation = self.activation();
+                self.push("product", inner, |out| Op::SparseActMul { gate, up, activation, deviations, out })
+            }
+            None => self.act_mul(gate, up, 0),
+        };
         self.linear(product, &format!("{block}.down_proj"), inner, hidden, bias)
     }
 
-    fn act_mul(&mut self, gate: ValueId, up: ValueId, up_column: usize) -> ValueId {
-        let activation = match self.config.activation {
+    fn activation(&self) -> Activation {
+        match self.config.activation {
             import::Activation::Silu => Activation::Silu,
             import::Activation::GeluTanh => Activation::GeluTanh,
             import::Activation::ClampedSwiGlu => Activation::ClampedSwiGlu,
-        };
+        }
+    }
+
+    fn act_mul(&mut self, gate: ValueId, up: ValueId, up_column: usize) -> ValueId {
+        let activation = self.activation();
         let Value { width, rows_per_token, .. } = self.values[gate.0];
         self.push_rows("product", width, rows_per_token, |out| Op::ActMul { gate, up, up_column, activation, out })
     }
@@ -413,10 +434,16 @@ impl Builder<'_> {
         rows_per_token: usize,
         op: impl FnOnce(ValueId) -> Op,
     ) -> ValueId {
+        let id = self.value(name, width, rows_per_token);
+        self.node(op(id));
+        id
+    }
+
+    /// A value that a later node makes.
+    fn value(&mut self, name: &str, width: usize, rows_per_token: usize) -> ValueId {
         let id = ValueId(self.values.len());
         let name = self.layer.map_or(name.to_owned(), |layer| format!("{name}.{layer}"));
         self.values.push(Value { name, width, rows_per_token });
-        self.node(op(id));
         id
     }
 

@@ -14,6 +14,7 @@
 //!
 //! Each weight is read once (those of gate and up twice). Sums run in a fixed order, whatever the number of threads.
 
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -130,6 +131,9 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn step(&mut self, node: &Node) {
         let op = &node.op;
+        if let Op::Streams(op) = op {
+            return self.streams(op);
+        }
         let layer = || node.layer.expect("heads are inside a layer");
         let head_dim = || self.graph.head_dims[layer()];
         let moments = match op {
@@ -161,6 +165,10 @@ impl Walk<'_> {
                 pairs.map(|(gate, up)| activated(*gate, *up, 0.0, *activation)).collect()
             }
             Op::ActMul { gate, up, activation, .. } => self.act_mul(*gate, *up, *activation),
+            Op::SparseActMul { gate, up, activation, deviations, .. } => {
+                self.sparse_act_mul(*gate, *up, *activation, *deviations)
+            }
+            Op::Streams(_) => unreachable!("handled above"),
             Op::HeadNorm { input, of: NormOf::Value, .. } => self.value_norm(*input, head_dim()),
             Op::Scale { input, factor, .. } => {
                 let factor = self.vector(factor).next().expect("a factor is one number");
@@ -200,7 +208,7 @@ impl Walk<'_> {
                 self.moments[input].iter().map(halved).collect()
             }
         };
-        self.moments.insert(op.out().expect("what has moments has a value"), moments);
+        self.moments.insert(op.outs()[0], moments);
     }
 
     fn norm(&self, input: ValueId, weight: &VectorRef) -> Moments {
@@ -406,7 +414,7 @@ impl Walk<'_> {
     }
 
     fn producer_of(&self, value: ValueId) -> &Op {
-        let producer = self.graph.nodes.iter().find(|node| node.op.out() == Some(value));
+        let producer = self.graph.nodes.iter().find(|node| node.op.outs().contains(&value));
         &producer.expect("every value has a producer").op
     }
 

@@ -12,6 +12,7 @@ mod matmul;
 mod npu;
 mod recurrent;
 mod selection;
+mod streams;
 mod tile;
 
 use std::collections::BTreeMap;
@@ -459,6 +460,8 @@ impl Selector<'_> {
                     let spec = EmbedSpec {
                         layout,
                         first_token: first_row,
+                        table_tokens: Some(self.graph.matrices[table.0].rows())
+                            .filter(|&rows| rows < self.config.vocab_size),
                         output_stride: self.stride_of(*out),
                         scale: Number::new(*scale),
                         image_stride: Some(self.image_stride()).filter(|_| self.kind.images && part == 0),
@@ -498,6 +501,8 @@ impl Selector<'_> {
             FusedOp::GatedNorm { input, gate, weight, form, out } => {
                 self.gated_norm(node, *input, *gate, *weight, *form, *out)
             }
+            FusedOp::SparseActMul { .. } => self.sparse_act_mul(node),
+            FusedOp::Streams(op) => self.streams(node, op),
             FusedOp::Patches { out } => self.patches(node, *out),
             FusedOp::LayerNorm { .. } => self.layer_norm(node),
             FusedOp::ImageAttention { .. } => self.image_attention(node),
@@ -663,6 +668,8 @@ impl Selector<'_> {
             FusedOp::KeepRow { .. } => "keep row".into(),
             FusedOp::DeltaRule(_) => "delta rule".into(),
             FusedOp::GatedNorm { .. } => "gated norm".into(),
+            FusedOp::SparseActMul { .. } => "sparse act mul".into(),
+            FusedOp::Streams(op) => op.verb().replace('_', " "),
             FusedOp::Patches { .. } => "patches".into(),
             FusedOp::LayerNorm { .. } => "layer norm".into(),
             FusedOp::ImageAttention { .. } => "image attention".into(),

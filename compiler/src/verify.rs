@@ -9,9 +9,10 @@ use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::heads::{Destination, Growth, HeadsPart};
 use unicorn_kernels::route::{Scores, routes_width};
 use unicorn_kernels::short_conv::ConvForm;
+use unicorn_kernels::streams::StreamsForm;
 
-use crate::fuse::{Columns, FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix};
-use crate::graph::{ColumnsBlock, Value, ValueId};
+use crate::fuse::{Columns, FusedGraph, FusedNode, FusedOp, HeadsStep, Matrix, VectorId};
+use crate::graph::{ColumnsBlock, StreamsOp, Value, ValueId};
 use crate::import::{FullHeads, ModelConfig};
 
 /// A checked graph; the only input of `select`.
@@ -182,6 +183,12 @@ impl FusedGraph {
                 self.check_part("values", width, *gate)?;
                 [input, out].into_iter().try_for_each(|value| self.check_width("values", width, *value))
             }
+            FusedOp::SparseActMul { gate, up, deviations, out, .. } => {
+                let expected = node.layer.and_then(|layer| config.gate_deviations(layer));
+                ensure(Some(*deviations) == expected, || format!("{deviations} deviations, expected {expected:?}"))?;
+                [up, out].into_iter().try_for_each(|value| self.check_width("gate", self.width(*gate), *value))
+            }
+            FusedOp::Streams(op) => self.check_streams(op, config),
             FusedOp::Heads(step) => self.check_heads(node, step, config),
             FusedOp::Attention { query, scale, growth, sinks, out } => {
                 ensure(sinks.is_some() == config.attention_sinks, || {
@@ -249,6 +256,22 @@ impl FusedGraph {
                 second.map_or(Ok(()), |second| self.check_width("input", self.width(*input), second))
             }
         }
+    }
+
+    /// Rows of streams are as wide as the stream; a layer's are those of all streams but the first.
+    fn check_streams(&self, op: &StreamsOp<VectorId>, config: &ModelConfig) -> Result<(), String> {
+        let others = config.streams.as_ref().ok_or("the model has one stream")?.count - 1;
+        for value in op.inputs().into_iter().chain(op.outs()) {
+            self.check_width("stream", config.hidden_size, value)?;
+        }
+        let rows = match *op {
+            StreamsOp::Combine { form: StreamsForm::End, others, .. } => vec![others],
+            StreamsOp::Combine { others, out, .. } => vec![others, out],
+            StreamsOp::Predict { streams: [_, before], out: [_, behind], .. }
+            | StreamsOp::Correct { streams: [_, before], out: [_, behind], .. } => vec![before, behind],
+            StreamsOp::Laurel { .. } => vec![],
+        };
+        rows.into_iter().try_for_each(|value| self.check_rows(others, value))
     }
 
     fn width(&self, value: ValueId) -> usize {

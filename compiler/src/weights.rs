@@ -22,6 +22,7 @@ impl FormatPolicy {
         let kept = kept.filter(|kept| self.weights == WeightsOption::Int4 || kept.codebook().is_some());
         let is_finer =
             matrix.is_of_images() || matrix.is_table || matrix.is_head || matrix.is_state_gate || matrix.is_of_latent();
+        let is_finer = is_finer || matrix.is_of_streams();
         match (self.weights, kept) {
             // Small, and nothing after it compensates for a wrong choice.
             _ if matrix.is_router => WeightFormat::F16,
@@ -295,9 +296,14 @@ impl Matrix {
         self.rows().next_multiple_of(TILE_ROWS)
     }
 
-    /// Whether a token is given to some of its matrices; those of attention's heads are a stack, too.
+    /// Whether a token is given to some of its matrices; those of attention's heads and of streams are stacks, too.
     pub(crate) fn is_of_experts(&self) -> bool {
-        self.experts.is_some() && !self.parts[0].tensor.contains("_attn.")
+        self.experts.is_some() && !self.parts[0].tensor.contains("_attn.") && !self.is_of_streams()
+    }
+
+    /// Whether it makes streams of the residual of the embedding, or the head's input of streams.
+    fn is_of_streams(&self) -> bool {
+        self.parts[0].tensor.starts_with("altup_")
     }
 
     /// Whether it belongs to what makes rows of images.

@@ -67,7 +67,7 @@ impl Activation {
 }
 
 /// The error function, by its series around 0, and 1 where that is what it rounds to in f32.
-fn erf(x: f64) -> f64 {
+pub fn erf(x: f64) -> f64 {
     if x.abs() > 4.5 {
         return x.signum();
     }

@@ -29,6 +29,7 @@ pub mod fused_tail;
 mod kernel;
 pub mod lane_tile;
 // Families.
+pub mod altup;
 pub mod attention;
 pub mod bandwidth_probe;
 pub mod checksum;
@@ -53,6 +54,7 @@ pub mod image_attention;
 pub mod image_pool;
 pub mod image_positions;
 pub mod image_rope;
+pub mod laurel;
 pub mod layer_norm;
 pub mod matmul;
 pub mod norm;
@@ -65,6 +67,8 @@ pub mod register_gemm;
 pub mod route;
 pub mod sample;
 pub mod short_conv;
+pub mod sparse_act_mul;
+pub mod streams;
 // All of them.
 pub mod spec;
 

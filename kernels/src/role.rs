@@ -52,6 +52,14 @@ pub enum Role {
     ExpertRows,
     /// The step's rows by expert; written by the kernel.
     MadeExpertRows,
+    /// The streams of the residual beside the active one, see `streams`; read by the kernel.
+    Streams,
+    /// The same; written by the kernel.
+    MadeStreams,
+    /// Weights, one after the other, of what is done with streams: see `altup`, `laurel` and `streams`.
+    StreamWeights,
+    /// The active stream as the layer's last gate reads it, see `altup`.
+    ScaledOutput,
     /// The residual stream before the sum.
     Residual,
     /// Rows that the host writes for rows of images, see `embed`.
@@ -161,6 +169,8 @@ impl Role {
             Role::StepState
                 | Role::Output
                 | Role::ExchangedOutput
+                | Role::MadeStreams
+                | Role::ScaledOutput
                 | Role::OutputQuads
                 | Role::Encoded
                 | Role::Partials
@@ -231,6 +241,10 @@ fn declare(bindings: &[BindingSpec], is_coherent: impl Fn(Role) -> bool, guarded
             Role::ChoiceBias => ("choice_bias", "array<f32>"),
             Role::ExpertRows | Role::MadeExpertRows => ("expert_rows", "array<u32>"),
             Role::InputRows => ("input_rows", "array<f32>"),
+            Role::Streams => ("streams", "array<f32>"),
+            Role::MadeStreams => ("made_streams", "array<f32>"),
+            Role::StreamWeights => ("stream_weights", "array<f32>"),
+            Role::ScaledOutput => ("scaled_output", "array<f32>"),
             Role::Residual => ("residual", "array<vec4<f32>>"),
             Role::Output | Role::ExchangedOutput => ("output", "array<f32>"),
             Role::OutputQuads => ("output", "array<vec4<f32>>"),

@@ -112,6 +112,14 @@ kernels! {
     DeltaChunks(crate::delta_chunks::DeltaChunksSpec) "delta chunks"
     /// RMS norm of each head, times a gate.
     GatedNorm(crate::gated_norm::GatedNormSpec) "gated norm"
+    /// Streams of the residual, predicted in front of a layer or corrected behind it.
+    AltUp(crate::altup::AltUpSpec) "altup"
+    /// Streams of the residual beside the active one, at the beginning, in a layer and at the end.
+    Streams(crate::streams::StreamsSpec) "streams"
+    /// The stream behind attention and a learned augmented residual layer.
+    Laurel(crate::laurel::LaurelSpec) "laurel"
+    /// Product of gate and up, of which large gates are kept.
+    SparseActMul(crate::sparse_act_mul::SparseActMulSpec) "sparse act mul"
 }
 
 impl KernelSpec {

@@ -4,7 +4,7 @@
     python gguf_of.py NAME...    tests/models/tiny/NAME as tests/models/gguf/NAME.gguf, weights in bf16
 
 What llama.cpp's converter does to each architecture is written out below: experts are stacked, q and k of what shares Llama's
-graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, Gemma 4's have gate and up in one stack, delta nets are changed by `delta_net`, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
+graph have the two halves of each head interleaved, gpt-oss' experts are turned upright or keep their MXFP4, Gemma 4's have gate and up in one stack, Gemma 3n's matrices of streams are stacked, delta nets are changed by `delta_net`, LFM2's convolutions lose an axis of 1, and multipliers, windows and the scaling of rotary embeddings have keys. Version that made the committed files: gguf 0.19.0.
 """
 
 import json
@@ -31,6 +31,7 @@ ARCHITECTURES = {
     "granite": gguf.MODEL_ARCH.GRANITE,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "gemma3n_text": gguf.MODEL_ARCH.GEMMA3N,
     "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
     "lfm2": gguf.MODEL_ARCH.LFM2,
     "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
@@ -92,6 +93,8 @@ def write(name):
     elif is_gemma4:
         add_gemma4(writer, config)
     else:
+        if config["model_type"] == "gemma3n_text":
+            add_gemma3n(writer, config)
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "head_dim" in config and not is_gemma4:
         writer.add_key_length(config["head_dim"])
@@ -159,6 +162,8 @@ def write(name):
         tensors = delta_net(tensors, config)
     if "kv_lora_rank" in config:
         tensors = latent(tensors, config)
+    if config["model_type"] == "gemma3n_text":
+        tensors = gemma3n(tensors)
     if is_gemma4:
         tensors = gemma4(tensors, load_file(folder / "model.safetensors"))
         writer.add_tensor("rope_freqs.weight", unrotated(config))
@@ -234,6 +239,32 @@ def add_gemma4(writer, config):
     writer.add_sliding_window(config["sliding_window"])
     writer.add_sliding_window_pattern(slides)
     writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def add_gemma3n(writer, config):
+    """Layers have widths of their own, and the quantile of the share of their gates that become 0."""
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_altup_active_idx(config["altup_active_idx"])
+    writer.add_altup_num_inputs(config["altup_num_inputs"])
+    shares = torch.tensor(config["activation_sparsity_pattern"], dtype=torch.float32)
+    writer.add_activation_sparsity_scale(torch.distributions.normal.Normal(0, 1).icdf(shares).tolist())
+
+
+def gemma3n(tensors):
+    """The matrices of streams in two stacks. The converter adds rows of zeros to the second embedding, for tokens that are no text; here it
+    is as in the folder."""
+    found, stacks = {}, {}
+    for name, tensor in tensors.items():
+        match = re.fullmatch(r"(model\.altup_(?:unembed_)?projections)\.(\d+)\.weight", name)
+        if match:
+            stacks.setdefault(match[1], {})[int(match[2])] = tensor
+        else:
+            found[name] = tensor
+    return found | {f"{name}.weight": torch.stack([of[index] for index in sorted(of)]) for name, of in stacks.items()}
 
 
 def gemma4(tensors, folder):

@@ -814,6 +814,25 @@ CASES = {
             dtype="bfloat16",
         ),
     ),
+    # Four streams, of which the layers work on one; gates of which a part is kept; the last two of five layers have queries only. Tokens
+    # from 301 on have the first row of the second embedding.
+    "gemma3n": dict(
+        tokens=48,
+        greedy=16,
+        config=family(
+            "Gemma3nForCausalLM", "gemma3n_text", 72, [120, 56, 88, 72, 56], 5, 4, 2,
+            head_dim=20, hidden_activation="gelu_pytorch_tanh", sliding_window=10, final_logit_softcapping=3.0,
+            layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")],
+            activation_sparsity_pattern=[0.85, 0.0, 0.6, 0.75, 0.0], num_kv_shared_layers=2,
+            altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True, altup_coef_clip=0.2, laurel_rank=10,
+            hidden_size_per_layer_input=20, vocab_size_per_layer_input=301, attention_bias=False, tie_word_embeddings=True,
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            dtype="bfloat16",
+        ),
+    ),
     # Seven heads to one pair of keys and values, as Qwen 2.5 7B; heads of 128 that hidden_size does not foretell.
     "qwen25-heads-7-to-1": dict(
         tokens=48,
@@ -1048,7 +1067,8 @@ def write_weights(folder, seed, dtype, stacked=False):
     model = model_class(folder).from_config(config, dtype=torch.float32)
     config_type = model.config.model_type
     gemma4 = config_type.startswith("gemma4")
-    norms_add_one = config_type.startswith(("gemma", "qwen3_5", "qwen3_next")) and not gemma4
+    gemma3n = config_type.startswith("gemma3n")
+    norms_add_one = config_type.startswith(("gemma", "qwen3_5", "qwen3_next")) and not gemma4 and not gemma3n
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -1064,7 +1084,7 @@ def write_weights(folder, seed, dtype, stacked=False):
                 parameter.copy_(1.5 * noise)
             elif name.endswith("linear_attn.out_proj.weight"):
                 parameter.copy_(noise * 0.2 * parameter.shape[-1] ** -0.5)
-            elif gemma4 and name.endswith("q_norm.weight"):
+            elif (gemma4 or gemma3n) and name.endswith("q_norm.weight"):
                 # Nothing else keeps scores small.
                 parameter.copy_(0.3 + 0.1 * noise)
             elif hasattr(config, "kv_lora_rank") and name.endswith(("q_proj.weight", "q_b_proj.weight")):
@@ -1075,6 +1095,9 @@ def write_weights(folder, seed, dtype, stacked=False):
                 parameter.copy_(parameter.shape[-1] ** 0.5 * (1.0 + 0.3 * noise))
             elif name.endswith("per_expert_scale"):
                 parameter.copy_(1.0 + 0.4 * noise)
+            elif gemma3n and name.split(".")[-2].startswith("post_"):
+                # With branches as large as the stream, roundings would grow from layer to layer.
+                parameter.copy_(0.5 + 0.15 * noise)
             elif "norm" in name:
                 # With the mean of 1 that Gemma adds, its branches would drown in the scaled embedding, whose own
                 # token would always win where the output matrix is the embedding.
@@ -1083,6 +1106,13 @@ def write_weights(folder, seed, dtype, stacked=False):
                 parameter.copy_(centre + 0.3 * noise)
             elif name.endswith("sinks"):
                 parameter.copy_(noise)
+            elif name.endswith("modality_router.weight"):
+                # What it multiplies is divided by the width.
+                parameter.copy_(noise * parameter.shape[-1] ** 0.5)
+            elif name.endswith(("prediction_coefs.weight", "correction_coefs.weight")):
+                parameter.copy_(0.15 * noise)
+            elif name.endswith("correct_output_scale"):
+                parameter.copy_(1.0 + 0.3 * noise)
             elif name.endswith("gate_up_proj") and config_type == "gpt_oss":
                 # Rows are inputs. Some gates and ups are beyond the limit.
                 parameter.copy_(noise * 2.5 * parameter.shape[-2] ** -0.5)

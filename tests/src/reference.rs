@@ -6,7 +6,7 @@
 //! folder requires, `rope` how positions become angles, `weights` where numbers come from, `compare` how two
 //! answers are compared.
 //!
-//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, gemma4, olmo2, olmo3, glm, glm4, gpt_oss, granite, granitemoehybrid without
+//! Families: llama, mistral, ministral, ministral3, qwen2, qwen3, gemma2, gemma3, gemma3n, gemma4, olmo2, olmo3, glm, glm4, gpt_oss, granite, granitemoehybrid without
 //! its Mamba, phi3, smollm3, and with experts mixtral, qwen2_moe, qwen3_moe and olmoe; qwen3_vl, qwen3_vl_moe; with gated delta nets qwen3_next, qwen3_5 and
 //! qwen3_5_moe; lfm2 and lfm2_moe; with latent attention deepseek_v2, deepseek_v3 and glm4_moe_lite; of a multimodal model its text
 //! part.
@@ -15,6 +15,7 @@
 mod compare;
 mod config;
 mod delta;
+mod gemma3n;
 mod gemma4;
 mod golden;
 mod latent;
@@ -77,6 +78,9 @@ impl Reference {
     /// # Panics
     /// In the same cases as [`Reference::logits`].
     pub fn hidden(&self, tokens: &[i32]) -> Vec<f32> {
+        if let Some(streams) = self.config.streams {
+            return self.hidden_of_streams(tokens, streams);
+        }
         let mut residual = self.embed(tokens);
         let (norms, multiplier) = (&self.config.norms, self.config.residual_multiplier);
         let mut caches = Caches::new();
@@ -168,7 +172,7 @@ impl Reference {
                 key = self.norm(&format!("layers.{layer}.self_attn.k_norm.weight"), &key);
             }
         }
-        if self.config.full_heads.is_some() {
+        if self.config.values_are_normed {
             for head in value.chunks_exact_mut(head_dim) {
                 let mean_square = head.iter().map(|value| value * value).sum::<f32>() / head_dim as f32;
                 head.iter_mut().for_each(|value| *value /= (mean_square + self.config.norm_epsilon).sqrt());

@@ -259,6 +259,29 @@ fn gpt_oss_20b_is_planned_on_a_laptop_of_32_gb() {
     }
 }
 
+/// Gemma 3n E2B: nearly half of its numbers are rows of a second embedding, of which a token reads one.
+#[test]
+fn gemma_3n_e2b_is_planned_on_a_laptop_of_16_gb() {
+    let output = planned_for_rdna3("gemma-3n-e2b.json", "phoenix-16gb", &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // As transformers counts them.
+    assert_eq!(report["parameters"], 4_435_182_688u64);
+    let weights = report["plan"]["weights"].as_array().unwrap();
+    let sum = |of: &str, field: &str| -> u64 {
+        let chosen = weights.iter().filter(|weight| weight["name"].as_str().unwrap().contains(of));
+        chosen.map(|weight| weight[field].as_u64().unwrap()).sum()
+    };
+    // 30 layers of 256 elements, 8.5 bits each.
+    assert_eq!(sum("embed_tokens_per_layer", "bytes_read_per_token"), 30 * 256 * 17 / 16);
+    assert_eq!(sum("embed_tokens_per_layer", "len_bytes"), 262_144 * 30 * 256 * 17 / 16);
+    for projections in ["altup_projections", "altup_unembed_projections"] {
+        assert_eq!(sum(projections, "bytes_read_per_token"), 3 * 2048 * 2048 * 17 / 16);
+    }
+    let read = sum("", "bytes_read_per_token");
+    assert!((1_400_000_000..1_800_000_000).contains(&read), "{read}");
+}
+
 /// Gemma 4 26B-A4B: a token reads 8 of 128 experts, and the MLP beside them.
 #[test]
 fn gemma_4_26b_a4b_is_planned_on_a_laptop_of_32_gb() {

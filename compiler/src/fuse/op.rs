@@ -8,7 +8,7 @@ use unicorn_kernels::route::{ExpertGroups, Scores, SharedExperts};
 use unicorn_kernels::short_conv::ConvForm;
 
 use super::{MatrixId, VectorId};
-use crate::graph::{ColumnsBlock, ValueId, column_sources};
+use crate::graph::{ColumnsBlock, StreamsOp, ValueId, column_sources};
 
 /// An operation that one kernel computes.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,6 +150,16 @@ pub(crate) enum FusedOp {
         form: GatedForm,
         out: ValueId,
     },
+    /// See [`Op::SparseActMul`](crate::graph::Op::SparseActMul).
+    SparseActMul {
+        gate: ValueId,
+        up: ValueId,
+        activation: Activation,
+        deviations: f32,
+        out: ValueId,
+    },
+    /// What is done with several streams of the residual.
+    Streams(StreamsOp<VectorId>),
 }
 
 /// A value that is a part of another: its columns from `first` on.
@@ -228,7 +238,9 @@ impl FusedOp {
             | FusedOp::ImageFeatures { out, .. }
             | FusedOp::ImageAttention { out, .. }
             | FusedOp::ImagePool { out, .. }
+            | FusedOp::SparseActMul { out, .. }
             | FusedOp::Elementwise { out, .. } => vec![*out],
+            FusedOp::Streams(op) => op.outs(),
             FusedOp::Norm(step) => [Some(step.out), step.sum].into_iter().flatten().collect(),
             FusedOp::Heads(step) => step.out.into_iter().collect(),
             FusedOp::KeepRow { .. } => vec![],
@@ -255,6 +267,8 @@ impl FusedOp {
             }
             FusedOp::DeltaRule(step) => vec![step.input, step.decay.of, step.strength.of],
             FusedOp::GatedNorm { input, gate, .. } => vec![*input, gate.of],
+            FusedOp::SparseActMul { gate, up, .. } => vec![*gate, *up],
+            FusedOp::Streams(op) => op.inputs(),
             FusedOp::Elementwise { input, second, .. } => [Some(*input), *second].into_iter().flatten().collect(),
         }
     }

@@ -85,6 +85,13 @@ impl FusedGraph {
                 format!("gated_norm {} column={}", vector(weight), gate.first)
             }
             FusedOp::GatedNorm { weight, form: GatedForm::Sum, .. } => format!("norm_sum {}", vector(weight)),
+            FusedOp::SparseActMul { activation, deviations, .. } => {
+                format!("sparse_act_mul {activation:?} deviations={deviations}")
+            }
+            FusedOp::Streams(op) => {
+                let weights = op.weights().map_or(String::new(), |weights| format!(" {}", vector(weights)));
+                format!("{}{weights}", op.verb())
+            }
             FusedOp::Patches { .. } => "patches".into(),
             FusedOp::LayerNorm { weight_and_bias, .. } => format!("layer_norm {}", vector(weight_and_bias)),
             FusedOp::ImagePositions { learned, positions, side, .. } => {

@@ -6,9 +6,9 @@ use unicorn_kernels::heads::{Growth, NormOf};
 use unicorn_kernels::route::{ExpertGroups, Scores};
 use unicorn_kernels::short_conv::ConvForm;
 
-use super::{CachePart, ColumnsBlock, MatrixRef, ValueId, VectorRef, column_sources};
+use super::{CachePart, ColumnsBlock, MatrixRef, StreamsOp, ValueId, VectorRef, column_sources};
 
-/// A plain operation. Values are named by index; each makes one, `out`, but those that write a cache or keep a row.
+/// A plain operation. Values are named by index; each makes one, `out`, but those that write a cache or keep a row, and those of streams.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Op {
     /// Row of `table` for each token, times `scale`.
@@ -224,11 +224,21 @@ pub(crate) enum Op {
         form: GatedForm,
         out: ValueId,
     },
+    /// The product of gate and up, where only gates from so many standard deviations above the mean on are kept.
+    SparseActMul {
+        gate: ValueId,
+        up: ValueId,
+        activation: Activation,
+        deviations: f32,
+        out: ValueId,
+    },
+    /// What is done with several streams of the residual.
+    Streams(StreamsOp<Vec<VectorRef>>),
 }
 
 impl Op {
-    /// The value that this operation makes; cache writes make none.
-    pub(crate) fn out(&self) -> Option<ValueId> {
+    /// The values that this operation makes; cache writes make none.
+    pub(crate) fn outs(&self) -> Vec<ValueId> {
         match *self {
             Op::Embed { out, .. }
             | Op::Norm { out, .. }
@@ -259,8 +269,10 @@ impl Op {
             | Op::ImageAttention { out, .. }
             | Op::ImagePool { out, .. }
             | Op::Scale { out, .. }
-            | Op::SoftCap { out, .. } => Some(out),
-            Op::CacheWrite { .. } | Op::KeepRow { .. } => None,
+            | Op::SparseActMul { out, .. }
+            | Op::SoftCap { out, .. } => vec![out],
+            Op::Streams(ref op) => op.outs(),
+            Op::CacheWrite { .. } | Op::KeepRow { .. } => vec![],
         }
     }
 
@@ -294,7 +306,8 @@ impl Op {
             Op::Attention { query, .. } => vec![query],
             Op::ImageAttention { sources, .. } => sources.map(|(value, _)| value).to_vec(),
             Op::Add { left, right, .. } => vec![left, right],
-            Op::ActMul { gate, up, .. } => vec![gate, up],
+            Op::ActMul { gate, up, .. } | Op::SparseActMul { gate, up, .. } => vec![gate, up],
+            Op::Streams(ref op) => op.inputs(),
         }
     }
 }

@@ -5,17 +5,19 @@ use std::fmt::{self, Display};
 use unicorn_kernels::gated_norm::GatedForm;
 use unicorn_kernels::route::{ExpertGroups, Scores};
 
+use super::streams::joined;
 use super::{CachePart, ColumnsBlock, ColumnsPart, MatrixRef, ModelGraph, Op, VectorRef};
 
 /// One line an operation: `%out name[width] = op %inputs weights`.
 impl Display for ModelGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for node in &self.nodes {
-            if let Some(out) = node.op.out() {
+            let outs = node.op.outs();
+            for out in &outs {
                 let value = &self.values[out.0];
-                write!(f, "%{} {}[{}] = ", out.0, value.name, value.width)?;
+                write!(f, "%{} {}[{}] ", out.0, value.name, value.width)?;
             }
-            write!(f, "{}", node.op.verb())?;
+            write!(f, "{}{}", if outs.is_empty() { "" } else { "= " }, node.op.verb())?;
             for input in node.op.inputs() {
                 write!(f, " %{}", input.0)?;
             }
@@ -64,6 +66,8 @@ impl Op {
             Op::ImageFeatures { .. } => "image_features",
             Op::ImageAttention { .. } => "image_attention",
             Op::ImagePool { .. } => "image_pool",
+            Op::SparseActMul { .. } => "sparse_act_mul",
+            Op::Streams(op) => op.verb(),
         }
     }
 
@@ -107,6 +111,8 @@ impl Op {
             }
             Op::ActMul { activation, up_column: 0, .. } => format!(" {activation:?}"),
             Op::ActMul { activation, up_column, .. } => format!(" {activation:?} up_column={up_column}"),
+            Op::SparseActMul { activation, deviations, .. } => format!(" {activation:?} deviations={deviations}"),
+            Op::Streams(op) => op.weights().map_or(String::new(), |weights| joined(weights)),
             Op::SoftCap { cap, .. } => format!(" cap={cap}"),
             Op::CacheWrite { .. } | Op::Add { .. } | Op::ExpertSum { .. } | Op::Gate { .. } | Op::Patches { .. } => {
                 String::new()

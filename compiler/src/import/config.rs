@@ -11,6 +11,7 @@ use unicorn_kernels::route::ExpertGroups;
 use super::experts_config::{ExpertsConfig, Routing};
 use super::latent_config::LatentConfig;
 use super::limits;
+use super::streams_config::StreamsConfig;
 use super::vision_config::VisionConfig;
 
 /// How a folder names, joins and orders a layer's tensors, where this differs from the canonical names.
@@ -132,7 +133,7 @@ pub struct ModelConfig {
     pub(crate) architecture: String,
     /// Elements of a row of the residual stream.
     pub hidden_size: usize,
-    /// Elements of an MLP's inner row, in layers without a mixture of experts.
+    /// Elements of an MLP's inner row, in layers without a mixture of experts; of Gemma 3n, the most of any layer.
     pub intermediate_size: usize,
     pub(crate) n_heads: usize,
     /// See [`ModelConfig::heads_of`].
@@ -196,7 +197,7 @@ pub struct ModelConfig {
     /// Experts are beside the MLP and do not replace it (Gemma 4): router and experts each have a norm of the stream of their own,
     /// each branch ends with a norm, and an expert's weight is multiplied by a number of the expert.
     pub(crate) experts_beside_mlp: bool,
-    /// The last layers of this number have no keys and values of their own, see [`ModelConfig::cache_owner`] (Gemma 4).
+    /// The last layers of this number have no keys and values of their own, see [`ModelConfig::cache_owner`] (Gemma 3n and 4).
     pub(crate) kv_shared_layers: usize,
     /// The MLPs of those layers are twice as wide.
     pub(crate) double_wide_mlp: bool,
@@ -214,9 +215,11 @@ pub struct ModelConfig {
     pub(crate) expert_groups: Option<ExpertGroups>,
     /// The last layer is that of a head that predicts the token behind the next one, see `predictor`.
     pub(crate) predictor: bool,
+    /// Several streams of the residual (Gemma 3n).
+    pub(crate) streams: Option<StreamsConfig>,
 }
 
-/// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 4 E2B and E4B): the sum of a row of a second
+/// A row for each token and layer, by which the layer's last gate is multiplied (Gemma 3n, Gemma 4 E2B and E4B): the sum of a row of a second
 /// embedding and of a projection of the first one, after a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PerLayerInputs {
@@ -337,11 +340,25 @@ impl ModelConfig {
             if !(1..=limits::HEAD_DIM).contains(&inputs.width) {
                 return Err(format!("input of a layer is {} wide, expected 1 to {}", inputs.width, limits::HEAD_DIM));
             }
-            if !(self.vocab_size..=limits::VOCAB_SIZE).contains(&inputs.vocab_size) {
+            // Only Gemma 3n defines what tokens beyond the second embedding have of it.
+            let least = if self.streams.is_some() { 1 } else { self.vocab_size };
+            if !(least..=limits::VOCAB_SIZE).contains(&inputs.vocab_size) {
                 return Err(format!(
                     "vocab_size_per_layer_input is {}, expected at least vocab_size, {}",
                     inputs.vocab_size, self.vocab_size
                 ));
+            }
+        }
+        if let Some(streams) = &self.streams {
+            streams.check(self.layers.len())?;
+            self.per_layer_inputs
+                .ok_or("hidden_size_per_layer_input is 0, expected a number beside altup_num_inputs")?;
+            let has_others = self.experts.is_some() || self.latent.is_some() || self.vision.is_some() || self.predictor;
+            let is_plain = self.layers.iter().all(|layer| !layer.is_recurrent) && self.pre_norms && self.post_norms;
+            if has_others || !is_plain {
+                return Err(
+                    "altup_num_inputs is given, expected none beside layers of another kind than Gemma 3n's".into()
+                );
             }
         }
         if let Some(growth) = self.query_growth
@@ -402,8 +419,16 @@ impl ModelConfig {
 
     /// Elements of the inner row of a layer's MLP.
     pub(crate) fn mlp_width(&self, layer: usize) -> usize {
+        if let Some(streams) = &self.streams {
+            return streams.mlp_widths[layer];
+        }
         let is_double = self.double_wide_mlp && !self.has_own_cache(layer);
         if is_double { 2 * self.intermediate_size } else { self.intermediate_size }
+    }
+
+    /// Standard deviations above the mean from which on the gates of a layer's MLP are kept; `None`: all are.
+    pub(crate) fn gate_deviations(&self, layer: usize) -> Option<f32> {
+        self.streams.as_ref().and_then(|streams| streams.gate_deviations[layer])
     }
 
     /// Whether a tensor is one of keys or values in a layer that reads those of another: files have them and nothing reads them.
@@ -545,6 +570,9 @@ impl ModelConfig {
             for (name, size, _) in norms.iter().filter(|(name, _, present)| is_here(name, *present)) {
                 shapes.insert(format!("layers.{layer}.{name}.weight"), vec![*size]);
             }
+        }
+        if let Some(streams) = &self.streams {
+            streams.add_shapes(hidden, &mut shapes);
         }
         self.add_predictor_shapes(&mut shapes);
         shapes

@@ -2,6 +2,7 @@
 //! transformers 5 does. Fields that are missing take the family's defaults.
 
 mod experts;
+pub(super) mod gemma3n;
 mod gemma4;
 mod latent;
 mod lfm2;
@@ -63,8 +64,11 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let n_layers = size("num_hidden_layers", limits::LAYERS, defaults.layers)?;
     let max_positions = size("max_position_embeddings", limits::POSITIONS, defaults.max_positions)?;
 
-    let mut intermediate_size =
-        size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?;
+    let streams = gemma3n::streams(&text, defaults, n_layers)?;
+    let mut intermediate_size = match &streams {
+        Some(streams) => streams.mlp_widths.iter().copied().max().unwrap_or(defaults.intermediate_size),
+        None => size(defaults.intermediate_field, limits::INTERMEDIATE_SIZE, defaults.intermediate_size)?,
+    };
     if defaults.short_conv_taps.is_some() && defaults.experts.is_none() {
         intermediate_size = lfm2::intermediate_size(&text, intermediate_size)?;
     }
@@ -84,12 +88,19 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         (kv_shared_layers, double_wide_mlp) = gemma4::shared_layers(&text, n_layers)?;
         layers.iter_mut().for_each(|layer| layer.has_experts = experts.is_some());
     }
+    if streams.is_some() {
+        gemma4::refuse_no_window(&text)?;
+        per_layer_inputs = Some(gemma3n::per_layer_inputs(&text)?);
+        kv_shared_layers = gemma3n::shared_layers(&text, n_layers)?;
+    }
 
     let delta = delta(&text, defaults)?;
     let short_conv_taps = lfm2::short_conv_taps(&text, defaults)?;
     let gemma = defaults.gemma.as_ref();
     let multipliers = Multipliers::read(&text, defaults)?;
     let query_scale = match (gemma, &multipliers) {
+        // Configs of Gemma 3n have a scalar that transformers does not read.
+        (Some(_), _) if streams.is_some() => 1.0,
         (Some(gemma), _) => 1.0 / text.number("query_pre_attn_scalar")?.unwrap_or(gemma.query_pre_attn_scalar).sqrt(),
         (None, Some(multipliers)) => multipliers.attention,
         (None, None) => match &latent {
@@ -148,7 +159,8 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         embedding_scale,
         query_scale: query_scale as f32,
         query_growth: if defaults.query_growth { query_growth(&text)? } else { None },
-        attention_softcap: softcap("attn_logit_softcapping", gemma.and_then(|gemma| gemma.attention_softcap))?,
+        attention_softcap: softcap("attn_logit_softcapping", gemma.and_then(|gemma| gemma.attention_softcap))?
+            .filter(|_| streams.is_none()),
         final_softcap: softcap("final_logit_softcapping", gemma.and_then(|gemma| gemma.final_softcap))?,
         logits_scale: multipliers.as_ref().map_or(1.0, |multipliers| 1.0 / multipliers.logits) as f32,
         pre_norms: defaults.pre_norms,
@@ -170,7 +182,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         short_conv_taps,
         kept_codes: BTreeMap::new(),
         full_heads,
-        value_norm: full_heads.is_some(),
+        value_norm: full_heads.is_some() || streams.is_some(),
         layer_scalars: full_heads.is_some(),
         kv_shared_layers,
         double_wide_mlp,
@@ -181,6 +193,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
         vision: vision::vision(&root, &text, family)?,
         expert_groups: experts::groups(&text, defaults)?,
         predictor: false,
+        streams,
     };
     model.check().map_err(|what| CompileError::malformed(path, what))?;
     Ok(model)

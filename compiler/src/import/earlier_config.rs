@@ -61,9 +61,9 @@ fn with_attention(window: Option<usize>, rope: Option<usize>, has_experts: bool)
     LayerConfig { window, rope, has_experts, is_recurrent: false }
 }
 
-/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before heads that predict, groups of experts, images, latent attention, Gemma 4's inputs of layers, its shared
+/// Number of fields at the end of [`ModelConfig`] that are missing in a record from before streams, heads that predict, groups of experts, images, latent attention, Gemma 4's inputs of layers, its shared
 /// caches, its experts, LFM2, Gemma 4 and gpt-oss: each is a byte of 0 where a model does not have what it declares.
-const LATER_FIELDS: [usize; 10] = [1, 2, 3, 6, 7, 9, 10, 11, 14, 16];
+const LATER_FIELDS: [usize; 11] = [1, 2, 3, 4, 7, 8, 10, 11, 12, 15, 17];
 
 /// Decodes an earlier record; `None`: the bytes are not one.
 pub fn decode(bytes: &[u8]) -> Option<ModelConfig> {
@@ -138,6 +138,7 @@ impl<Layer, Norm, Experts> EarlierConfig<Layer, Norm, Experts> {
             vision: None,
             expert_groups: None,
             predictor: false,
+            streams: None,
         }
     }
 }
@@ -166,7 +167,7 @@ mod tests {
             assert_eq!(ModelConfig::decode(earlier).map(|found| found.encode()), Ok(today.clone()));
         }
         // Bytes of another length are not a record of any version.
-        for fields in (1..17).filter(|fields| !LATER_FIELDS.contains(fields)) {
+        for fields in (1..18).filter(|fields| !LATER_FIELDS.contains(fields)) {
             assert!(decode(&today[..today.len() - fields]).is_none(), "{fields} fields less");
         }
     }

@@ -5,7 +5,7 @@ mod gemma;
 mod qwen;
 
 use deepseek::{DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, GLM4_MOE_LITE};
-use gemma::{GEMMA2, GEMMA3_MULTIMODAL, GEMMA3_TEXT, GEMMA4_MULTIMODAL, GEMMA4_TEXT};
+use gemma::{GEMMA2, GEMMA3_MULTIMODAL, GEMMA3_TEXT, GEMMA3N_MULTIMODAL, GEMMA3N_TEXT, GEMMA4_MULTIMODAL, GEMMA4_TEXT};
 use qwen::{QWEN2, QWEN2_MOE, QWEN3, QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, QWEN3_5_TEXT};
 use qwen::{QWEN3_MOE, QWEN3_NEXT, QWEN3_VL, QWEN3_VL_MOE};
 
@@ -73,6 +73,8 @@ pub(super) struct FamilyDefaults {
     pub sinks_and_expert_bias: bool,
     /// Layers that attend to all tokens have heads of their own, and the last layer is one of them (Gemma 4).
     pub full_heads: Option<FullHeadDefaults>,
+    /// The residual has several streams (Gemma 3n).
+    pub has_streams: bool,
     /// Attention is over a latent vector of each token.
     pub latent: Option<LatentDefaults>,
     /// The vision tower that we compile, if config.json has one.
@@ -274,7 +276,7 @@ pub(super) fn model_type_of(text_model: &FamilyDefaults) -> &'static str {
     found.map_or(text_model.model_type, |family| family.model_type)
 }
 
-static FAMILIES: [FamilyDefaults; 38] = [
+static FAMILIES: [FamilyDefaults; 40] = [
     LLAMA,
     MISTRAL,
     MISTRAL3_MULTIMODAL,
@@ -288,6 +290,8 @@ static FAMILIES: [FamilyDefaults; 38] = [
     GEMMA2,
     GEMMA3_TEXT,
     GEMMA3_MULTIMODAL,
+    GEMMA3N_TEXT,
+    GEMMA3N_MULTIMODAL,
     GEMMA4_TEXT,
     GEMMA4_MULTIMODAL,
     OLMO2,
@@ -354,6 +358,7 @@ const LLAMA: FamilyDefaults = FamilyDefaults {
     short_conv_taps: None,
     sinks_and_expert_bias: false,
     full_heads: None,
+    has_streams: false,
     latent: None,
     vision: None,
     yarn: None,

@@ -29,6 +29,7 @@ mod tensor_type;
 mod value;
 
 mod config;
+mod gemma3n;
 mod gemma4;
 mod keys;
 mod rope;

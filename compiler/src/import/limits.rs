@@ -17,5 +17,7 @@ pub(crate) const PATCH_SIZE: usize = 1 << 8;
 /// A lane of an image's attention has a query and its sums in registers.
 pub(crate) const IMAGE_HEAD_DIM: usize = 128;
 pub(crate) const TAPS: usize = 32;
+/// A lane has a number of each two streams in registers.
+pub(crate) const STREAMS: usize = 8;
 /// A lane of attention takes a chunk of 8 elements of a token's latent vector, and a workgroup has 64.
 pub(crate) const LATENT_RANK: usize = 512;

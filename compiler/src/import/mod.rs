@@ -15,6 +15,7 @@ mod limits;
 mod open;
 mod source_bytes;
 mod source_layout;
+mod streams_config;
 mod vision_config;
 
 mod huggingface;
@@ -68,5 +69,6 @@ pub(crate) use open::open;
 pub(crate) use source_layout::{RowOrder, SourceDType};
 pub(crate) use source_names::expert_source_name;
 pub(crate) use stacked::in_stack;
+pub(crate) use streams_config::StreamsConfig;
 pub(crate) use strided::strided_shape;
 pub(crate) use vision_config::{GridConfig, VisionConfig};

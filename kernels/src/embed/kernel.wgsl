@@ -6,7 +6,11 @@ ${DECLARATIONS}
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.y;
     let chunk = group.x * WORKGROUP + lane;
+//#if BEYOND
+    let table_row = select(step.rows[row].token, 0u, step.rows[row].token >= ${TABLE_TOKENS}) - FIRST_TOKEN;
+//#else
     let table_row = step.rows[row].token - FIRST_TOKEN;
+//#endif
 //#if IMAGES
     if (row < step.header.n_rows && chunk < CHUNKS && step.rows[row].token >= ${IMAGE_ROW}) {
         for (var column = chunk * CHUNK_COLS; column < min((chunk + 1u) * CHUNK_COLS, COLS); column++) {

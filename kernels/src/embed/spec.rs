@@ -16,6 +16,8 @@ pub struct EmbedSpec {
     pub layout: WeightLayout,
     /// Token of the layout's first row.
     pub first_token: usize,
+    /// Rows of the whole table, where tokens may be beyond it: those have the row of token 0. `None`: no token is.
+    pub table_tokens: Option<usize>,
     /// Elements between rows of the output.
     pub output_stride: usize,
     /// Factor of every element of the embedding.
@@ -54,6 +56,8 @@ impl Kernel for EmbedSpec {
             .size("OUTPUT_STRIDE", self.output_stride)
             .size("WORKGROUP", WORKGROUP)
             .number("SCALE", self.scale.get())
+            .flag("BEYOND", self.table_tokens.is_some())
+            .text("TABLE_TOKENS", format!("{}u", self.table_tokens.unwrap_or(0)))
             .flag("IMAGES", self.image_stride.is_some())
             .size("IMAGE_STRIDE", self.image_stride.unwrap_or(0))
             .text("IMAGE_ROW", format!("{IMAGE_ROW}u"))

@@ -14,6 +14,7 @@ pub fn twin(spec: &EmbedSpec, packed: &[u8], tokens: &[u32], input_rows: &[f32],
             output[row * spec.output_stride..][..spec.layout.cols].copy_from_slice(of_row);
             continue;
         }
+        let token = if spec.table_tokens.is_some_and(|tokens| token as usize >= tokens) { 0 } else { token };
         let Some(table_row) = (token as usize).checked_sub(spec.first_token).filter(|&row| row < spec.layout.rows)
         else {
             continue;

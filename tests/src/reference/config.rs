@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::gemma3n::normal_quantile;
 use super::rope::{Rope, number};
 
 pub struct Config {
@@ -39,6 +40,12 @@ pub struct Config {
     pub has_experts: Vec<bool>,
     /// Heads of keys, and elements of a head, of layers without a window, if these differ (Gemma 4).
     pub full_heads: Option<(usize, usize)>,
+    /// Values have a norm of each head (Gemma 3n and 4).
+    pub values_are_normed: bool,
+    /// Streams of the residual, if there are several (Gemma 3n).
+    pub streams: Option<usize>,
+    /// For each layer the standard deviations above the mean from which on gates are kept; `None`: all are.
+    pub gate_deviations: Vec<Option<f32>>,
     /// The last layers of this number attend to the keys and values of the last layer before them with the same window or none (Gemma 4).
     pub kv_shared_layers: usize,
     pub full_rope: Rope,
@@ -141,7 +148,8 @@ impl Config {
     fn new(json: &Value, embeddings_are_tied: Option<bool>) -> Self {
         let family = json["model_type"].as_str().expect("config.json: model_type is a string");
         let gemma4 = family == "gemma4_text";
-        let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text") || gemma4;
+        let gemma3n = family == "gemma3n_text";
+        let gemma = matches!(family, "gemma2" | "gemma3" | "gemma3_text") || gemma4 || gemma3n;
         let gemma3 = gemma && family != "gemma2";
         assert!(gemma || SUPPORTED.contains(&family), "model_type is {family}, which the reference does not support");
         let hidden = required(json, "hidden_size");
@@ -159,7 +167,7 @@ impl Config {
         let granite = matches!(family, "granite" | "granitemoehybrid");
         let multiplier = |key: &str| number(json, key).filter(|_| granite).unwrap_or(1.0) as f32;
         let score_divisor = match family {
-            _ if gemma4 => 1.0,
+            _ if gemma4 || gemma3n => 1.0,
             _ if gemma => number(json, "query_pre_attn_scalar").unwrap_or(256.0),
             _ => head_dim as f64,
         };
@@ -176,7 +184,7 @@ impl Config {
             activation: if family == "gpt_oss" { Activation::ClampedSwiGlu } else { activation(json, gemma) },
             norm_epsilon: number(json, "norm_eps").or(number(json, "rms_norm_eps")).unwrap_or(default_epsilon(family))
                 as f32,
-            norm_weight_offset: if gemma && !gemma4 || has_delta_nets(family) { 1.0 } else { 0.0 },
+            norm_weight_offset: if gemma && !gemma4 && !gemma3n || has_delta_nets(family) { 1.0 } else { 0.0 },
             embedding_scale: if gemma { (hidden as f32).sqrt() } else { multiplier("embedding_multiplier") },
             embeddings_are_tied: embeddings_are_tied
                 .unwrap_or(gemma || matches!(family, "smollm3" | "lfm2" | "lfm2_moe")),
@@ -209,7 +217,10 @@ impl Config {
             }),
             recurrent: (0..layers).map(|layer| is_recurrent(json, family, layer)).collect(),
             full_heads,
-            kv_shared_layers: count(json, "num_kv_shared_layers").filter(|_| gemma4).unwrap_or(0),
+            values_are_normed: gemma4 || gemma3n,
+            streams: gemma3n.then(|| required(json, "altup_num_inputs")),
+            gate_deviations: (0..layers).map(|layer| gate_deviations(json, layer)).collect(),
+            kv_shared_layers: count(json, "num_kv_shared_layers").filter(|_| gemma4 || gemma3n).unwrap_or(0),
             full_rope: Rope::new(json, &full_rope, full_heads.map_or(rotated_dim, |(_, head_dim)| head_dim)),
             sliding_rope: Rope::new(json, &sliding_rope, rotated_dim),
             latent,
@@ -270,7 +281,7 @@ fn default_epsilon(family: &str) -> f64 {
 fn norm_names(family: &str) -> NormNames {
     // A second norm is called after what it follows, even where it is the one before the feed-forward.
     let [before_attention, after_attention, before_feed_forward, after_feed_forward] = match family {
-        "gemma2" | "gemma3" | "gemma3_text" | "gemma4_text" => [
+        "gemma2" | "gemma3" | "gemma3_text" | "gemma3n_text" | "gemma4_text" => [
             Some("input_layernorm"),
             Some("post_attention_layernorm"),
             Some("pre_feedforward_layernorm"),
@@ -315,6 +326,12 @@ fn full_heads(json: &Value, kv_heads: usize) -> (usize, usize) {
             (own.unwrap_or(kv_heads), count(json, "global_head_dim").unwrap_or(512))
         }
     }
+}
+
+/// By the share of a layer's gates that become 0.
+fn gate_deviations(json: &Value, layer: usize) -> Option<f32> {
+    let share = json["activation_sparsity_pattern"][layer].as_f64().filter(|share| *share > 0.0)?;
+    Some(normal_quantile(share) as f32)
 }
 
 fn has_delta_nets(family: &str) -> bool {
@@ -406,7 +423,7 @@ fn window(json: &Value, family: &str, layer: usize) -> Option<usize> {
         "ministral" => listed.unwrap_or(true),
         "olmo3" => listed.unwrap_or(layer % 4 != 3),
         "gemma2" | "gpt_oss" => listed.unwrap_or(layer % 2 != 1),
-        "gemma3" | "gemma3_text" | "gemma4_text" => {
+        "gemma3" | "gemma3_text" | "gemma3n_text" | "gemma4_text" => {
             let pattern = count(json, "sliding_window_pattern").unwrap_or(6);
             listed.unwrap_or(layer % pattern != pattern - 1)
         }

@@ -1,4 +1,4 @@
-//! What Gemma 4 has in a layer that no other family has, as transformers' `modeling_gemma4` has it.
+//! What Gemma 4 has in a layer, as transformers' `modeling_gemma4` has it; inputs of layers are also Gemma 3n's.
 
 use super::config::Experts;
 use super::{Reference, activate, add};
@@ -39,7 +39,9 @@ impl Reference {
         projected.iter_mut().for_each(|value| *value /= root);
         let mut inputs = self.norm("per_layer_projection_norm.weight", &projected);
         for (row, &token) in inputs.chunks_exact_mut(table.shape[1]).zip(tokens) {
-            let of_token = &table.values[token as usize * table.shape[1]..];
+            // Gemma 3n may have more tokens than this table.
+            let token = if (token as usize) < table.shape[0] { token as usize } else { 0 };
+            let of_token = &table.values[token * table.shape[1]..];
             for (value, embedding) in row.iter_mut().zip(of_token) {
                 *value = (*value + embedding * (width as f32).sqrt()) / 2f32.sqrt();
             }

@@ -429,6 +429,7 @@ impl Case {
         let embed = EmbedSpec {
             layout,
             first_token: 0,
+            table_tokens: None,
             output_stride: heads.input_stride,
             scale: Number::new(1.5),
             image_stride: None,

@@ -13,6 +13,7 @@ mod norm;
 mod npu;
 mod recurrent;
 mod router;
+mod streams;
 
 use std::collections::BTreeMap;
 
@@ -293,14 +294,22 @@ fn embed_of_every_format() {
         WeightFormat::F16,
     ];
     for format in formats {
-        let cases = (0..targets.len(), 20..300usize, 3..200usize);
-        check_cases(&format!("embed of {format:?}"), 3, &cases, |&(target, rows, cols), rng| {
+        let cases = (0..targets.len(), 20..300usize, 3..200usize, any::<bool>());
+        check_cases(&format!("embed of {format:?}"), 4, &cases, |&(target, rows, cols, beyond), rng| {
             let target = &targets[target];
             let layout = WeightLayout { format, rows, cols };
             let output_stride = layout.cols.next_multiple_of(32);
-            let spec = EmbedSpec { layout, first_token: 7, output_stride, scale: Number::new(3.5), image_stride: None };
+            let table_tokens = beyond.then_some(rows + 12);
+            let spec = EmbedSpec {
+                layout,
+                first_token: if beyond { 0 } else { 7 },
+                table_tokens,
+                output_stride,
+                scale: Number::new(3.5),
+                image_stride: None,
+            };
             let weights = packed(rng, &layout);
-            // Tokens before, inside and behind this part of the table.
+            // Tokens before, inside and behind this part of the table, and behind the whole.
             let tokens: Vec<u32> = (0..6).map(|_| rng.random_range(0..layout.rows as u32 + 20)).chain([0, 7]).collect();
             let words = tokens.len() * output_stride;
             let operands = vec![Operand::Step, Operand::Bytes(weights.clone()), Operand::Out { id: 0, words }];

@@ -47,6 +47,7 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
         ("phi3-longrope-short", INT4),
         ("qwen3-moe", INT4),
         ("gemma4-layer-inputs", split),
+        ("gemma3n", INT4),
         ("qwen35-delta", INT4),
         ("gpt-oss-mxfp4", INT4),
         ("deepseek-v2", INT4),
@@ -57,7 +58,7 @@ fn batches_and_generation_ahead_sample_what_single_steps_sample() {
         ("olmo2", INT4),
         ("ministral3", split),
     ];
-    let count = if everything() { cases.len() } else { 9 };
+    let count = if everything() { cases.len() } else { 10 };
     for (name, case) in cases.into_iter().take(count) {
         let prompts: Vec<Vec<u32>> = [3usize, 40, 17, 64, 9]
             .map(|len| (0..len as u32).map(|index| (index * 37 + len as u32) % 250).collect())

@@ -4,3 +4,4 @@
 mod built;
 mod decoding;
 mod logits;
+mod streams;

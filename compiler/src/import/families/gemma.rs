@@ -1,4 +1,4 @@
-//! Gemma 2, 3 and 4.
+//! Gemma 2, 3, 3n and 4.
 
 use super::*;
 
@@ -51,6 +51,35 @@ pub(super) const GEMMA3_MULTIMODAL: FamilyDefaults = FamilyDefaults {
     text_models: &[&GEMMA3_TEXT],
     vision: Some(VisionTower::Siglip),
     ..GEMMA3_TEXT
+};
+
+pub(super) const GEMMA3N_TEXT: FamilyDefaults = FamilyDefaults {
+    architecture: "Gemma3nForCausalLM",
+    model_type: "gemma3n_text",
+    vocab_size: 262_400,
+    hidden_size: 2048,
+    intermediate_size: 16_384,
+    layers: 35,
+    kv_heads: Some(2),
+    max_positions: 32_768,
+    windows: Windows::Alternating { window: 512, pattern: 5 },
+    bias: Bias::AttentionAsConfigured,
+    gemma: Some(GemmaDefaults {
+        norms_add_one: false,
+        // Scores are the products themselves.
+        query_pre_attn_scalar: 1.0,
+        attention_softcap: None,
+        final_softcap: Some(30.0),
+    }),
+    has_streams: true,
+    ..GEMMA3_TEXT
+};
+
+pub(super) const GEMMA3N_MULTIMODAL: FamilyDefaults = FamilyDefaults {
+    architecture: "Gemma3nForConditionalGeneration",
+    model_type: "gemma3n",
+    text_models: &[&GEMMA3N_TEXT],
+    ..GEMMA3N_TEXT
 };
 
 pub(super) const GEMMA4_TEXT: FamilyDefaults = FamilyDefaults {

@@ -6,11 +6,11 @@
 use serde_json::{Map, Value as Json, json};
 use unicorn_artifact::TokenizerSection;
 
-use super::gemma4;
 use super::keys::{Architecture, Keys, object};
 use super::reader::Gguf;
 use super::rope::{self, RopeShape};
 use super::value::Value;
+use super::{gemma3n, gemma4};
 use crate::error::{CompileError, Result};
 use crate::import::predictor::Head;
 
@@ -75,6 +75,7 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         Architecture::Qwen3Next | Architecture::Qwen35 | Architecture::Qwen35Moe => delta_fields(&keys, &sizes)?,
         Architecture::Olmo2 => olmo_fields(&keys, &sizes)?,
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
+        Architecture::Gemma3n => gemma3n::fields(&keys, &keys.sliding_layers(sizes.layers, gemma3n::PERIOD)?)?,
         Architecture::Gemma4 => gemma4::fields(&keys, &keys.sliding_layers(sizes.layers, GEMMA_PERIOD)?)?,
         Architecture::Glm4 => object(json!({
             "hidden_act": "silu",
@@ -104,8 +105,11 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
 
 /// Width of the MLP; of one expert, where every layer has experts and the file states no width of the MLP.
 fn feed_forward(keys: &Keys, layers: usize) -> Result<usize> {
-    if keys.architecture == Architecture::Gemma4 {
-        return gemma4::feed_forward(keys, layers);
+    match keys.architecture {
+        // Of its layers, each has its own.
+        Architecture::Gemma3n => return Ok(keys.of_layers("feed_forward_length", layers)?[0]),
+        Architecture::Gemma4 => return gemma4::feed_forward(keys, layers),
+        _ => {}
     }
     let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
     let whole = keys.size("feed_forward_length")?;

@@ -28,6 +28,7 @@ pub enum Architecture {
     Olmo2,
     Gemma2,
     Gemma3,
+    Gemma3n,
     Gemma4,
     Glm4,
     GptOss,
@@ -43,7 +44,7 @@ pub enum Architecture {
     Phi3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 25] = [
+const ARCHITECTURES: [(&str, Architecture); 26] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -59,6 +60,7 @@ const ARCHITECTURES: [(&str, Architecture); 25] = [
     ("olmo2", Architecture::Olmo2),
     ("gemma2", Architecture::Gemma2),
     ("gemma3", Architecture::Gemma3),
+    ("gemma3n", Architecture::Gemma3n),
     ("gemma4", Architecture::Gemma4),
     ("glm4", Architecture::Glm4),
     ("gpt-oss", Architecture::GptOss),
@@ -164,6 +166,7 @@ impl Architecture {
             Architecture::Olmo2 => ("Olmo2ForCausalLM", "olmo2"),
             Architecture::Gemma2 => ("Gemma2ForCausalLM", "gemma2"),
             Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
+            Architecture::Gemma3n => ("Gemma3nForCausalLM", "gemma3n_text"),
             Architecture::Gemma4 => ("Gemma4ForCausalLM", "gemma4_text"),
             Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
             Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
@@ -179,7 +182,11 @@ impl Architecture {
 
     /// llama.cpp's value where the metadata has none.
     pub fn default_rope_base(self) -> f64 {
-        if matches!(self, Architecture::Gemma3 | Architecture::Gemma4) { 1_000_000.0 } else { 10_000.0 }
+        if matches!(self, Architecture::Gemma3 | Architecture::Gemma3n | Architecture::Gemma4) {
+            1_000_000.0
+        } else {
+            10_000.0
+        }
     }
 }
 
@@ -262,6 +269,18 @@ impl Keys<'_> {
     /// A float as people write it: 1e-5, not the 9.999999747378752e-6 that an f32 holds.
     pub fn decimal(&self, key: &str) -> Result<Option<f64>> {
         Ok(self.gguf.float(&self.name(key))?.map(shortest_decimal))
+    }
+
+    /// Such floats, of an array.
+    pub fn decimals(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        let name = self.name(key);
+        let Some(value) = self.gguf.value(&name) else { return Ok(None) };
+        let numbers: Option<Vec<f64>> = match value {
+            Value::Array(array) => array.values().map(|value| value.as_f64().map(shortest_decimal)).collect(),
+            _ => None,
+        };
+        let wrong = || self.gguf.malformed(format!("{name} is {}, expected an array of numbers", value.kind()));
+        numbers.ok_or_else(wrong).map(Some)
     }
 
     pub fn required_size(&self, key: &str) -> Result<usize> {

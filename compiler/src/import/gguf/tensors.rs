@@ -127,6 +127,11 @@ struct Source {
 
 fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, canonical: &str) -> Source {
     let whole = |name: String| Source { name, ..Source::default() };
+    if let Some((name, other)) = stream_part(canonical) {
+        let others = config.streams.as_ref().map_or(1, |streams| streams.count - 1);
+        let first_row = other * config.hidden_size;
+        return Source { name: format!("{name}.weight"), first_row, stacked: Some(others), ..Source::default() };
+    }
     let Some((layer, part, suffix)) = split_layer_name(canonical) else {
         return whole(match canonical {
             "embed_tokens.weight" => "token_embd.weight".to_string(),
@@ -143,6 +148,7 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
         ("self_attn", "sinks") => Some("attn_sinks.weight"),
         ("mlp.gate", "choice_bias") => Some("exp_probs_b.bias"),
         ("", "layer_scalar") => Some("layer_output_scale.weight"),
+        ("altup", "correct_output_scale") => Some("altup_correct_scale.weight"),
         ("router", "scale") => Some("ffn_gate_inp.scale"),
         ("router", "per_expert_scale") => Some("ffn_down_exps.scale"),
         _ => None,
@@ -300,6 +306,13 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "post_feedforward_layernorm_1" => "post_ffw_norm_1",
         "pre_feedforward_layernorm_2" => "pre_ffw_norm_2",
         "post_feedforward_layernorm_2" => "post_ffw_norm_2",
+        "altup.router_norm" => "altup_router_norm",
+        "altup.modality_router" => "altup_router",
+        "altup.prediction_coefs" => "altup_predict_coef",
+        "altup.correction_coefs" => "altup_correct_coef",
+        "laurel.linear_left" => "laurel_l",
+        "laurel.linear_right" => "laurel_r",
+        "laurel.post_laurel_norm" => "laurel_post_norm",
         "per_layer_input_gate" => "inp_gate",
         "per_layer_projection" => "proj",
         "post_per_layer_input_norm" => "post_norm",
@@ -313,6 +326,14 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "norm" => "nextn.shared_head_norm",
         _ => unreachable!("{part} is no part of a layer"),
     }
+}
+
+/// The stack that has the matrix of a stream, and the matrix' place in it.
+fn stream_part(canonical: &str) -> Option<(&'static str, usize)> {
+    let stacks = [("altup_projections.", "altup_proj"), ("altup_unembed_projections.", "altup_unembd_proj")];
+    let of_stack =
+        |(ours, theirs)| Some((theirs, canonical.strip_prefix(ours)?.strip_suffix(".weight")?.parse().ok()?));
+    stacks.into_iter().find_map(of_stack)
 }
 
 /// `mlp.experts.5.up_proj` as 5 and `up`.

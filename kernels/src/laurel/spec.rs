@@ -1,0 +1,50 @@
+//! Parameters of the kernel, its bindings, and the numbers that its WGSL takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{Kernel, RowAxis};
+use crate::number::Number;
+use crate::role::{BindingSpec, Role, bindings, declarations};
+use crate::template::{Values, render};
+
+/// Parameters of one sum.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LaurelSpec {
+    /// Elements of a row.
+    pub width: usize,
+    /// Elements between rows, the same for all operands.
+    pub stride: usize,
+    /// Added to the mean square of each norm.
+    pub eps: Number,
+    /// Invocations of a workgroup: a multiple of the subgroup's.
+    pub lanes: usize,
+    /// Invocations of a subgroup.
+    pub subgroup_size: u32,
+}
+
+impl Kernel for LaurelSpec {
+    fn bindings(&self) -> Vec<BindingSpec> {
+        bindings([Role::Step, Role::Input, Role::Second, Role::Third, Role::Output, Role::StreamWeights])
+    }
+
+    fn workgroups(&self, rows: usize) -> [usize; 3] {
+        [rows, 1, 1]
+    }
+
+    fn row_axis(&self) -> Option<RowAxis> {
+        RowAxis::each_row(0)
+    }
+
+    fn wgsl(&self) -> String {
+        let values = Values::default()
+            .size("WIDTH", self.width)
+            .size("STRIDE", self.stride)
+            .size("WORKGROUP", self.lanes)
+            .size("SUBGROUP", self.subgroup_size as usize)
+            .number("EPS", self.eps.get())
+            .number("SHARE", std::f32::consts::FRAC_1_SQRT_2)
+            .flag("SUBGROUPS", self.subgroup_size > 0)
+            .text("DECLARATIONS", declarations(&self.bindings()));
+        render(include_str!("kernel.wgsl"), &values)
+    }
+}
