@@ -60,7 +60,7 @@ fn attention_of_an_image_is_that_of_the_twin() {
 
 /// Heads of up to 100 elements, which fill fragments or not; queries, keys, values and weights are f16.
 #[test]
-fn attention_of_an_image_on_matrix_units_is_that_of_the_twin() {
+fn flash_attention_of_an_image_is_that_of_the_twin() {
     const F16_TOLERANCE: f64 = 4e-3;
     let targets = matrix_targets();
     if targets.is_empty() {
