@@ -2,13 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::{FlashSpec, FlashTile};
-use crate::activation_format::ActivationFormat;
 use crate::cache::{CacheLayout, KvFormat};
 use crate::image_attention::ImageAttentionSpec;
 use crate::number::Number;
 use crate::role::rows_of_step;
-use crate::split::StepRows;
 use crate::template::Values;
 
 /// Elements of which padded heads have a multiple: no fragment has longer sides.
@@ -33,6 +30,27 @@ pub struct PatchRows {
 }
 
 impl PatchRows {
+    /// Those of an attention whose rows and heads can be read four elements at a time, and the layout that their keys and values have in
+    /// workgroup memory, as a cache has it.
+    pub(super) fn of(spec: &ImageAttentionSpec) -> Option<(PatchRows, CacheLayout)> {
+        let [query_stride, key_stride, value_stride] = spec.input_strides;
+        let patches = PatchRows {
+            head_dim: spec.head_dim,
+            strides: [key_stride, value_stride],
+            firsts: spec.input_firsts,
+            scale: spec.scale,
+            rows_per_token: spec.rows_per_token,
+        };
+        let cache = CacheLayout {
+            format: KvFormat::F16,
+            n_kv_heads: spec.n_heads,
+            head_dim: spec.head_dim.next_multiple_of(SIDE),
+            page_tokens: TILE,
+            latent_value: None,
+        };
+        patches.are_quads(query_stride).then_some((patches, cache))
+    }
+
     /// Whether its rows can be read four elements at a time.
     pub(super) fn are_quads(&self, query_stride: usize) -> bool {
         let numbers = self.strides.into_iter().chain(self.firsts).chain([self.head_dim, query_stride]);
@@ -54,43 +72,5 @@ impl PatchRows {
             .number("SCALE", patches.scale.get())
             .text("ROWS_END", rows.clone())
             .text("ALL_ROWS", rows)
-    }
-}
-
-impl FlashSpec {
-    /// Attention of an image's patches on matrix units; `None`: its rows or heads do not fit the kernel.
-    pub fn of_patches(spec: &ImageAttentionSpec, tile: FlashTile, subgroup_size: u32) -> Option<FlashSpec> {
-        let [query_stride, key_stride, value_stride] = spec.input_strides;
-        let patches = PatchRows {
-            head_dim: spec.head_dim,
-            strides: [key_stride, value_stride],
-            firsts: spec.input_firsts,
-            scale: spec.scale,
-            rows_per_token: spec.rows_per_token,
-        };
-        let cache = CacheLayout {
-            format: KvFormat::F16,
-            n_kv_heads: spec.n_heads,
-            head_dim: spec.head_dim.next_multiple_of(SIDE),
-            page_tokens: TILE,
-            latent_value: None,
-        };
-        (tile.takes(&cache) && patches.are_quads(query_stride)).then_some(FlashSpec {
-            gqa: 1,
-            cache,
-            kv_group: 0,
-            window: None,
-            heads_per_group: 1,
-            input_stride: query_stride,
-            output_stride: spec.output_stride,
-            output: ActivationFormat::F32,
-            softcap: None,
-            sinks: false,
-            image_rows: 0,
-            patches: Some(patches),
-            rows: StepRows::All,
-            tile,
-            subgroup_size,
-        })
     }
 }

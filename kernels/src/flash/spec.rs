@@ -7,6 +7,7 @@ use crate::activation_format::{ACTIVATION_GROUP, ActivationFormat};
 use crate::cache::{CacheLayout, KvFormat};
 use crate::combine::{MASKED, result_values};
 use crate::fragment_shape::FragmentShape;
+use crate::image_attention::ImageAttentionSpec;
 use crate::kernel::{Kernel, RowAxis};
 use crate::number::Number;
 use crate::role::{BindingSpec, Role, bindings, declarations, rows_of_step};
@@ -238,6 +239,28 @@ impl Kernel for FlashSpec {
 }
 
 impl FlashSpec {
+    /// Attention of an image's patches on matrix units; `None`: its rows or heads do not fit the kernel.
+    pub fn of_patches(spec: &ImageAttentionSpec, tile: FlashTile, subgroup_size: u32) -> Option<FlashSpec> {
+        let (patches, cache) = PatchRows::of(spec)?;
+        tile.takes(&cache).then_some(FlashSpec {
+            gqa: 1,
+            cache,
+            kv_group: 0,
+            window: None,
+            heads_per_group: 1,
+            input_stride: spec.input_strides[0],
+            output_stride: spec.output_stride,
+            output: ActivationFormat::F32,
+            softcap: None,
+            sinks: false,
+            image_rows: 0,
+            patches: Some(patches),
+            rows: StepRows::All,
+            tile,
+            subgroup_size,
+        })
+    }
+
     /// The same spec with another tile.
     pub fn with_tile(&self, tile: FlashTile) -> FlashSpec {
         FlashSpec { heads_per_group: tile.heads(&self.cache, self.gqa), tile, ..self.clone() }
