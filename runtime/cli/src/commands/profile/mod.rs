@@ -30,6 +30,10 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let slots = args.sequences + u32::from(args.beside.is_some());
     let model = load_profiled(&args.artifact, &args.load, context_tokens, slots)?;
     check_sequences(&model, args.sequences)?;
+    let images = match args.image {
+        true => Some([plain_image(&model, 0.0)?, plain_image(&model, 1.0)?]),
+        false => None,
+    };
     let statistics = match args.kernel_statistics {
         true => Some(read(&args.artifact, |view| statistics::of_kernels(&model, view))??),
         false => None,
@@ -57,15 +61,15 @@ pub fn run(args: &ProfileArgs) -> Result<(), CliError> {
         None => Vec::new(),
     };
 
-    let image_steps = match args.image {
-        true => {
+    let image_steps = match &images {
+        Some([first, second]) => {
             // Once without measuring; an image that is known would not be computed.
-            model.encode_image(&plain_image(&model, 0.0)?)?;
+            model.encode_image(first)?;
             model.take_profiles();
-            model.encode_image(&plain_image(&model, 1.0)?)?;
+            model.encode_image(second)?;
             model.take_profiles()
         }
-        false => Vec::new(),
+        None => Vec::new(),
     };
 
     let bandwidth = model.measure_read_bandwidth();
