@@ -62,6 +62,8 @@ fn a_model_that_would_be_another_is_refused() {
         ("gemma-4-26b-a4b.json", "enable_moe_block", false.into(), "enable_moe_block must be true, found false"),
         ("gemma-4-26b-a4b.json", "num_kv_shared_layers", 4.into(), "num_kv_shared_layers must be 0, found 4"),
         ("gemma-4-26b-a4b.json", "moe_intermediate_size", 40.into(), "must have a multiple of 32 columns, found 40"),
+        ("gemma-3n-e2b.json", "activation_sparsity_pattern", [0.5; 30].into(), "must hold 0 and 0.95, found 0.5"),
+        ("gemma-3n-e2b.json", "activation_sparsity_pattern", [0.0; 3].into(), "is no list of 30 numbers"),
         ("gpt-oss-20b.json", "rope_scaling", Value::Null, "rope_scaling must be of yarn, found null"),
         ("gpt-oss-20b.json", "num_local_experts", 0.into(), "num_local_experts is missing or no size"),
         ("qwen3.6-35b-a3b.json", "linear_value_head_dim", 64.into(), "must be linear_key_head_dim, 128, found 64"),

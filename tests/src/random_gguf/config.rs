@@ -15,6 +15,14 @@ impl Config<'_> {
         self.0[key].as_f64().map(|number| number as f32).ok_or(format!("{key} is missing or no number"))
     }
 
+    /// A number for each layer.
+    pub fn decimals(&self, key: &str) -> Result<Vec<f32>, String> {
+        let (layers, numbers) = (self.size("num_hidden_layers")?, self.0[key].as_array());
+        let numbers = numbers.filter(|numbers| numbers.len() == layers as usize);
+        let numbers = numbers.and_then(|numbers| numbers.iter().map(|number| Some(number.as_f64()? as f32)).collect());
+        numbers.ok_or(format!("{key} is no list of {layers} numbers"))
+    }
+
     /// The fields of the object at `key`.
     pub fn at(&self, key: &str) -> Config<'_> {
         Config(&self.0[key])

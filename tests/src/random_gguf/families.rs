@@ -7,6 +7,7 @@ use super::metadata::Metadata;
 use super::shape::Shape;
 use super::tensor::Tensor;
 
+mod gemma3n;
 mod gemma4;
 mod gpt_oss;
 mod plain;
@@ -21,6 +22,7 @@ pub fn shape(config: &Value) -> Result<Shape, String> {
     let shape = match model_type {
         "llama" => plain::shape,
         "gemma3_text" => plain::gemma3,
+        "gemma3n_text" => gemma3n::shape,
         "qwen3" => plain::qwen3,
         "qwen3_moe" => plain::qwen3_moe,
         "gpt_oss" => gpt_oss::shape,
@@ -28,7 +30,7 @@ pub fn shape(config: &Value) -> Result<Shape, String> {
         "qwen3_5_moe_text" => qwen35_moe::shape,
         other => {
             return Err(format!(
-                "model_type must be llama, gemma3_text, qwen3, qwen3_moe, gpt_oss, gemma4_text or qwen3_5_moe_text, found {other}"
+                "model_type must be llama, gemma3_text, gemma3n_text, gemma4_text, qwen3, qwen3_moe, qwen3_5_moe_text or gpt_oss, found {other}"
             ));
         }
     };

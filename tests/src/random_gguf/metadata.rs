@@ -6,6 +6,7 @@ pub enum Metadata {
     Float(f32),
     Text(&'static str),
     Numbers(Vec<u32>),
+    Floats(Vec<f32>),
     Bools(Vec<bool>),
 }
 
@@ -21,6 +22,11 @@ impl Metadata {
             }
             Metadata::Numbers(values) => {
                 words(&[9, 4]);
+                out.extend((values.len() as u64).to_le_bytes());
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            Metadata::Floats(values) => {
+                words(&[9, 6]);
                 out.extend((values.len() as u64).to_le_bytes());
                 out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             }
