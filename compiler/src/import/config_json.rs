@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use unicorn_kernels::activation::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 
 use super::config::{Activation, DeltaConfig, LayerConfig, ModelConfig, QkNorm, RopeConfig};
-use super::families::{Bias, FamilyDefaults, Rotated, Windows, family_of, model_type_of};
+use super::families::{AskedWindows, Bias, FamilyDefaults, Rotated, Windows, family_of, model_type_of};
 use super::full_heads;
 use super::json::Fields;
 use super::limits;
@@ -122,6 +122,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     let (qkv_bias, o_bias, mlp_bias) = match defaults.bias {
         Bias::Never => (false, false, false),
         Bias::Qkv => (true, false, false),
+        Bias::QkvUnlessForbidden => (text.flag("qkv_bias")?.unwrap_or(true), false, false),
         Bias::QkvAsConfigured(default) => (text.flag("attention_bias")?.unwrap_or(default), false, false),
         Bias::AttentionUnlessForbidden => {
             let attention = text.flag("attention_bias")?.unwrap_or(true);
@@ -136,9 +137,10 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
             (attention, attention, text.flag("mlp_bias")?.unwrap_or(false))
         }
     };
-    let tied_embeddings = match text.flag(lfm2::tie_field(&text, defaults))? {
+    // The head is beside a multimodal model's text part, and so is what states whether it is the embedding.
+    let tied_embeddings = match root.flag("tie_word_embeddings")?.filter(|_| !family.text_models.is_empty()) {
         Some(tied) => tied,
-        None => root.flag("tie_word_embeddings")?.unwrap_or(defaults.tied_embeddings),
+        None => text.flag(lfm2::tie_field(&text, defaults))?.unwrap_or(defaults.tied_embeddings),
     };
 
     let model = ModelConfig {
@@ -453,10 +455,21 @@ fn layer_facts(text: &Fields, defaults: &FamilyDefaults, n_layers: usize) -> Res
             let rotated = rotated.clone();
             (sliding_window(None)?, Box::new(move |layer| !rotated[layer]), types)
         }
-        Windows::WhenAsked { window, max_window_layers } => {
-            // 0 is allowed here: every layer has a window.
-            let first = text.number("max_window_layers")?.map_or(max_window_layers, |first| first as usize);
-            (sliding_window(Some(window))?, Box::new(move |layer| layer >= first), types)
+        Windows::WhenAsked { window, layers } => {
+            let window = sliding_window(Some(window))?;
+            // 0 is allowed here.
+            let written = text.number("max_window_layers")?.map(|layers| layers as usize);
+            match layers {
+                AskedWindows::All => (window, Box::new(|_| true), None),
+                AskedWindows::From(default) => {
+                    let first = written.unwrap_or(default);
+                    (window, Box::new(move |layer| layer >= first), types)
+                }
+                AskedWindows::AlternatingUpTo(default) => {
+                    let end = written.unwrap_or(default);
+                    (window, Box::new(move |layer| layer < end && layer.is_multiple_of(2)), types)
+                }
+            }
         }
         Windows::Named(window) => (sliding_window(Some(window))?, Box::new(|_| true), types),
         Windows::Alternating { window, pattern } => {

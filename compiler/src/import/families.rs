@@ -109,10 +109,10 @@ pub(super) enum Windows {
     Never,
     /// Every layer, if `sliding_window` is a number; the value is its default.
     EveryLayer(Option<usize>),
-    /// With `use_sliding_window`: the layers that `layer_types` names, else those from `max_window_layers` on.
+    /// With `use_sliding_window`.
     WhenAsked {
         window: usize,
-        max_window_layers: usize,
+        layers: AskedWindows,
     },
     /// With `use_sliding_window`, when `sliding_window` is a number: the layers that `layer_types` names, else those without a
     /// rotary embedding.
@@ -126,8 +126,19 @@ pub(super) enum Windows {
     },
 }
 
+/// Which layers attend to a window only if `use_sliding_window` is true. The values are defaults of `max_window_layers`.
+#[derive(Clone, Copy)]
+pub(super) enum AskedWindows {
+    All,
+    /// The layers that `layer_types` names, else those from `max_window_layers` on.
+    From(usize),
+    /// The layers that `layer_types` names, else the first, third and so on of those before `max_window_layers`.
+    AlternatingUpTo(usize),
+}
+
 /// The config class's fields of a mixture of experts.
 pub(super) struct ExpertDefaults {
+    /// Where the class stores the number of experts.
     pub count_field: &'static str,
     pub count: usize,
     /// `num_experts_per_tok`; `None`: it must be given.
@@ -207,6 +218,8 @@ pub(super) enum Bias {
     Never,
     /// q, k and v have biases.
     Qkv,
+    /// q, k and v have biases unless `qkv_bias` is false.
+    QkvUnlessForbidden,
     /// q, k and v have biases if `attention_bias` is true; the value is its default.
     QkvAsConfigured(bool),
     /// q, k, v and o have biases unless `attention_bias` is false.

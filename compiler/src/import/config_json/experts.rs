@@ -3,7 +3,7 @@
 use unicorn_kernels::route::ExpertGroups;
 
 use super::super::experts_config::{ExpertsConfig, Routing};
-use super::super::families::{ExpertLayers, FamilyDefaults, Normalized, RoutingDefaults, SharedExpert};
+use super::super::families::{ExpertDefaults, ExpertLayers, FamilyDefaults, Normalized, RoutingDefaults, SharedExpert};
 use super::super::json::Fields;
 use super::super::limits;
 use crate::error::Result;
@@ -22,7 +22,7 @@ pub(super) fn experts(
     };
     let chosen = text.size("num_experts_per_tok", limits::EXPERTS)?.or(defaults.chosen);
     Ok(Some(ExpertsConfig {
-        count: text.size(defaults.count_field, limits::EXPERTS)?.unwrap_or(defaults.count),
+        count: count(text, defaults)?,
         chosen: chosen.ok_or_else(|| text.error("num_experts_per_tok", "is missing, expected a number"))?,
         normalized: match defaults.normalized {
             Normalized::Never => false,
@@ -40,6 +40,16 @@ pub(super) fn experts(
         },
         names: defaults.names,
     }))
+}
+
+/// The number of experts. Most of transformers' classes read two or three names of it, and which one they write has changed.
+fn count(text: &Fields, defaults: &ExpertDefaults) -> Result<usize> {
+    for name in [defaults.count_field, "num_experts", "num_local_experts"] {
+        if let Some(count) = text.size(name, limits::EXPERTS)? {
+            return Ok(count);
+        }
+    }
+    Ok(defaults.count)
 }
 
 /// Whether the shared expert, if there is one, has no gate.

@@ -121,6 +121,37 @@ fn qwen2_slides_only_when_asked() {
     assert_eq!(windows(&ok(with(requested, typed))), [Some(32), None, None]);
 }
 
+/// As transformers' classes have it, in which the mixtures differ from the dense models and from each other.
+#[test]
+fn asked_windows_of_mixtures_are_in_other_layers() {
+    let asked = json!({ "use_sliding_window": true, "sliding_window": 32, "max_window_layers": 2,
+        "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2 });
+    let qwen2 = with(small("Qwen2MoeForCausalLM"), asked.clone());
+    assert_eq!(windows(&ok(qwen2.clone())), [Some(32), None, None, None]);
+    let typed = json!({ "layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"] });
+    assert_eq!(windows(&ok(with(qwen2, typed.clone()))), [None, None, Some(32), None]);
+    let qwen3 = with(small("Qwen3MoeForCausalLM"), asked);
+    assert_eq!(windows(&ok(with(qwen3.clone(), typed))), [Some(32); 4]);
+    assert_eq!(windows(&ok(with(qwen3, json!({ "use_sliding_window": false })))), [None; 4]);
+}
+
+#[test]
+fn biases_of_qwen2_s_mixture_can_be_absent() {
+    let qwen2 = with(small("Qwen2MoeForCausalLM"), json!({ "num_experts": 4 }));
+    assert!(ok(qwen2.clone()).qkv_bias && !ok(with(qwen2, json!({ "qkv_bias": false }))).qkv_bias);
+    assert!(ok(with(small("Qwen2ForCausalLM"), json!({ "qkv_bias": false }))).qkv_bias);
+}
+
+#[test]
+fn the_number_of_experts_has_two_names() {
+    for architecture in ["Qwen3MoeForCausalLM", "MixtralForCausalLM", "OlmoeForCausalLM"] {
+        for name in ["num_experts", "num_local_experts"] {
+            let config = ok(with(small(architecture), json!({ (name): 7, "num_experts_per_tok": 2 })));
+            assert_eq!(config.experts.expect("experts").count, 7, "{architecture}");
+        }
+    }
+}
+
 #[test]
 fn qwen3_heads_have_128_dimensions_and_a_norm() {
     let config = ok(with(small("Qwen3ForCausalLM"), json!({ "rope_theta": 1000000 })));
@@ -485,6 +516,13 @@ fn the_text_of_qwen3_vl_is_a_qwen3() {
     assert_eq!((config.qk_norm, config.tied_embeddings), (QkNorm::Heads, true));
     assert!((theta(&config, 0) / 5e6 - 1.0).abs() < 1e-9);
     assert_eq!(windows(&config), [None, None]);
+    // The text part's own field is for the text part alone.
+    let mut untied = qwen3_vl();
+    untied["tie_word_embeddings"] = json!(false);
+    untied["text_config"]["tie_word_embeddings"] = json!(true);
+    assert!(!ok(untied.clone()).tied_embeddings);
+    untied.as_object_mut().unwrap().remove("tie_word_embeddings");
+    assert!(ok(untied).tied_embeddings);
     let alone = text_config(Path::new("config.json"), &qwen3_vl(), &config).unwrap();
     assert_eq!((&alone["architectures"][0], &alone["model_type"]), (&json!("Qwen3ForCausalLM"), &json!("qwen3")));
 }

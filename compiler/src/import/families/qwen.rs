@@ -9,7 +9,7 @@ pub(super) const QWEN2: FamilyDefaults = FamilyDefaults {
     intermediate_size: 22016,
     kv_heads: Some(32),
     max_positions: 32768,
-    windows: Windows::WhenAsked { window: 4096, max_window_layers: 28 },
+    windows: Windows::WhenAsked { window: 4096, layers: AskedWindows::From(28) },
     bias: Bias::Qkv,
     ..LLAMA
 };
@@ -31,6 +31,8 @@ pub(super) const QWEN2_MOE: FamilyDefaults = FamilyDefaults {
     layers: 24,
     heads: 16,
     kv_heads: Some(16),
+    windows: Windows::WhenAsked { window: 4096, layers: AskedWindows::AlternatingUpTo(28) },
+    bias: Bias::QkvUnlessForbidden,
     experts: Some(ExpertDefaults {
         count_field: "num_experts",
         count: 60,
@@ -53,6 +55,7 @@ pub(super) const QWEN3_MOE: FamilyDefaults = FamilyDefaults {
     layers: 24,
     kv_heads: Some(4),
     head_dim: None,
+    windows: Windows::WhenAsked { window: 4096, layers: AskedWindows::All },
     experts: Some(ExpertDefaults {
         count_field: "num_experts",
         count: 128,
