@@ -353,7 +353,8 @@ fn deepseek_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
                 detail: "weights that are shares of a softmax are not divided by their sum".to_string(),
             });
         }
-        fields.insert("topk_method".into(), json!("greedy"));
+        let has_groups = keys.size("expert_group_count")?.is_some_and(|groups| groups > 1);
+        fields.insert("topk_method".into(), json!(if has_groups { "group_limited_greedy" } else { "greedy" }));
     }
     Ok(fields)
 }

@@ -19,9 +19,11 @@ pub struct RopeShape {
 
 /// `rope_theta`, `rope_scaling` and what belongs to them, in the form that transformers reads since version 4.
 pub fn config_fields(keys: &Keys, shape: RopeShape) -> Result<Map<String, Json>> {
-    let rotary_dim = keys.size("rope.dimension_count")?.unwrap_or(shape.head_dim);
+    let written = keys.size("rope.dimension_count")?;
+    let rotary_dim = written.unwrap_or(shape.head_dim);
     let mut fields = object(json!({ "rope_theta": shape.base }));
-    if rotary_dim != shape.head_dim {
+    // Also where heads are rotated whole: not all families do that by default.
+    if written.is_some() {
         fields.insert("partial_rotary_factor".to_string(), json!(rotary_dim as f64 / shape.head_dim as f64));
     }
     let divisors = Divisors::read(keys, rotary_dim / 2)?;
