@@ -70,6 +70,7 @@ pub use load::upload::{UploadReport, Verification};
 pub use load::upload_path::{TierUpload, UploadPath};
 pub use memory::insufficient_memory::{BudgetSource, InsufficientMemory, MemoryBudget, Replan};
 pub use memory::npu_memory::NpuMemory;
+pub use memory::requirements::KvCapacity;
 pub use memory::tier_bytes::TierBytes;
 pub use memory::usage::{AuditEntry, MemoryAudit};
 pub use model::Model;

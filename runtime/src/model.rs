@@ -20,7 +20,7 @@ use crate::error::{LoadError, RunError};
 use crate::load::artifact::{ArtifactFile, DraftUse};
 use crate::load::streaming::StreamingState;
 use crate::memory::budget::AvailableMemory;
-use crate::memory::context::{choose_context, longest_context};
+use crate::memory::context::{choose_capacity, choose_context, longest_context};
 use crate::memory::kv_pages::{BlockTable, PagesInUse};
 use crate::memory::requirements::{ContextRequest, pool_pages};
 use crate::npu::NpuUse;
@@ -99,7 +99,7 @@ impl Model {
             requested_tokens: options.context_tokens,
             max_positions: artifact.meta().model.max_positions,
             slots: options.slots,
-            kv_tokens: options.kv_tokens,
+            kv_capacity: options.kv_capacity,
             chunk_tokens: rows.max().unwrap_or(1).max(MAX_POSITIONS_IN_FLIGHT),
             state_copies: options.state_copies,
         };
@@ -112,6 +112,8 @@ impl Model {
         };
         let context_tokens = choose_context(artifact.plan(), &memory, &request)?;
         let max_context_tokens = longest_context(artifact.plan(), &memory, &request);
+        let kv_capacity = choose_capacity(artifact.plan(), &memory, &request, context_tokens);
+        let request = ContextRequest { kv_capacity, ..request };
         let target = targets.iter().position(|one| std::ptr::eq(one, target)).expect("one of them was chosen");
         let (pages_in_use, barriers) = (PagesInUse::default(), AtomicBool::new(options.barriers));
         let options_of_load = options.clone();
@@ -357,9 +359,12 @@ impl Model {
 
     /// Tokens of all sequences together that the KV cache holds.
     pub fn kv_tokens(&self) -> u64 {
-        let all = u64::from(self.slots()) * u64::from(self.context_tokens());
-        let requested = self.shared.decided.request.kv_tokens;
-        requested.map_or(all, |tokens| u64::from(tokens.max(self.context_tokens())).min(all))
+        self.shared.decided.request.kv_tokens(self.context_tokens())
+    }
+
+    /// Tokens that the KV cache holds of each sequence, where all are as long.
+    pub fn tokens_each(&self) -> u32 {
+        self.shared.decided.request.tokens_each(self.context_tokens())
     }
 
     /// Pages of the KV cache that sequences hold now, and pages in all. Waits for no step.

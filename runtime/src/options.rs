@@ -9,6 +9,7 @@ use crate::device::choice::DeviceChoice;
 use crate::error::LoadError;
 use crate::load::artifact::DraftUse;
 use crate::load::upload_path::UploadPath;
+use crate::memory::requirements::KvCapacity;
 use crate::npu::{NpuOpener, NpuUse};
 use crate::tune::choices::Tuning;
 use crate::tune::corrections::Corrections;
@@ -32,10 +33,10 @@ pub struct LoadOptions {
     pub context_tokens: Option<u32>,
     /// Sequences that can exist at a time, 1 or more.
     pub slots: u32,
-    /// Tokens of all sequences together that the KV cache holds; `None`: as many as the longest sequence in every slot. With fewer, a
+    /// Tokens of all sequences together that the KV cache holds. With fewer than the longest sequence in every slot has, a
     /// [`crate::scheduler::Scheduler`] lets requests wait for pages, and steps of other sessions may fail with
-    /// [`crate::RunError::NoPages`]. One sequence alone can always be as long as the context.
-    pub kv_tokens: Option<u32>,
+    /// [`crate::RunError::NoPages`].
+    pub kv_capacity: KvCapacity,
     /// Copies of recurrent state that the device holds, of a model that has it, each as large as the state of a sequence; at most one a sequence
     /// has a use. A sequence whose draft was rejected continues from one. One, the default, is enough for all sequences of a
     /// [`crate::scheduler::Scheduler`]. Where a copy was replaced by another thread's sequence, or there is none, rejected drafts cost time:
@@ -130,7 +131,7 @@ impl Default for LoadOptions {
             target: None,
             context_tokens: None,
             slots: 1,
-            kv_tokens: None,
+            kv_capacity: KvCapacity::default(),
             state_copies: 1,
             budget: Budget::default(),
             residency: None,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use toy_artifact::{CONTEXT, VOCAB, multistep, next_token, options, prompt, write_toy};
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{Model, RunError, Sampling, Speculation};
+use unicorn_runtime::{KvCapacity, Model, RunError, Sampling, Speculation};
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod toy_artifact;
@@ -58,11 +58,11 @@ impl TokenReceiver for Receiver {
 }
 
 fn toy(slots: u32) -> (Model, tempfile::TempDir) {
-    toy_of(slots, None)
+    toy_of(slots, KvCapacity::Each)
 }
 
-fn toy_of(slots: u32, kv_tokens: Option<u32>) -> (Model, tempfile::TempDir) {
-    let options = multistep(options()).with(|options| (options.slots, options.kv_tokens) = (slots, kv_tokens));
+fn toy_of(slots: u32, kv_capacity: KvCapacity) -> (Model, tempfile::TempDir) {
+    let options = multistep(options()).with(|options| (options.slots, options.kv_capacity) = (slots, kv_capacity));
     let folder = tempfile::tempdir().unwrap();
     let model = Model::load(&write_toy(folder.path()), &options).unwrap();
     (model, folder)
@@ -304,7 +304,7 @@ fn requests_with_common_beginnings_get_the_tokens_that_they_get_alone() {
 /// no page is lost.
 #[test]
 fn pages_run_out_and_every_request_gets_its_tokens() {
-    let (model, _folder) = toy_of(8, Some(CONTEXT + 40));
+    let (model, _folder) = toy_of(8, KvCapacity::Tokens(CONTEXT + 40));
     let (_, n_pages) = model.kv_pages();
     let mut scheduler: Scheduler<Receiver> = model.scheduler().unwrap();
     scheduler.set_speculation(Some(Speculation::ngram(1).with(|one| one.adaptive = false))).unwrap();
@@ -360,7 +360,7 @@ fn pages_run_out_and_every_request_gets_its_tokens() {
 
 #[test]
 fn without_a_scheduler_a_step_that_finds_no_pages_fails_and_changes_nothing() {
-    let (model, _folder) = toy_of(2, Some(1));
+    let (model, _folder) = toy_of(2, KvCapacity::Tokens(1));
     assert_eq!(model.kv_tokens(), u64::from(CONTEXT));
     let [mut one, mut other] = [model.session().unwrap(), model.session().unwrap()];
     one.feed(&prompt(150)).unwrap();

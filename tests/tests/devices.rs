@@ -12,7 +12,7 @@ use tests::devices::Device;
 use unicorn_artifact::{Budget, DeviceClass, MatrixSides, TargetKernels, Tier};
 use unicorn_compiler::{Planned, Source, plan};
 use unicorn_runtime::planning::{AmdgpuMemory, AvailableMemory, ContextRequest, MemoryFigures, Residency};
-use unicorn_runtime::{DeviceFacts, DeviceKind, Heap, LoadError, choose_target};
+use unicorn_runtime::{DeviceFacts, DeviceKind, Heap, KvCapacity, LoadError, choose_target};
 use unicorn_spirv::{Target, target};
 
 /// The class of each by its vendor's documents: an answer that no rule of the runtime takes part in. With a driver that lists no
@@ -251,7 +251,7 @@ fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError>
         requested_tokens: None,
         max_positions: planned.checkpoint.config.max_positions as u32,
         slots: 1,
-        kv_tokens: None,
+        kv_capacity: KvCapacity::Each,
         chunk_tokens: 512,
         state_copies: 1,
     };

@@ -8,7 +8,7 @@ use tests::models::models;
 use tests::reference::{Golden, read_golden, relative_error};
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, HostSampler, HostSampling, LoadOptions, Model, RunError, Sampling};
+use unicorn_runtime::{DeviceChoice, HostSampler, HostSampling, KvCapacity, LoadOptions, Model, RunError, Sampling};
 use unicorn_spirv::target;
 
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
@@ -202,7 +202,7 @@ fn sequences_of_a_batch_share_no_state() {
 #[test]
 fn an_interrupted_sequence_makes_its_state_anew() {
     let (_, tokens, model) = load_with(|options| {
-        (options.slots, options.context_tokens, options.kv_tokens) = (3, Some(96), Some(1));
+        (options.slots, options.context_tokens, options.kv_capacity) = (3, Some(96), KvCapacity::Tokens(1));
     });
     let expected = text_of(&model, &tokens[..20], 60);
     let mut scheduler = model.scheduler().expect("slots");

@@ -40,6 +40,53 @@ fn each_client_gets_the_answer_that_it_would_get_alone() {
     });
 }
 
+/// A budget with room for more than two contexts of four: a request may have a whole one, and others wait or continue later, with the same text.
+#[test]
+fn sequences_share_the_memory_that_there_is() {
+    let serve =
+        |context: &str, budget: &str| ["--parallel", "4", "--ctx", context, "--budget", budget].map(str::to_owned);
+    // What one sequence of so many tokens needs.
+    let needed_mib = |context: &str| -> f64 {
+        let mut command = program("unicorn-run");
+        command.env("UNICORN_DEVICE", std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into()));
+        let refused =
+            command.arg("serve").arg(artifact()).args(serve(context, "vram=1KiB")).output().expect("it starts");
+        let message = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && !message.contains("slots"), "{message}");
+        let (_, needed) = message.split_once("needs ").expect("the bytes");
+        needed.split_once(" MiB of vram").expect("a unit").0.parse().unwrap()
+    };
+    let (one, two) = (needed_mib("512"), needed_mib("1024"));
+    let budget = format!("vram={}KiB", ((one + 1.5 * (two - one)) * 1024.0) as u32);
+    let server = start(&serve("512", &budget).each_ref().map(String::as_str));
+    let (_, properties) = get(&server.address, "/props");
+    let tokens =
+        serde_json::from_str::<Value>(&properties).unwrap()["unicorn"]["memory"]["kv_tokens"].as_u64().unwrap();
+    assert!((1024..2048).contains(&tokens), "{tokens} tokens in {budget}");
+    assert!(
+        server.stderr().contains(&format!("4 sequences of up to 512 tokens, {tokens} together")),
+        "{}",
+        server.stderr()
+    );
+
+    let prompts = ["The sea was calm. ", "The island lay in the sun. ", "He said that. ", "It was morning. "];
+    let request = |prompt: &str, max_tokens: u32| json!({"prompt": prompt.repeat(50), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
+    let whole = |prompt: &str| {
+        let n_prompt = server.whole(TEXT, &request(prompt, 1))["usage"]["prompt_tokens"].as_u64().unwrap();
+        server.whole(TEXT, &request(prompt, 512 - n_prompt as u32))
+    };
+    let alone = prompts.map(whole);
+    for answer in &alone {
+        assert_eq!(answer["usage"]["total_tokens"], 512);
+    }
+    std::thread::scope(|scope| {
+        for (prompt, alone) in prompts.iter().zip(&alone) {
+            let whole = &whole;
+            scope.spawn(move || assert_eq!(whole(prompt)["choices"], alone["choices"], "{prompt}"));
+        }
+    });
+}
+
 #[test]
 fn a_chat_uses_the_models_template_and_continues_from_the_cache() {
     let server = start(&["--parallel", "1", "--ctx", "512"]);

@@ -12,7 +12,7 @@ use tests::reference::relative_error;
 use tests::texts::text_of;
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::Scheduler;
-use unicorn_runtime::{DeviceChoice, LoadOptions, Model, Sampling, Session, Speculation};
+use unicorn_runtime::{DeviceChoice, KvCapacity, LoadOptions, Model, Sampling, Session, Speculation};
 use unicorn_spirv::target;
 
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
@@ -151,7 +151,7 @@ fn sequences_of_a_batch_speculate_with_one_copy_of_state() {
 fn interrupted_sequences_speculate_on() {
     let compiled = compile(&models().join("tiny/qwen35-delta"));
     let model = load_with(&compiled, |options| {
-        (options.slots, options.context_tokens, options.kv_tokens) = (3, Some(96), Some(1));
+        (options.slots, options.context_tokens, options.kv_capacity) = (3, Some(96), KvCapacity::Tokens(1));
     });
     let (_, scheduler) = speculate_together(&model, &[1, 2, 3].map(|seed| text(seed, 20)), 60);
     assert!(scheduler.preemptions() > 0);

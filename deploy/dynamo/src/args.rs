@@ -20,7 +20,7 @@ pub struct EngineOptions {
     /// Number of sequences that are generated at a time; further requests wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
     pub parallel: u32,
-    /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
+    /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence, or as many as fit the memory]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub kv_tokens: Option<u32>,
     /// Device: a number, or a part of its name [default: the best GPU]

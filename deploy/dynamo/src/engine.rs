@@ -9,7 +9,7 @@ use dynamo_backend_common::{
 };
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
-use unicorn_runtime::{LoadOptions, Model};
+use unicorn_runtime::{KvCapacity, LoadOptions, Model};
 
 use crate::args::EngineOptions;
 use crate::error::{invalid, shut_down};
@@ -61,9 +61,10 @@ impl Running {
         publisher: Arc<OnceLock<Arc<SnapshotPublisher>>>,
     ) -> Result<(Running, LlmRegistration), DynamoError> {
         let device = options.device.parse().map_err(|error| invalid(format!("--device: {error}")))?;
+        let kv_capacity = options.kv_tokens.map_or(KvCapacity::Fitting, KvCapacity::Tokens);
         let load = LoadOptions::default().with(|load| {
             load.device = device;
-            (load.context_tokens, load.slots, load.kv_tokens) = (options.ctx, options.parallel, options.kv_tokens);
+            (load.context_tokens, load.slots, load.kv_capacity) = (options.ctx, options.parallel, kv_capacity);
         });
         let model = Model::load(&options.artifact, &load).map_err(|error| shut_down(error.to_string()))?;
         tokenizer_check::check(model.tokenizer_section(), model_path).map_err(invalid)?;

@@ -15,7 +15,9 @@ use crate::report::text::printable;
 use crate::simulated_npu;
 use crate::terminal::output::{note, progress_bar};
 use unicorn_runtime::npu::NpuUse;
-use unicorn_runtime::{DeviceKind, DraftUse, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation};
+use unicorn_runtime::{
+    DeviceKind, DraftUse, KvCapacity, LoadError, LoadOptions, Model, NpuReport, Recovery, Speculation,
+};
 
 /// Loads `artifact` on the device that `args` choose, for sequences of `context_tokens` (`None`: the library's choice).
 pub fn load(artifact: &Path, args: &LoadArgs, context_tokens: Option<u32>) -> Result<Model, CliError> {
@@ -99,8 +101,8 @@ pub struct Serving {
     pub slots: u32,
     /// Longest context of each sequence; `None`: the library's choice.
     pub context_tokens: Option<u32>,
-    /// Tokens in the KV caches of all sequences together; `None`: enough for the longest context of each.
-    pub kv_tokens: Option<u32>,
+    /// Tokens in the KV caches of all sequences together.
+    pub kv_capacity: KvCapacity,
     /// What becomes of a draft that is packed into the artifact.
     pub draft: DraftUse,
 }
@@ -113,9 +115,18 @@ const SERVED_MULTISTEP: Duration = Duration::from_millis(4);
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
     try_load(artifact, &serving.load, |options| {
         options.multistep = SERVED_MULTISTEP;
-        (options.slots, options.context_tokens, options.kv_tokens, options.draft) =
-            (serving.slots, serving.context_tokens, serving.kv_tokens, serving.draft);
+        (options.slots, options.context_tokens, options.kv_capacity, options.draft) =
+            (serving.slots, serving.context_tokens, serving.kv_capacity, serving.draft);
     })
+}
+
+/// The sequences that `model` was loaded for, in words.
+pub fn sequences(model: &Model) -> String {
+    let (slots, context, all) = (model.slots(), model.context_tokens(), model.kv_tokens());
+    if all < u64::from(slots) * u64::from(context) {
+        return format!("{slots} sequences of up to {context} tokens, {all} together");
+    }
+    format!("{slots} sequences of {context} tokens")
 }
 
 /// Whether a model may be loaded once there is more memory.
@@ -134,7 +145,7 @@ pub fn load_packed_draft(artifact: &Path, load: &LoadArgs, model: &Model) -> Res
     let Some(max_tokens) = model.packed_draft_tokens() else { return Ok(None) };
     let draft = try_load(artifact, &args_of_draft(load), |options| {
         (options.draft, options.slots, options.state_copies) = (DraftUse::Alone, model.slots(), model.slots());
-        options.context_tokens = Some(model.context_tokens().min(max_tokens));
+        options.context_tokens = Some(model.tokens_each().min(max_tokens));
     });
     draft.map(Some)
 }
@@ -173,7 +184,7 @@ pub fn load_speculation(
                 &LoadArgs { mmproj: None, image_max_tokens: None, ..load.clone() },
                 Input::Tokens,
             )?;
-            let context_tokens = model.context_tokens().min(max_positions(&artifact)?);
+            let context_tokens = model.tokens_each().min(max_positions(&artifact)?);
             Some(load_with(&artifact, &args_of_draft(load), |options| {
                 (options.context_tokens, options.slots) = (Some(context_tokens), model.slots());
                 options.state_copies = model.slots();

@@ -11,7 +11,7 @@ use crate::device::amdgpu::AmdgpuMemory;
 use crate::device::facts::{DeviceFacts, DeviceKind, Heap};
 use crate::device::memory_types::rank_memory_types;
 use crate::memory::insufficient_memory::{BudgetSource, InsufficientMemory, MemoryBudget, Replan};
-use crate::memory::requirements::{ContextRequest, kv_bytes, planned_bytes, resident_use};
+use crate::memory::requirements::{ContextRequest, KvCapacity, kv_bytes, planned_bytes, resident_use};
 use crate::memory::tier_bytes::TierBytes;
 
 /// The memory that a model may use.
@@ -25,7 +25,7 @@ pub struct AvailableMemory<'a> {
     pub amdgpu: Option<AmdgpuMemory>,
     /// The caller's limit for each tier.
     pub budget: &'a Budget,
-    /// A draft that will be resident as well, with as many sequences of as many tokens.
+    /// A draft that will be resident as well, with as many sequences, each of its share of the cache's tokens.
     pub beside: Option<Draft<'a>>,
 }
 
@@ -79,8 +79,9 @@ impl AvailableMemory<'_> {
     fn planned(&self, plan: &Plan, context_tokens: u32, request: &ContextRequest) -> Vec<TierBytes> {
         let mut planned = planned_bytes(plan, context_tokens, request);
         let Some(draft) = &self.beside else { return planned };
-        let request = ContextRequest { kv_tokens: None, ..*request };
-        for of_draft in planned_bytes(draft.plan, context_tokens.min(draft.max_positions), &request) {
+        let context_tokens = request.tokens_each(context_tokens).min(draft.max_positions);
+        let request = ContextRequest { kv_capacity: KvCapacity::Each, ..*request };
+        for of_draft in planned_bytes(draft.plan, context_tokens, &request) {
             let bytes = of_draft.total();
             match planned.iter_mut().find(|sum| sum.tier == of_draft.tier) {
                 Some(sum) => sum.other = sum.other.saturating_add(bytes),
@@ -102,7 +103,7 @@ impl AvailableMemory<'_> {
             artifact: self.artifact.to_owned(),
             device: self.facts.name.clone(),
             context_tokens,
-            slots: request.slots,
+            slots: request.whole_sequences(),
             budgets: self.budgets(plan, context_tokens, request),
             fitting_context_tokens,
             replan: self.replan(plan, context_tokens, request),

@@ -1,4 +1,4 @@
-//! How long a context a model is loaded for: the caller's, or the longest that memory allows. Pure.
+//! How long a context a model is loaded for, and how much KV cache for all sequences: the caller's, or what memory allows. Pure.
 
 use unicorn_artifact::Plan;
 use unicorn_artifact::account::size;
@@ -6,7 +6,7 @@ use unicorn_artifact::account::size;
 use crate::device::facts::DeviceKind;
 use crate::error::LoadError;
 use crate::memory::budget::{AvailableMemory, largest_that_fits};
-use crate::memory::requirements::{ContextRequest, group_pages};
+use crate::memory::requirements::{ContextRequest, KvCapacity, group_pages};
 
 /// Part of the memory left by the weights that a default context may take; other processes need memory, too.
 const DEFAULT_KV_SHARE: f64 = 0.8;
@@ -51,6 +51,26 @@ pub fn choose_context(plan: &Plan, memory: &AvailableMemory<'_>, request: &Conte
     Ok(context)
 }
 
+/// How many tokens of all sequences the cache holds where each can have `context`: the caller's choice. Of as many as memory holds, a
+/// default context leaves a part of it free, as [`choose_context`] does.
+pub fn choose_capacity(
+    plan: &Plan,
+    memory: &AvailableMemory<'_>,
+    request: &ContextRequest,
+    context: u32,
+) -> KvCapacity {
+    if request.kv_capacity != KvCapacity::Fitting {
+        return request.kv_capacity;
+    }
+    let kv_share = if request.requested_tokens.is_some() { 1.0 } else { DEFAULT_KV_SHARE };
+    let fits = |kv_capacity| fits(plan, memory, &ContextRequest { kv_capacity, ..*request }, context, kv_share);
+    if fits(KvCapacity::Each) {
+        return KvCapacity::Each;
+    }
+    let tokens_of_each = request.slots.saturating_mul(context);
+    KvCapacity::Tokens(largest_that_fits(tokens_of_each, |tokens| fits(KvCapacity::Tokens(tokens))))
+}
+
 /// The longest context of the model that memory holds, in tokens.
 pub fn longest_context(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest) -> u32 {
     largest_that_fits(request.max_positions, |context| fits(plan, memory, request, context, 1.0))
@@ -84,7 +104,7 @@ fn does_not_fit(
         detail: format!(
             "context of {requested} tokens in {} slots does not fit: a layer's keys exceed the device's largest buffer \
              binding, {}; {fitting} tokens would fit",
-            request.slots,
+            request.whole_sequences(),
             size(memory.facts.storage_range_bytes)
         ),
     }
@@ -121,6 +141,36 @@ mod tests {
         let tight = DeviceFacts { heaps: vec![heap], ..facts(0, "tight", DeviceKind::Integrated) };
         let context = choose(&plan(None), &tight, &request(None)).unwrap();
         assert!(context.is_multiple_of(256) && (25_000..26_300).contains(&context), "{context}");
+    }
+
+    /// 8 KiB a token in 256 MiB, of which a default takes 80 %.
+    #[test]
+    fn sequences_share_what_does_not_hold_the_context_of_each() {
+        let heap = Heap { bytes: 5 * GIB / 4, budget_bytes: None, used_bytes: 0, device_local: true };
+        let tight = DeviceFacts { heaps: vec![heap], ..facts(0, "tight", DeviceKind::Integrated) };
+        let chosen = |requested, kv_capacity, facts: &DeviceFacts| {
+            let request = ContextRequest { slots: 4, kv_capacity, ..request(requested) };
+            let (artifact, budget) = (Path::new("m.unicorn"), Budget::default());
+            let memory = AvailableMemory { artifact, facts, amdgpu: None, budget: &budget, beside: None };
+            let context = choose_context(&plan(None), &memory, &request)?;
+            Ok::<_, LoadError>((context, choose_capacity(&plan(None), &memory, &request, context)))
+        };
+        // One sequence may take all that four have together.
+        let (each, _) = chosen(None, KvCapacity::Each, &tight).unwrap();
+        let (one, capacity) = chosen(None, KvCapacity::Fitting, &tight).unwrap();
+        assert!((each * 4).abs_diff(one) <= 1024 && one > 25_000, "{each}, {one}");
+        let KvCapacity::Tokens(tokens) = capacity else { panic!("{capacity:?}") };
+        assert!(tokens <= one + 256, "{tokens} of {one}");
+        // What is asked for is not shortened, where one sequence has room.
+        assert!(chosen(Some(16_384), KvCapacity::Each, &tight).is_err());
+        let (context, capacity) = chosen(Some(16_384), KvCapacity::Fitting, &tight).unwrap();
+        let KvCapacity::Tokens(tokens) = capacity else { panic!("{capacity:?}") };
+        assert!(context == 16_384 && (32_000..32_768).contains(&tokens), "{context}, {tokens}");
+        assert!(chosen(Some(65_536), KvCapacity::Fitting, &tight).is_err());
+        // Where there is room for each, nothing is shared.
+        assert_eq!(chosen(Some(4096), KvCapacity::Fitting, &tight).unwrap(), (4096, KvCapacity::Each));
+        // A binding of 128 MiB holds the keys of 262,144 tokens, of which each sequence leaves a part of a page.
+        assert_eq!(chosen(None, KvCapacity::Fitting, &card()).unwrap(), (131_072, KvCapacity::Tokens(262_080)));
     }
 
     #[test]

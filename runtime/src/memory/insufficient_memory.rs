@@ -43,7 +43,7 @@ pub struct InsufficientMemory {
     pub device: String,
     /// Context that was requested, or the shortest default, in tokens.
     pub context_tokens: u32,
-    /// Sequences that the model was loaded for.
+    /// Sequences that would have it at a time.
     pub slots: u32,
     /// Every budget that was compared; at least one is too small.
     pub budgets: Vec<MemoryBudget>,

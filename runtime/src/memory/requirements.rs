@@ -14,22 +14,61 @@ pub struct ContextRequest {
     pub max_positions: u32,
     /// Sequences that exist at a time.
     pub slots: u32,
-    /// Tokens of all sequences together that the cache holds, if those are fewer than the longest sequence in every slot has. One
-    /// sequence can always be as long as the context.
-    pub kv_tokens: Option<u32>,
+    /// Tokens of all sequences together that the cache holds.
+    pub kv_capacity: KvCapacity,
     /// Most tokens that steps in flight append to one sequence.
     pub chunk_tokens: u32,
     /// Copies of recurrent state that the device holds beside that of sequences: as many as sequences at most.
     pub state_copies: u32,
 }
 
+/// How many tokens of all sequences together the KV cache holds. One sequence alone can always be as long as the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvCapacity {
+    /// The context of each sequence.
+    #[default]
+    Each,
+    /// So many, at least the context of one sequence and at most that of each.
+    Tokens(u32),
+    /// As many as memory holds, within the same bounds.
+    Fitting,
+}
+
+impl ContextRequest {
+    /// Tokens of all sequences together that the cache holds: with [`KvCapacity::Fitting`] at least so many.
+    pub fn kv_tokens(&self, context_tokens: u32) -> u64 {
+        let (one, each) = (u64::from(context_tokens), u64::from(self.slots) * u64::from(context_tokens));
+        match self.kv_capacity {
+            KvCapacity::Each => each,
+            KvCapacity::Tokens(tokens) => u64::from(tokens).clamp(one, each),
+            KvCapacity::Fitting => one,
+        }
+    }
+
+    /// Sequences of the whole context for which the cache has room at a time, at least.
+    pub fn whole_sequences(&self) -> u32 {
+        if self.kv_capacity == KvCapacity::Each { self.slots } else { 1 }
+    }
+
+    /// Tokens that the cache holds of each sequence, where all are as long.
+    pub fn tokens_each(&self, context_tokens: u32) -> u32 {
+        let each = self.kv_tokens(context_tokens) / u64::from(self.slots);
+        each as u32
+    }
+}
+
 /// Pages of one group's pool: enough for the longest sequence in every slot, or for the requested tokens, where each sequence leaves a part
 /// of its last page empty.
 pub fn pool_pages(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
-    let (slots, each) =
+    let (slots, one) =
         (u64::from(request.slots), u64::from(group.pages_per_sequence(context_tokens, request.chunk_tokens)));
-    let requested = request.kv_tokens.map(|tokens| u64::from(tokens.div_ceil(group.page_tokens)) + slots);
-    requested.map_or(slots * each, |pages| pages.clamp(each, slots * each))
+    match request.kv_capacity {
+        KvCapacity::Each => slots * one,
+        KvCapacity::Tokens(tokens) => (u64::from(tokens.div_ceil(group.page_tokens)) + slots).clamp(one, slots * one),
+        // A sequence needs its recurrent state from the first token on.
+        KvCapacity::Fitting if group.is_state() => slots,
+        KvCapacity::Fitting => one,
+    }
 }
 
 /// Pages of a group for copies of recurrent state, which no sequence has.
@@ -88,6 +127,7 @@ pub(crate) mod tests {
     use unicorn_artifact::plan::STATE_PAGE_TOKENS;
     use unicorn_artifact::{MachinePlan, SlicePlan};
 
+    use super::KvCapacity::{Each, Fitting, Tokens};
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -123,7 +163,7 @@ pub(crate) mod tests {
             requested_tokens,
             max_positions: 131_072,
             slots: 1,
-            kv_tokens: None,
+            kv_capacity: KvCapacity::Each,
             chunk_tokens: 512,
             state_copies: 1,
         }
@@ -131,15 +171,26 @@ pub(crate) mod tests {
 
     #[test]
     fn a_pool_holds_the_requested_tokens_or_one_sequence() {
-        let pages = |window_tokens, kv_tokens| {
-            let request = ContextRequest { slots: 4, kv_tokens, ..request(None) };
+        let pages = |window_tokens, kv_capacity| {
+            let request = ContextRequest { slots: 4, kv_capacity, ..request(None) };
             pool_pages(&plan(window_tokens).kv_groups[0], 4096, &request)
         };
         // Pages of 16 tokens.
-        assert_eq!((pages(None, None), pages(None, Some(8192))), (4 * 256, 512 + 4));
-        assert_eq!((pages(None, Some(1)), pages(None, Some(u32::MAX))), (256, 4 * 256));
+        assert_eq!((pages(None, Each), pages(None, Tokens(8192))), (4 * 256, 512 + 4));
+        assert_eq!((pages(None, Tokens(1)), pages(None, Tokens(u32::MAX))), (256, 4 * 256));
         // A window of 512 tokens and a step of as many.
-        assert_eq!((pages(Some(512), Some(1024)), pages(Some(512), Some(8192))), (68, 4 * 65));
+        assert_eq!((pages(Some(512), Tokens(1024)), pages(Some(512), Tokens(8192))), (68, 4 * 65));
+        assert_eq!((pages(None, Fitting), pages(Some(512), Fitting)), (256, 65));
+    }
+
+    #[test]
+    fn tokens_of_all_are_those_of_one_to_those_of_each() {
+        let tokens = |kv_capacity| {
+            let request = ContextRequest { slots: 4, kv_capacity, ..request(None) };
+            (request.kv_tokens(1000), request.tokens_each(1000))
+        };
+        assert_eq!((tokens(Each), tokens(Fitting)), ((4000, 1000), (1000, 250)));
+        assert_eq!([1, 3000, u32::MAX].map(|n| tokens(Tokens(n))), [(1000, 250), (3000, 750), (4000, 1000)]);
     }
 
     #[test]
@@ -150,6 +201,8 @@ pub(crate) mod tests {
             (pool_pages(group, 4096, &request), group_pages(group, 4096, &request))
         };
         assert_eq!([0, 1, 9].map(|copies| pages(&state, copies)), [(4, 4), (4, 5), (4, 8)]);
+        let any = ContextRequest { slots: 4, kv_capacity: Fitting, ..request(None) };
+        assert_eq!(pool_pages(&state, 4096, &any), 4);
         let cache = &plan(None).kv_groups[0];
         assert_eq!(pages(cache, 1), (4 * 256, 4 * 256));
         let with_copy = ContextRequest { state_copies: 1, ..request(None) };

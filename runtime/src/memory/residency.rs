@@ -5,7 +5,7 @@ use unicorn_artifact::{Plan, Tier};
 use crate::device::memory_types::rank_memory_types;
 use crate::error::LoadError;
 use crate::memory::budget::AvailableMemory;
-use crate::memory::context::choose_context;
+use crate::memory::context::{choose_capacity, choose_context};
 use crate::memory::requirements::{ContextRequest, planned_bytes, resident_use};
 use crate::memory::tier_bytes::TierBytes;
 
@@ -38,7 +38,8 @@ impl Residency {
     /// As for a load: [`LoadError::Context`] and [`LoadError::InsufficientMemory`].
     pub fn of(plan: &Plan, memory: &AvailableMemory<'_>, request: &ContextRequest) -> Result<Residency, LoadError> {
         let context_tokens = choose_context(plan, memory, request)?;
-        let planned = planned_bytes(plan, context_tokens, request);
+        let kv_capacity = choose_capacity(plan, memory, request, context_tokens);
+        let planned = planned_bytes(plan, context_tokens, &ContextRequest { kv_capacity, ..*request });
         let lies = |bytes: &TierBytes| {
             let index = *rank_memory_types(memory.facts, resident_use(&planned, bytes.tier)).first()?;
             let kind = memory.facts.memory_types[index];

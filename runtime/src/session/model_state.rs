@@ -21,7 +21,7 @@ use crate::error::{LoadError, RunError};
 use crate::load::artifact::ArtifactFile;
 use crate::load::streaming::StreamingState;
 use crate::memory::kv_pages::BlockTable;
-use crate::memory::requirements::{ContextRequest, pool_pages};
+use crate::memory::requirements::{ContextRequest, KvCapacity, pool_pages};
 use crate::npu::NpuUse;
 use crate::resident::{Decided, Resident, make_resident};
 use crate::session::fair_lock::{FairGuard, FairLock, lock};
@@ -226,7 +226,7 @@ impl Shared {
     pub fn pages_can_run_out(&self) -> bool {
         let request = &self.decided.request;
         let is_less = |group| {
-            let all = ContextRequest { kv_tokens: None, ..*request };
+            let all = ContextRequest { kv_capacity: KvCapacity::Each, ..*request };
             pool_pages(group, self.context_tokens(), request) < pool_pages(group, self.context_tokens(), &all)
         };
         self.artifact.plan().kv_groups.iter().any(is_less)

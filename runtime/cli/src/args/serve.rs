@@ -8,6 +8,7 @@ use clap::value_parser;
 use super::sampling::template_arguments;
 use super::{ACCESS, COMMON, LoadArgs, MAX_SEQUENCES, MEMORY, SAMPLING, SamplingArgs, SpeculationArgs};
 use unicorn_artifact::amount;
+use unicorn_runtime::KvCapacity;
 use unicorn_serve::{HttpLimits, Pooling};
 use unicorn_text::TemplateArguments;
 
@@ -46,7 +47,7 @@ pub struct ServeArgs {
     /// Number of sequences that are generated at a time; further requests wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=MAX_SEQUENCES))]
     pub parallel: u32,
-    /// Context of each sequence in tokens [default: the model's maximum, or as much as fits the memory for all of them]
+    /// Longest sequence in tokens [default: the model's maximum, or as much as fits the memory]
     #[arg(short, long = "ctx", value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
     /// Context of all sequences together, as llama-server counts it: each gets its --parallel-th part
@@ -55,7 +56,7 @@ pub struct ServeArgs {
     /// Most tokens of an answer; a request may set fewer; -1: as many as the context holds
     #[arg(short, long, visible_alias = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true, value_parser = answer_limit, help_heading = SAMPLING, hide_short_help = true)]
     pub n_predict: i32,
-    /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence]
+    /// Tokens of all sequences together that the KV cache holds; requests wait where it is full [default: the context of each sequence, or as many as fit the memory]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = MEMORY, hide_short_help = true)]
     pub kv_tokens: Option<u32>,
     /// Each text is that which its request would get alone: sequences take steps of their own, which costs throughput
@@ -206,6 +207,15 @@ impl ServeArgs {
     /// Context of each sequence in tokens, by either option; `None`: neither was given.
     pub fn context_tokens(&self) -> Option<u32> {
         self.ctx.or(self.ctx_size.map(|all| (all / self.parallel).max(1)))
+    }
+
+    /// Tokens of all sequences together. A request that gives its memory to another one is computed again, which is not deterministic.
+    pub fn kv_capacity(&self) -> KvCapacity {
+        match self.kv_tokens {
+            Some(tokens) => KvCapacity::Tokens(tokens),
+            None if self.deterministic => KvCapacity::Each,
+            None => KvCapacity::Fitting,
+        }
     }
 
     /// Name of the model in responses: the first one in alphabetical order, as in llama-server. `None`: no option gave one.

@@ -22,7 +22,7 @@
 //! With speculation, a sequence that has a draft worth its time gets a step of its own in a tick, in which several of its tokens are
 //! computed, before the step that it shares with the others.
 //!
-//! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_tokens`), a request also waits for pages. When a step
+//! Where the cache holds fewer tokens than all sessions could have (`LoadOptions::kv_capacity`), a request also waits for pages. When a step
 //! finds none, ended sequences and then sessions without a request give theirs back, the one that has been idle longest first; then the
 //! newest request of the lowest priority goes back to the queue (`requeue` in `pages.rs`), with its tokens as the prompt: they are computed
 //! again later, and its text continues. The first of them is never interrupted, so that each comes to its end.

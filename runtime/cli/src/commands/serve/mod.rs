@@ -24,7 +24,7 @@ use unicorn_serve::{
 use crate::args::{ReasoningFormatOption, ReasoningOption, ServeArgs};
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, packed_draft_use, read};
+use crate::load::{Serving, load_speculation, load_to_serve, note_recoveries, packed_draft_use, read, sequences};
 use crate::models::{self, Input};
 use crate::monitor::status::{self, State, StatusWriter};
 use crate::report::text::printable;
@@ -67,10 +67,9 @@ fn one_model(args: &ServeArgs, model: &Path) -> Result<(), CliError> {
     }
     serve_at(listeners, args, &serving, &server.router(), |address| {
         format!(
-            "serving {} at {address}/v1: {} sequences of {} tokens",
+            "serving {} at {address}/v1: {}",
             printable(args.model_name().unwrap_or(&model.meta().model.name)),
-            args.parallel,
-            model.context_tokens()
+            sequences(&model)
         )
     })?;
     run_with_status(&model, server, status);
@@ -82,7 +81,7 @@ fn serving_of(args: &ServeArgs) -> Serving {
         load: args.load.clone(),
         slots: args.parallel,
         context_tokens: args.context_tokens(),
-        kv_tokens: args.kv_tokens,
+        kv_capacity: args.kv_capacity(),
         draft: if args.deterministic { DraftUse::Unused } else { packed_draft_use(&args.speculation) },
     }
 }

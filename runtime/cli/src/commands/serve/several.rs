@@ -12,7 +12,7 @@ use super::{
 use crate::args::{DraftModel, ServeArgs, SpeculationArgs};
 use crate::error::CliError;
 use crate::explain;
-use crate::load::{Serving, load_packed_draft, load_to_serve, needs_memory, own_speculation, read};
+use crate::load::{Serving, load_packed_draft, load_to_serve, needs_memory, own_speculation, read, sequences};
 use crate::models::{self, Input};
 use crate::monitor::status::{self, StatusWriter};
 use crate::report::text::printable;
@@ -140,8 +140,7 @@ impl ModelSource for Files {
         let artifact = models::artifact(self.file(name), &self.serving.load, Input::Text).map_err(unusable)?;
         refuse_synthetic(&artifact).map_err(unusable)?;
         let model = load_to_serve(&artifact, &self.serving).map_err(|error| unloadable(&error))?;
-        let (name, tokens) = (printable(name), model.context_tokens());
-        note(format_args!("model {name} is loaded: {} sequences of {tokens} tokens", self.serving.slots));
+        note(format_args!("model {} is loaded: {}", printable(name), sequences(&model)));
         Ok(model)
     }
 
