@@ -219,7 +219,7 @@ fn plan_stages(source: Source, options: &CompileOptions, stages: &mut Stages) ->
     if !options.vision {
         checkpoint.leave_out_vision();
     }
-    select::limit_image_rows(&mut checkpoint.config, options.image_max_tokens)?;
+    select::limit_image_rows(&mut checkpoint.config, options.image_min_tokens, options.image_max_tokens)?;
     if !options.predictor || options.draft.is_some() || options.npu.is_some() {
         checkpoint.leave_out_predictor();
     }

@@ -40,6 +40,9 @@ pub struct CompileOptions {
     pub predictor: bool,
     /// A GGUF file with the vision tower and projector of the model, instead of those that it may have: none.
     pub projector: Option<PathBuf>,
+    /// Fewest tokens of an image, for a model that takes images of any size (Qwen3-VL): smaller pictures are scaled up. `None`: as few as the
+    /// model has.
+    pub image_min_tokens: Option<u32>,
     /// Most tokens of an image, for a model that takes images of any size (Qwen3-VL); `None`: as many as the model permits, 1024 at most.
     pub image_max_tokens: Option<u32>,
     /// Number format of the KV cache: f16.
@@ -71,6 +74,7 @@ impl Default for CompileOptions {
             vision: true,
             predictor: true,
             projector: None,
+            image_min_tokens: None,
             image_max_tokens: None,
             kv: KvFormat::F16,
             alternatives: false,

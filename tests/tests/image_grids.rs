@@ -246,42 +246,50 @@ fn a_text_behind_a_large_image_continues_as_transformers_continue_it() {
 }
 
 #[test]
-fn an_option_sets_the_most_tokens_of_an_image() {
+fn options_set_the_fewest_and_the_most_tokens_of_an_image() {
+    const FEWEST: &str = "--image-min-tokens";
+    const MOST: &str = "--image-max-tokens";
     let folder = tempfile::tempdir().unwrap();
     let artifact = folder.path().join("model.unicorn");
-    let compile = |model: &str, tokens: &str, more: &[&str]| {
+    let compile = |model: &str, option: &str, tokens: &str, more: &[&str]| {
         let mut command = program("unicorn-compile");
         command.arg(models().join("tiny").join(model)).args(["--target", "generic", "-q", "-o"]).arg(&artifact);
-        let done = command.args(["--image-max-tokens", tokens]).args(more).output().expect("it starts");
+        let done = command.args([option, tokens]).args(more).output().expect("it starts");
         (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
     };
-    let compiled_for = |tokens: &str| {
-        let (is_done, message) = compile(MODEL, tokens, &[]);
+    let compiled_for = |tokens: &str, more: &[&str]| {
+        let (is_done, message) = compile(MODEL, MOST, tokens, more);
         assert!(is_done, "{message}");
         let bytes = fs::read(&artifact).expect("it was written");
         let image = ArtifactView::parse(&bytes).expect("an artifact").image.expect("it takes images");
         (image.rows, image.grid.expect("of any size"), image.numbers().each())
     };
     // Rows of 8 × 8 pixels; the model's own limit is 40.
-    let (rows, grid, numbers) = compiled_for("700");
+    let (rows, grid, numbers) = compiled_for("700", &[]);
     assert_eq!((rows, grid.max_pixels, grid.min_pixels, numbers), (700, 700 * 64, 640, 1024));
     // It is made again from its own numbers, and compared with the model.
     reproduce(&artifact, Some(&models().join("tiny").join(MODEL)), &mut Silent).expect("the same is made");
-    let (rows, grid, numbers) = compiled_for("4");
+    let (rows, grid, numbers) = compiled_for("4", &[]);
     assert_eq!((rows, grid.max_pixels, grid.min_pixels, numbers), (4, 4 * 64, 4 * 64, 512));
-    for (model, tokens, more, expected) in [
-        (MODEL, "4097", &[][..], "most tokens of an image are 4097, expected 1 to 4096 for this model"),
-        ("gemma3-vision", "512", &[], "expected no number, since each image has 4 in this model"),
-        ("qwen3-qknorm", "512", &[], "expected no number, since the model is compiled without a vision tower"),
-        (MODEL, "0", &[], "--image-max-tokens"),
-        (MODEL, "9", &["--no-vision"], "cannot be used with"),
+    let (rows, grid, _) = compiled_for("40", &[FEWEST, "20"]);
+    assert_eq!((rows, grid.max_pixels, grid.min_pixels), (40, 40 * 64, 20 * 64));
+    reproduce(&artifact, None, &mut Silent).expect("the same is made");
+    for (model, option, tokens, more, expected) in [
+        (MODEL, MOST, "4097", &[][..], "most tokens of an image are 4097, expected 1 to 4096 for this model"),
+        (MODEL, FEWEST, "41", &[], "fewest tokens of an image are 41, expected 1 to the most, 40"),
+        ("gemma3-vision", FEWEST, "512", &[], "expected no number, since each image has 4 in this model"),
+        ("gemma3-vision", MOST, "512", &[], "expected no number, since each image has 4 in this model"),
+        ("qwen3-qknorm", MOST, "512", &[], "expected no number, since the model is compiled without a vision tower"),
+        (MODEL, MOST, "0", &[], "--image-max-tokens"),
+        (MODEL, MOST, "9", &["--no-vision"], "cannot be used with"),
+        (MODEL, FEWEST, "9", &["--no-vision"], "cannot be used with"),
     ] {
-        let (is_done, message) = compile(model, tokens, more);
+        let (is_done, message) = compile(model, option, tokens, more);
         assert!(!is_done && message.contains(expected), "{message}");
     }
     // Of a model that is compiled already, nothing can be changed.
     let mut command = program("unicorn-run");
-    let refused = command.arg(&artifact).args(["--image-max-tokens", "9", "what"]).output().expect("it starts");
+    let refused = command.arg(&artifact).args([FEWEST, "9", "what"]).output().expect("it starts");
     let message = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && message.contains("--image-max-tokens has an effect only when"), "{message}");
+    assert!(!refused.status.success() && message.contains("--image-min-tokens has an effect only when"), "{message}");
 }

@@ -114,6 +114,14 @@ impl VisionConfig {
         }
     }
 
+    /// Sets the fewest rows of an image of any size, at most as many as its most.
+    pub(crate) fn set_fewest_rows(&mut self, rows: usize) {
+        let fewest = rows * self.row_pixels();
+        if let Some(grid) = &mut self.grid {
+            grid.min_pixels = fewest.min(grid.max_pixels);
+        }
+    }
+
     /// Takes rows and pixels of images of any size from the same tower in an artifact.
     pub(crate) fn take_size_of(&mut self, other: &VisionConfig) {
         if let (Some(grid), Some(of_other)) = (&mut self.grid, &other.grid) {

@@ -46,32 +46,45 @@ pub(crate) fn image_section(config: &ModelConfig) -> Option<ImageSection> {
     })
 }
 
-/// Sets the most rows of an image of any size: those requested, or those that the model permits, as far as kernels can bind their values.
-pub(crate) fn limit_image_rows(config: &mut ModelConfig, requested: Option<u32>) -> Result<()> {
-    let most = config.vision.as_ref().map_or(0, |vision| most_image_rows(config, vision));
+/// Sets the fewest and the most rows of an image of any size: those requested, or those that the model has, as far as kernels can bind their
+/// values.
+pub(crate) fn limit_image_rows(config: &mut ModelConfig, fewest: Option<u32>, most: Option<u32>) -> Result<()> {
     let refused = |expected: &str| {
-        let what = format!("most tokens of an image are {}, expected {expected}", requested.unwrap_or_default());
-        Err(CompileError::Option { option: "image_max_tokens", what })
+        let (option, which, found) = match most {
+            Some(most) => ("image_max_tokens", "most", most),
+            None => ("image_min_tokens", "fewest", fewest.unwrap_or_default()),
+        };
+        let what = format!("{which} tokens of an image are {found}, expected {expected}");
+        Err(CompileError::Option { option, what })
     };
-    let rows = requested.map(|rows| rows as usize);
-    match (&mut config.vision, rows) {
-        (None, None) => {}
-        (None, Some(_)) => return refused("no number, since the model is compiled without a vision tower"),
-        (Some(vision), _) if vision.grid.is_some() => {
-            let rows = rows.unwrap_or_else(|| vision.image_rows.min(most));
-            if !(1..=most).contains(&rows) {
-                return refused(&format!("1 to {most} for this model"));
-            }
-            if rows != vision.image_rows {
-                vision.set_most_rows(rows);
-            }
-        }
-        (Some(_), None) => {}
-        (Some(vision), _) => {
+    let is_asked = fewest.is_some() || most.is_some();
+    let limit = match &config.vision {
+        None if is_asked => return refused("no number, since the model is compiled without a vision tower"),
+        Some(vision) if vision.grid.is_none() && is_asked => {
             return refused(&format!("no number, since each image has {} in this model", vision.image_rows));
         }
+        Some(vision) if vision.grid.is_some() => most_image_rows(config, vision),
+        _ => return Ok(()),
+    };
+    let vision = config.vision.as_mut().expect("matched");
+    let rows = most.map_or(vision.image_rows.min(limit), |rows| rows as usize);
+    if !(1..=limit).contains(&rows) {
+        return refused(&format!("1 to {limit} for this model"));
     }
-    Ok(())
+    if rows != vision.image_rows {
+        vision.set_most_rows(rows);
+    }
+    match fewest.map(|fewest| fewest as usize) {
+        None => Ok(()),
+        Some(fewest) if (1..=rows).contains(&fewest) => {
+            vision.set_fewest_rows(fewest);
+            Ok(())
+        }
+        Some(fewest) => {
+            let what = format!("fewest tokens of an image are {fewest}, expected 1 to the most, {rows}");
+            Err(CompileError::Option { option: "image_min_tokens", what })
+        }
+    }
 }
 
 /// Most rows that an image of any size can have in this model: a kernel binds each of the tower's values, and the rows with their features, as a whole.

@@ -181,7 +181,7 @@ pub fn load_speculation(
         DraftModel::Other(path) => {
             let artifact = models::artifact(
                 path,
-                &LoadArgs { mmproj: None, image_max_tokens: None, ..load.clone() },
+                &LoadArgs { mmproj: None, image_min_tokens: None, image_max_tokens: None, ..load.clone() },
                 Input::Tokens,
             )?;
             let context_tokens = model.tokens_each().min(max_positions(&artifact)?);

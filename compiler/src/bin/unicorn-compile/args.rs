@@ -99,6 +99,9 @@ pub struct Args {
     /// GGUF file with the model's vision tower and projector, which llama.cpp has beside that of the text model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["synthetic", "no_vision"], help_heading = MODEL, hide_short_help = true)]
     pub mmproj: Option<PathBuf>,
+    /// Fewest tokens of an image, for a model that takes images of any size (Qwen3-VL): smaller pictures are scaled up [default: as few as the model has]
+    #[arg(long, value_name = "N", conflicts_with = "no_vision", value_parser = clap::value_parser!(u32).range(1..), help_heading = MODEL, hide_short_help = true)]
+    pub image_min_tokens: Option<u32>,
     /// Most tokens of an image, for a model that takes images of any size (Qwen3-VL): one for 32 × 32 pixels, larger pictures are scaled down. More
     /// take more memory [default: as many as the model permits, 1024 at most]
     #[arg(long, value_name = "N", conflicts_with = "no_vision", value_parser = clap::value_parser!(u32).range(1..), help_heading = MODEL, hide_short_help = true)]

@@ -89,6 +89,7 @@ fn run(args: &Args) -> Result<(), CompileError> {
     options.adapters = args.adapters.clone();
     options.draft.clone_from(&args.draft);
     options.projector.clone_from(&args.mmproj);
+    options.image_min_tokens = args.image_min_tokens;
     options.image_max_tokens = args.image_max_tokens;
     let mut bars = Bars::new(args.quiet || args.json);
     bars.expects_text = args.synthetic.is_none();

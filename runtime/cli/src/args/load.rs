@@ -24,6 +24,9 @@ pub struct LoadArgs {
     /// GGUF file with the vision tower of a MODEL that is compiled, which llama.cpp has beside that of the text model
     #[arg(long, value_name = "FILE", help_heading = COMMON, hide_short_help = true)]
     pub mmproj: Option<PathBuf>,
+    /// Fewest tokens of an image, for a MODEL that is compiled and takes images of any size [default: as few as the model has]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = COMMON, hide_short_help = true)]
+    pub image_min_tokens: Option<u32>,
     /// Most tokens of an image, for a MODEL that is compiled and takes images of any size [default: as many as the model permits, 1024 at most]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = COMMON, hide_short_help = true)]
     pub image_max_tokens: Option<u32>,
@@ -68,4 +71,16 @@ pub struct LoadArgs {
     /// Synchronise dispatches with barriers only, without counters
     #[arg(long, help_heading = EXPERT, hide_short_help = true)]
     pub barriers: bool,
+}
+
+impl LoadArgs {
+    /// The first of the options of a vision tower that is given. They have an effect on a compile only.
+    pub fn option_of_vision(&self) -> Option<&'static str> {
+        let options = [
+            ("--mmproj", self.mmproj.is_some()),
+            ("--image-min-tokens", self.image_min_tokens.is_some()),
+            ("--image-max-tokens", self.image_max_tokens.is_some()),
+        ];
+        options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
 }

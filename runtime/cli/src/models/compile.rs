@@ -35,6 +35,7 @@ pub fn for_this_machine(source: &Path, load: &LoadArgs, input: Input) -> Result<
     options.alternatives = true;
     let whole = |path: &PathBuf| path.canonicalize().map_err(|error| CliError::at(path, error));
     options.projector = load.mmproj.as_ref().map(whole).transpose()?;
+    options.image_min_tokens = load.image_min_tokens;
     options.image_max_tokens = load.image_max_tokens;
 
     let folder = user_folders::cache().ok_or_else(|| {

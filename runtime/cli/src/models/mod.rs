@@ -71,11 +71,7 @@ pub fn compiled(model: &Path, load: &LoadArgs, input: Input) -> Result<PathBuf, 
 
 /// Checks that an artifact is given without options of a vision tower, which are a compile's.
 fn check_is_whole(artifact: &Path, load: &LoadArgs) -> Result<(), CliError> {
-    let option = match (&load.mmproj, load.image_max_tokens) {
-        (None, None) => return Ok(()),
-        (Some(_), _) => "--mmproj",
-        (None, Some(_)) => "--image-max-tokens",
-    };
+    let Some(option) = load.option_of_vision() else { return Ok(()) };
     Err(CliError::new(format!(
         "{} is an artifact, and {option} has an effect only when a model is compiled: give it with the GGUF file or the folder",
         artifact.display()

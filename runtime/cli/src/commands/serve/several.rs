@@ -23,9 +23,7 @@ pub fn run(args: &ServeArgs) -> Result<(), CliError> {
     if matches!(args.speculation.draft_model(), DraftModel::Other(_)) {
         return Err(CliError::new("--model-draft drafts for one model: expected MODEL, found --model or --models-dir"));
     }
-    let of_one =
-        [("--mmproj", args.load.mmproj.is_some()), ("--image-max-tokens", args.load.image_max_tokens.is_some())];
-    if let Some((option, _)) = of_one.into_iter().find(|(_, is_given)| *is_given) {
+    if let Some(option) = args.load.option_of_vision() {
         return Err(CliError::new(format!("{option} is of one model: expected MODEL, found --model or --models-dir")));
     }
     let mut files = files(args)?;
