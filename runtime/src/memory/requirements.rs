@@ -50,10 +50,10 @@ impl ContextRequest {
         if self.kv_capacity == KvCapacity::Each { self.slots } else { 1 }
     }
 
-    /// Tokens that the cache holds of each sequence, where all are as long.
+    /// Tokens that the cache holds of each sequence, where all are as long: at least 1.
     pub fn tokens_each(&self, context_tokens: u32) -> u32 {
         let each = self.kv_tokens(context_tokens) / u64::from(self.slots);
-        each as u32
+        (each as u32).max(1)
     }
 }
 
@@ -191,6 +191,7 @@ pub(crate) mod tests {
         };
         assert_eq!((tokens(Each), tokens(Fitting)), ((4000, 1000), (1000, 250)));
         assert_eq!([1, 3000, u32::MAX].map(|n| tokens(Tokens(n))), [(1000, 250), (3000, 750), (4000, 1000)]);
+        assert_eq!(ContextRequest { slots: 4, kv_capacity: Fitting, ..request(None) }.tokens_each(3), 1);
     }
 
     #[test]
