@@ -137,10 +137,13 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
             (attention, attention, text.flag("mlp_bias")?.unwrap_or(false))
         }
     };
-    // The head is beside a multimodal model's text part, and so is what states whether it is the embedding.
+    let of_text = text.flag(lfm2::tie_field(&text, defaults))?;
     let tied_embeddings = match root.flag("tie_word_embeddings")?.filter(|_| !family.text_models.is_empty()) {
-        Some(tied) => tied,
-        None => text.flag(lfm2::tie_field(&text, defaults))?.unwrap_or(defaults.tied_embeddings),
+        // The head is beside a multimodal model's text part, and so is what states whether it is the embedding. But transformers adds a true
+        // to configs that state nothing there, and ties no head that the folder has and that is another one.
+        Some(true) => of_text.unwrap_or(true),
+        Some(false) => false,
+        None => of_text.unwrap_or(defaults.tied_embeddings),
     };
 
     let model = ModelConfig {
@@ -218,10 +221,10 @@ pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> R
 }
 
 /// Whether the head is the embedding if the folder has no head: transformers ties them in a multimodal model unless its config.json
-/// states otherwise outside the text part.
+/// forbids it outside the text part.
 pub(super) fn head_may_be_missing(path: &Path, config: &Value) -> Result<bool> {
     let root = Fields::root(path, config)?;
-    Ok(!family_of(&root)?.text_models.is_empty() && root.flag("tie_word_embeddings")?.is_none())
+    Ok(!family_of(&root)?.text_models.is_empty() && root.flag("tie_word_embeddings")? != Some(false))
 }
 
 /// How weights are packed, if they are: beside a multimodal model's text part, or in it.

@@ -521,6 +521,13 @@ fn the_text_of_qwen3_vl_is_a_qwen3() {
     untied["tie_word_embeddings"] = json!(false);
     untied["text_config"]["tie_word_embeddings"] = json!(true);
     assert!(!ok(untied.clone()).tied_embeddings);
+    let may_be_missing = |config: &Value| head_may_be_missing(Path::new("config.json"), config).unwrap();
+    assert!(!may_be_missing(&untied));
+    // As transformers writes it of a model that stated nothing outside its text part: a head that the folder has is its own.
+    untied["tie_word_embeddings"] = json!(true);
+    untied["text_config"]["tie_word_embeddings"] = json!(false);
+    assert!(!ok(untied.clone()).tied_embeddings && may_be_missing(&untied));
+    untied["text_config"]["tie_word_embeddings"] = json!(true);
     untied.as_object_mut().unwrap().remove("tie_word_embeddings");
     assert!(ok(untied).tied_embeddings);
     let alone = text_config(Path::new("config.json"), &qwen3_vl(), &config).unwrap();

@@ -1,5 +1,7 @@
 //! Pages for requests: whether there are enough for another one, and whose are given back when a step finds none.
 
+use std::collections::VecDeque;
+
 use super::machine::MAX_PREFILL_TOKENS;
 use super::requests::{Active, Waiting};
 use super::{Scheduler, TokenReceiver};
@@ -42,8 +44,8 @@ impl<R: TokenReceiver> Scheduler<R> {
             .all(|(group, pool)| group.is_state() || pool.n_free() >= n_running + n_fed.div_ceil(group.page_tokens))
     }
 
-    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt and for running sequences to
-    /// grow. Without running sequences they always are.
+    /// Whether the pages that are free, of ended sequences or of idle sessions are enough for a prompt, for what others still feed of theirs
+    /// and for running sequences to grow. Without running sequences they always are.
     pub(super) fn has_pages_for(&self, prompt: &[u32]) -> bool {
         let to_grow = self.machine.pages_to_grow();
         if to_grow == 0 || !self.shared.pages_can_run_out() {
@@ -61,20 +63,16 @@ impl<R: TokenReceiver> Scheduler<R> {
                 return true;
             }
             let idle = self.idle.iter().map(|session| session.tables()[index].n_exclusive_pages(pool));
-            let all = group.pages_per_sequence(prompt.len() as u32 + 1, MAX_PREFILL_TOKENS as u32);
-            let needed = all.saturating_sub(common / group.page_tokens) + to_grow;
+            let pages = |tokens: usize| group.pages_per_sequence(tokens as u32, MAX_PREFILL_TOKENS as u32);
+            let promised: u32 = self.machine.prefill.iter().map(|active| pages(active.rest.len())).sum();
+            let needed = pages(prompt.len() + 1).saturating_sub(common / group.page_tokens) + promised + to_grow;
             needed <= pool.n_free() + pool.n_kept() + idle.sum::<u32>()
         })
     }
 
     /// Makes pages free, after a step that found none. `false`: only one sequence has any.
     pub(super) fn reclaim(&mut self) -> bool {
-        let has_pages = |session: &&mut Session| session.tables().iter().any(|table| table.pages().next().is_some());
-        if self.ended.pop_front().is_some() {
-            return true;
-        }
-        if let Some(session) = self.idle.iter_mut().find(has_pages) {
-            session.clear();
+        if self.ended.pop_front().is_some() || clear_first(&mut self.idle) {
             return true;
         }
         self.machine.preempt().map(|active| self.requeue(active)).is_some()
@@ -85,6 +83,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         let Active { place, mut session, rest, sampling, receiver, has_begun, resumes, .. } = active;
         // One that has not begun holds the pages of the session's last request, and none of its tokens.
         let (prompt, resumes) = match has_begun {
+            // The prompt's logits are read again from its first token on.
+            true if receiver.reads_prompt_logits() && session.samples() == 0 => {
+                ([session.tokens(), &rest].concat(), None)
+            }
             true => ([session.tokens(), &rest].concat(), Some(session.samples())),
             false => (rest, resumes),
         };
@@ -92,4 +94,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.idle.push_front(session);
         self.machine.enqueue(Waiting { place, prompt, sampling, receiver, resumes });
     }
+}
+
+/// Gives back the pages of the idle session that has had some for longest. `false`: none has any.
+pub(super) fn clear_first(idle: &mut VecDeque<Session>) -> bool {
+    let has_pages = |session: &&mut Session| session.tables().iter().any(|table| table.pages().next().is_some());
+    idle.iter_mut().find(has_pages).map(Session::clear).is_some()
 }

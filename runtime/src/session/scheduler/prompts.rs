@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::pages::clear_first;
 use super::requests::Active;
 use super::{AfterStep, End, Scheduler, TokenReceiver, samples_on_host};
 use crate::error::RunError;
@@ -54,7 +55,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         }
         used_last(&mut self.ended, session.tokens());
         if let Some(store) = &mut self.kv_store {
-            while session.restore(store, rest).is_err() && self.ended.pop_front().is_some() {}
+            let mut makes_room = || self.ended.pop_front().is_some() || clear_first(&mut self.idle);
+            while session.restore(store, rest).is_err() && makes_room() {}
         }
         match *resumes {
             Some(n_samples) => session.resume_samples(n_samples),
