@@ -68,7 +68,8 @@ pub fn choose_capacity(
         return KvCapacity::Each;
     }
     let tokens_of_each = request.slots.saturating_mul(context);
-    KvCapacity::Tokens(largest_that_fits(tokens_of_each, |tokens| fits(KvCapacity::Tokens(tokens), DEFAULT_KV_SHARE)))
+    let fitting = largest_that_fits(tokens_of_each, |tokens| fits(KvCapacity::Tokens(tokens), DEFAULT_KV_SHARE));
+    KvCapacity::Tokens(fitting.max(context))
 }
 
 /// The longest context of the model that memory holds, in tokens.

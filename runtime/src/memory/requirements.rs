@@ -62,8 +62,12 @@ impl ContextRequest {
 pub fn pool_pages(group: &KvGroupPlan, context_tokens: u32, request: &ContextRequest) -> u64 {
     let (slots, one) =
         (u64::from(request.slots), u64::from(group.pages_per_sequence(context_tokens, request.chunk_tokens)));
-    let all = request.kv_tokens(context_tokens).div_ceil(u64::from(group.page_tokens)) + slots;
-    if request.kv_capacity == KvCapacity::Each { slots * one } else { all.clamp(one, slots * one) }
+    let tokens = match request.kv_capacity {
+        KvCapacity::Each => return slots * one,
+        KvCapacity::Tokens(tokens) => tokens,
+        KvCapacity::Fitting => context_tokens,
+    };
+    (u64::from(tokens.div_ceil(group.page_tokens)) + slots).clamp(one, slots * one)
 }
 
 /// Pages of a group for copies of recurrent state, which no sequence has.
@@ -172,16 +176,11 @@ pub(crate) mod tests {
         };
         // Pages of 16 tokens.
         assert_eq!((pages(None, Each), pages(None, Tokens(8192))), (4 * 256, 512 + 4));
-        assert_eq!((pages(None, Tokens(1)), pages(None, Tokens(u32::MAX))), (256 + 4, 4 * 256));
-        // A window of 512 tokens and a step of as many, of each sequence.
-        assert_eq!(
-            (pages(Some(512), Each), pages(Some(512), Tokens(1)), pages(Some(512), Tokens(8192))),
-            (4 * 65, 4 * 65, 4 * 65)
-        );
-        assert_eq!(
-            (pages(None, Fitting), pages(Some(512), Fitting), pages(Some(2048), Fitting)),
-            (256 + 4, 4 * 65, 256 + 4)
-        );
+        assert_eq!((pages(None, Tokens(1)), pages(None, Tokens(u32::MAX))), (256, 4 * 256));
+        // A window of 512 tokens and a step of as many.
+        assert_eq!((pages(Some(512), Tokens(1024)), pages(Some(512), Tokens(8192))), (68, 4 * 65));
+        // One whole context, in which each sequence has its window.
+        assert_eq!((pages(None, Fitting), pages(Some(512), Fitting)), (256 + 4, 4 * 65));
     }
 
     #[test]
