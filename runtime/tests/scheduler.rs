@@ -22,16 +22,22 @@ struct Received {
     is_closed: bool,
     /// Tokens of the prompt that were in the cache after each step.
     fed: Vec<u32>,
+    /// Positions of the prompt whose logits were read since it began.
+    positions: Vec<u32>,
 }
 
 struct Receiver {
     received: Rc<RefCell<Received>>,
     wanted: usize,
+    reads_prompt: bool,
 }
 
 impl TokenReceiver for Receiver {
     fn begin(&mut self, cached_tokens: u32) {
-        assert_eq!(self.received.borrow_mut().cached_tokens.replace(cached_tokens), None);
+        let mut received = self.received.borrow_mut();
+        let earlier = received.cached_tokens.replace(cached_tokens);
+        assert!(earlier.is_none() || self.reads_prompt, "{earlier:?}");
+        received.positions.clear();
     }
 
     fn fed(&mut self, n_tokens: u32) {
@@ -45,6 +51,14 @@ impl TokenReceiver for Receiver {
         received.tokens.push(token);
         received.has_ended = received.tokens.len() == self.wanted;
         if received.has_ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn reads_prompt_logits(&self) -> bool {
+        self.reads_prompt
+    }
+
+    fn prompt_logits(&mut self, position: u32, _logits: &[f32]) {
+        self.received.borrow_mut().positions.push(position);
     }
 
     fn is_closed(&self) -> bool {
@@ -79,7 +93,7 @@ fn submit_with_priority(
     priority: i32,
 ) -> Rc<RefCell<Received>> {
     let received = Rc::new(RefCell::default());
-    let receiver = Receiver { received: Rc::clone(&received), wanted };
+    let receiver = Receiver { received: Rc::clone(&received), wanted, reads_prompt: false };
     scheduler.submit(Request { prompt, sampling: Sampling::default(), priority, receiver });
     received
 }
@@ -356,6 +370,28 @@ fn pages_run_out_and_every_request_gets_its_tokens() {
     }
     drop(scheduler);
     assert_eq!(model.kv_pages().0, 0);
+}
+
+/// The other sequence grows while the prompt is fed, until no page is left; afterwards the prompt's logits are read from its first token on.
+#[test]
+fn a_prompt_whose_logits_are_read_begins_again_after_an_interruption() {
+    let (model, _folder) = toy_of(2, KvCapacity::Tokens(CONTEXT));
+    let mut scheduler = model.scheduler().unwrap();
+    scheduler.set_max_prefill_tokens(4);
+    let first = submit(&mut scheduler, prompt(CONTEXT / 4), 3 * CONTEXT as usize / 4);
+    let (received, n_tokens) = (Rc::new(RefCell::<Received>::default()), CONTEXT * 2 / 3);
+    let receiver = Receiver { received: Rc::clone(&received), wanted: 1, reads_prompt: true };
+    let request = Request { prompt: prompt(n_tokens), sampling: Sampling::default(), priority: 0, receiver };
+    scheduler.submit(request);
+    while scheduler.preemptions() == 0 && !scheduler.is_idle() {
+        tick(&mut scheduler);
+    }
+    let read = received.borrow().positions.len() as u32;
+    assert!((1..n_tokens).contains(&read) && received.borrow().tokens.is_empty(), "{read} of {n_tokens}");
+    while !scheduler.is_idle() {
+        tick(&mut scheduler);
+    }
+    assert_eq!(received.borrow().positions, (0..n_tokens).collect::<Vec<_>>());
 }
 
 #[test]

@@ -20,21 +20,9 @@ impl Metadata {
                 words(&[8]);
                 put_text(out, text);
             }
-            Metadata::Numbers(values) => {
-                words(&[9, 4]);
-                out.extend((values.len() as u64).to_le_bytes());
-                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            }
-            Metadata::Floats(values) => {
-                words(&[9, 6]);
-                out.extend((values.len() as u64).to_le_bytes());
-                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            }
-            Metadata::Bools(values) => {
-                words(&[9, 7]);
-                out.extend((values.len() as u64).to_le_bytes());
-                out.extend(values.iter().map(|&value| u8::from(value)));
-            }
+            Metadata::Numbers(values) => put_array(out, 4, values, |value| value.to_le_bytes()),
+            Metadata::Floats(values) => put_array(out, 6, values, |value| value.to_le_bytes()),
+            Metadata::Bools(values) => put_array(out, 7, values, |value| [u8::from(value)]),
         }
     }
 }
@@ -42,4 +30,11 @@ impl Metadata {
 pub fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());
+}
+
+/// An array of ggml's type `type_id`.
+fn put_array<T: Copy, const N: usize>(out: &mut Vec<u8>, type_id: u32, values: &[T], bytes: impl Fn(T) -> [u8; N]) {
+    out.extend([9, type_id].into_iter().flat_map(u32::to_le_bytes));
+    out.extend((values.len() as u64).to_le_bytes());
+    out.extend(values.iter().flat_map(|&value| bytes(value)));
 }
