@@ -392,6 +392,7 @@ fn a_prompt_whose_logits_are_read_begins_again_after_an_interruption() {
         tick(&mut scheduler);
     }
     assert_eq!(received.borrow().positions, (0..n_tokens).collect::<Vec<_>>());
+    assert_eq!(first.borrow().tokens.len(), 3 * CONTEXT as usize / 4);
 }
 
 #[test]
