@@ -10,9 +10,7 @@ pub struct Activity {
     pub in_prefill: u32,
     /// Sequences that get a token with each step.
     pub decoding: u32,
-    /// Tokens in the KV cache of the sequences that are generated.
-    pub running_tokens: u64,
-    /// Pages of the KV cache that these sequences hold.
+    /// Pages of the KV cache that the sequences hold that are generated.
     pub running_pages: u32,
     /// Times that a request was interrupted because pages ran out, since the server began.
     pub preemptions: u64,

@@ -541,7 +541,7 @@ impl RequestHandler {
         let token = |token: &Option<String>| token.clone().unwrap_or_default();
         let mut about = self.about.clone();
         (about["running"], about["waiting"]) = (self.metrics.running().into(), self.metrics.waiting().into());
-        about["memory"]["kv_tokens_running"] = self.metrics.running_tokens().into();
+        about["memory"]["kv_usage"] = self.metrics.kv_usage().into();
         json!({
             "default_generation_settings": {"id": 0, "n_ctx": self.encoder.context_tokens, "params": params},
             "total_slots": self.slots,

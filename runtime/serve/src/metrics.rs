@@ -29,7 +29,6 @@ pub(crate) struct Metrics {
     requests: AtomicU64,
     waiting: AtomicU64,
     running: AtomicU64,
-    running_tokens: AtomicU64,
     running_pages: AtomicU64,
     preemptions: AtomicU64,
     /// Whether the device computes.
@@ -58,7 +57,6 @@ impl Default for Metrics {
             requests: zero(),
             waiting: zero(),
             running: zero(),
-            running_tokens: zero(),
             running_pages: zero(),
             preemptions: zero(),
             health: Health::default(),
@@ -110,14 +108,11 @@ impl Metrics {
     pub(crate) fn count_step(&self, n_tokens: usize) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.step_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
-        // Each sequence of a step grows by a token; the next tick counts them again.
-        self.running_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn show(&self, activity: &Activity) {
         self.waiting.store(activity.waiting.into(), Ordering::Relaxed);
         self.running.store((activity.in_prefill + activity.decoding).into(), Ordering::Relaxed);
-        self.running_tokens.store(activity.running_tokens, Ordering::Relaxed);
         self.running_pages.store(activity.running_pages.into(), Ordering::Relaxed);
         self.preemptions.store(activity.preemptions, Ordering::Relaxed);
     }
@@ -132,9 +127,9 @@ impl Metrics {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Tokens in the KV cache of the sequences that are generated.
-    pub(crate) fn running_tokens(&self) -> u64 {
-        self.running_tokens.load(Ordering::Relaxed)
+    /// Share of the KV cache's pages that running sequences hold, from 0 to 1.
+    pub(crate) fn kv_usage(&self) -> f64 {
+        self.running_pages.load(Ordering::Relaxed) as f64 / f64::from(self.kv_pages.max(1))
     }
 
     /// Prometheus' text format.
@@ -201,7 +196,7 @@ impl Metrics {
                 "vllm:kv_cache_usage_perc",
                 "gauge",
                 "Share of the KV cache's pages that running sequences hold, from 0 to 1; what is kept of ended ones is free",
-                read(&self.running_pages) / f64::from(self.kv_pages.max(1)),
+                self.kv_usage(),
             ),
             (
                 "vllm:num_preemptions_total",
@@ -239,13 +234,7 @@ mod tests {
     #[test]
     fn what_ended_is_counted() {
         let metrics = Metrics::new(64);
-        metrics.show(&Activity {
-            decoding: 2,
-            running_tokens: 500,
-            running_pages: 16,
-            preemptions: 3,
-            ..Activity::default()
-        });
+        metrics.show(&Activity { decoding: 2, running_pages: 16, preemptions: 3, ..Activity::default() });
         let end = ChoiceEnd {
             reason: EndReason::MaxTokens,
             stop_string: None,

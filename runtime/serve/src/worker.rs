@@ -98,7 +98,6 @@ impl Worker {
             waiting: self.scheduler.waiting() as u32,
             in_prefill: self.scheduler.in_prefill() as u32,
             decoding: self.scheduler.decoding() as u32,
-            running_tokens: self.scheduler.running_tokens(),
             running_pages: self.scheduler.running_pages(),
             preemptions: self.scheduler.preemptions(),
             new_tokens: 0,

@@ -55,7 +55,8 @@ async function refresh() {
 export async function showFigures() {
   const [models, props] = await Promise.all([get("v1/models"), get("props")]);
   const { device = {}, memory = {} } = props.unicorn ?? {};
-  const kv = memory.kv_tokens ? memory.kv_tokens_running / memory.kv_tokens : 0;
+  const kv = memory.kv_usage ?? 0;
+  const share = `${Math.round(kv * 100)} %`;
   fillList(at("facts"), [
     ["Name", models.data[0].id],
     ["Context", `${models.data[0].max_model_len} tokens`],
@@ -69,10 +70,10 @@ export async function showFigures() {
   fillList(at("memory"), [
     ["Weights", bytes(memory.weight_bytes)],
     ...(memory.tiers ?? []).map(tier => [`In ${tier.tier}`, bytes(tier.bytes)]),
-    ["KV cache", `${memory.kv_tokens_running} of ${memory.kv_tokens} tokens`],
+    ["KV cache", `${share} of ${memory.kv_tokens} tokens`],
   ]);
   at("kv").value = kv;
-  at("kv").textContent = `${Math.round(kv * 100)} %`;
+  at("kv").textContent = share;
   return models.data[0].id;
 }
 

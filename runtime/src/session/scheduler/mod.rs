@@ -164,12 +164,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         self.machine.decoding.len()
     }
 
-    /// Tokens in the KV cache of the sequences that are generated; what idle sessions keep is not counted.
-    pub fn running_tokens(&self) -> u64 {
-        self.machine.running().map(|active| u64::from(active.session.len_tokens())).sum()
-    }
-
-    /// Pages of the KV cache that the sequences hold that are generated, each counted once.
+    /// Pages of the KV cache that the sequences hold that are generated, each counted once; what idle sessions keep is not counted.
     pub fn running_pages(&self) -> u32 {
         let running = || self.machine.running().map(|active| active.session.tables());
         let n_groups = running().map(<[_]>::len).max().unwrap_or(0);
