@@ -202,14 +202,14 @@ CASES = {
             "torch_dtype": "bfloat16",
         },
     ),
-    # Queries and keys of every other layer are not rotated.
+    # Queries and keys of the last of four layers are not rotated.
     "smollm3-no-rope": dict(
         tokens=48,
         greedy=16,
         config=family(
             "SmolLM3ForCausalLM", "smollm3", 64, 160, 4, 4, 2,
             hidden_act="silu", tie_word_embeddings=True, attention_bias=False, mlp_bias=False, use_sliding_window=False,
-            sliding_window=None, no_rope_layers=[1, 0, 1, 0], no_rope_layer_interval=2,
+            sliding_window=None, no_rope_layers=[1, 1, 1, 0], no_rope_layer_interval=4,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, dtype="bfloat16",
         ),
     ),
@@ -331,7 +331,10 @@ CASES = {
             hidden_act="silu", tie_word_embeddings=True, attention_bias=False, num_local_experts=0,
             num_experts_per_tok=0, shared_intermediate_size=72, layer_types=["attention"] * 2,
             position_embedding_type="rope", embedding_multiplier=6.0, residual_multiplier=0.22,
-            attention_multiplier=0.3, logits_scaling=2.0, rope_theta=10000.0, torch_dtype="bfloat16",
+            attention_multiplier=0.3, logits_scaling=2.0, rope_theta=10000.0,
+            # No layer has a Mamba; published folders have its sizes, and llama.cpp's converter reads them.
+            mamba_n_heads=4, mamba_d_head=32, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
+            torch_dtype="bfloat16",
         ),
     ),
     # Half of each head is rotated, in pairs of neighbours; biases of q, k and v; gate and up are one matrix.
@@ -339,7 +342,7 @@ CASES = {
         tokens=40,
         greedy=12,
         config=family(
-            "GlmForCausalLM", "glm", 72, 104, 2, 4, 2,
+            "GlmForCausalLM", "glm", 96, 104, 2, 4, 2,
             head_dim=24, hidden_act="silu", tie_word_embeddings=False, attention_bias=True,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
             dtype="bfloat16",
@@ -545,7 +548,7 @@ CASES = {
         config=family(
             "Lfm2MoeForCausalLM", "lfm2_moe", 72, 200, 4, 4, 2,
             conv_L_cache=3, conv_bias=False, norm_eps=1e-5, moe_intermediate_size=52, num_dense_layers=1, num_experts=6,
-            num_experts_per_tok=2, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.5,
+            num_experts_per_tok=2, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.0,
             layer_types=["conv", "full_attention", "conv", "full_attention"], tie_embedding=True, rope_theta=1000000.0,
             torch_dtype="bfloat16",
         ),
@@ -560,7 +563,7 @@ CASES = {
             hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=None, kv_lora_rank=40,
             qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=20, first_k_dense_replace=1, n_routed_experts=6,
             n_shared_experts=2, num_experts_per_tok=2, moe_intermediate_size=44, norm_topk_prob=False,
-            routed_scaling_factor=1.3, topk_method="greedy", n_group=1, topk_group=1, rope_theta=10000.0,
+            routed_scaling_factor=1.3, scoring_func="softmax", topk_method="greedy", n_group=1, topk_group=1, rope_theta=10000.0,
             rope_scaling={
                 "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32, "beta_slow": 1,
                 "mscale": 0.707, "mscale_all_dim": 0.707,
@@ -578,7 +581,8 @@ CASES = {
             hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=32,
             qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, n_routed_experts=12,
             n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=44, norm_topk_prob=False,
-            routed_scaling_factor=4.0, topk_method="group_limited_greedy", n_group=4, topk_group=2, rope_theta=10000.0,
+            routed_scaling_factor=4.0, scoring_func="softmax", topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            rope_theta=10000.0,
             torch_dtype="bfloat16",
         ),
     ),
@@ -653,7 +657,7 @@ CASES = {
             hidden_act="silu", tie_word_embeddings=False, attention_bias=False, q_lora_rank=48, kv_lora_rank=32,
             qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=40, n_routed_experts=6, n_shared_experts=1,
             num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True, routed_scaling_factor=1.8, n_group=1,
-            topk_group=1, rope_interleave=True, mlp_layer_types=["dense", "sparse", "sparse"],
+            topk_group=1, rope_interleave=True, first_k_dense_replace=1, mlp_layer_types=["dense", "sparse", "sparse"],
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
             dtype="bfloat16",
         ),

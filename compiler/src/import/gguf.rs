@@ -210,6 +210,25 @@ mod tests {
     }
 
     #[test]
+    fn a_fused_bias_comes_apart() {
+        let mut file = TestFile::model("chatglm");
+        for part in ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"] {
+            file.remove_tensor(&format!("blk.0.{part}.weight"));
+        }
+        file.add_f32_tensor("blk.0.attn_qkv.weight", vec![8, 16]);
+        file.add_f32_tensor("blk.0.attn_qkv.bias", vec![16]);
+        file.add_f32_tensor("blk.0.ffn_up.weight", vec![8, 32]);
+        let checkpoint = opened(&file);
+        for (part, first, count) in [("q_proj", 0, 8), ("k_proj", 8, 4), ("v_proj", 12, 4)] {
+            let bias = &checkpoint.tensors[&format!("layers.0.self_attn.{part}.bias")];
+            let mut elements = vec![0.0; count];
+            bias.read_rows(0..1, &mut elements);
+            let expected: Vec<f32> = (first..first + count).map(|element| element as f32).collect();
+            assert_eq!(elements, expected, "{part}");
+        }
+    }
+
+    #[test]
     fn gemma_3_has_windows_two_ropes_and_norms_without_their_one() {
         let mut file = TestFile::model("gemma3");
         file.set("gemma3.attention.sliding_window", TestValue::U32(16));

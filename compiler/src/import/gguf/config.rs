@@ -77,9 +77,9 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         Architecture::Gemma2 | Architecture::Gemma3 => gemma_fields(&keys, &sizes)?,
         Architecture::Gemma3n => gemma3n::fields(&keys, &keys.sliding_layers(sizes.layers, gemma3n::PERIOD)?)?,
         Architecture::Gemma4 => gemma4::fields(&keys, &keys.sliding_layers(sizes.layers, GEMMA_PERIOD)?)?,
-        Architecture::Glm4 => object(json!({
+        Architecture::ChatGlm | Architecture::Glm4 => object(json!({
             "hidden_act": "silu",
-            "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
+            "attention_bias": has_attention_bias(gguf),
         })),
         Architecture::GptOss => gpt_oss_fields(&keys, &sizes)?,
         Architecture::Granite => granite_fields(&keys)?,
@@ -88,7 +88,16 @@ pub fn config_json(gguf: &Gguf, architecture: Architecture, tokenizer: &Tokenize
         Architecture::DeepSeek2 => deepseek_fields(&keys, &sizes)?,
         Architecture::Glm4Moe => glm4_moe_fields(&keys)?,
         Architecture::Mistral3 => mistral3_fields(&keys, &mut config)?,
-        Architecture::Phi3 => object(json!({ "hidden_act": "silu", "sliding_window": null })),
+        // llama.cpp attends to all tokens here, transformers does not.
+        Architecture::Phi3 => {
+            object(json!({ "hidden_act": "silu", "sliding_window": keys.size("attention.sliding_window")? }))
+        }
+        // llama.cpp has no key for the layers whose heads are not rotated: the last of four.
+        Architecture::SmolLm3 => {
+            let mut fields = llama_fields(gguf);
+            fields.extend(object(json!({ "use_sliding_window": false, "no_rope_layer_interval": 4 })));
+            fields
+        }
     };
     config.extend(own);
     if architecture.has_image_positions()
@@ -113,8 +122,13 @@ fn feed_forward(keys: &Keys, layers: usize) -> Result<usize> {
     }
     let expert = if keys.architecture.has_experts() { keys.size("expert_feed_forward_length")? } else { None };
     let whole = keys.size("feed_forward_length")?;
-    // Where experts replace the MLP, the width is theirs.
-    let size = if keys.architecture == Architecture::GptOss { expert.or(whole) } else { whole.or(expert) };
+    let size = match keys.architecture {
+        // Where experts replace the MLP, the width is theirs.
+        Architecture::GptOss => expert.or(whole),
+        // A Granite 4 without experts has the one that is shared in other models of its family.
+        Architecture::Granite => keys.size("expert_shared_feed_forward_length")?.or(whole),
+        _ => whole.or(expert),
+    };
     match size {
         Some(size) => Ok(size),
         None => keys.required_size("feed_forward_length"),
@@ -151,22 +165,27 @@ fn experts_fields(keys: &Keys, fields: Json) -> Result<Map<String, Json>> {
 fn llama_fields(gguf: &Gguf) -> Map<String, Json> {
     object(json!({
         "hidden_act": "silu",
-        "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
+        "attention_bias": has_attention_bias(gguf),
         "mlp_bias": gguf.tensors.contains_key("blk.0.ffn_gate.bias"),
     }))
+}
+
+/// Whether queries have a bias, in a vector of their own or in that of queries, keys and values.
+fn has_attention_bias(gguf: &Gguf) -> bool {
+    ["attn_q", "attn_qkv"].iter().any(|part| gguf.tensors.contains_key(format!("blk.0.{part}.bias").as_str()))
 }
 
 fn qwen3_fields(gguf: &Gguf) -> Map<String, Json> {
     object(json!({
         "hidden_act": "silu",
         "use_sliding_window": false,
-        "attention_bias": gguf.tensors.contains_key("blk.0.attn_q.bias"),
+        "attention_bias": has_attention_bias(gguf),
     }))
 }
 
 /// Fields of OLMo 2, or of OLMo 3 if the model has windows.
 fn olmo_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
-    let bias = keys.gguf.tensors.contains_key("blk.0.attn_q.bias");
+    let bias = has_attention_bias(keys.gguf);
     let mut fields = object(json!({ "hidden_act": "silu", "attention_bias": bias }));
     if let Some(window) = keys.size("attention.sliding_window")? {
         fields.extend(object(json!({
@@ -260,17 +279,22 @@ fn lfm2_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
 fn lfm2_moe_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
     let mut fields = lfm2_fields(keys, sizes)?;
     refuse_gating_unlike(keys, SIGMOID_GATING, "sigmoid")?;
-    let last = sizes.layers - 1;
     fields.extend(object(json!({
         "num_experts": keys.required_size("expert_count")?,
         "num_experts_per_tok": keys.required_size("expert_used_count")?,
         "moe_intermediate_size": keys.required_size("expert_feed_forward_length")?,
         "num_dense_layers": keys.size("leading_dense_block_count")?.unwrap_or(0),
         "norm_topk_prob": keys.gguf.bool(&keys.name("expert_weights_norm"))?.unwrap_or(true),
-        "use_expert_bias": keys.gguf.tensors.contains_key(format!("blk.{last}.exp_probs_b.bias").as_str()),
+        "use_expert_bias": has_bias_of_choice(keys, sizes),
         "routed_scaling_factor": keys.decimal("expert_weights_scale")?.filter(|scale| *scale != 0.0).unwrap_or(1.0),
     })));
     Ok(fields)
+}
+
+/// Whether experts of the last layer are chosen by their score plus a bias.
+fn has_bias_of_choice(keys: &Keys, sizes: &Sizes) -> bool {
+    let last = sizes.layers - 1;
+    keys.gguf.tensors.contains_key(format!("blk.{last}.exp_probs_b.bias").as_str())
 }
 
 /// llama.cpp's number of a mixture of experts whose scores are sigmoids.
@@ -308,10 +332,9 @@ fn shared_expert_fields(keys: &Keys) -> Result<Map<String, Json>> {
 fn glm4_moe_fields(keys: &Keys) -> Result<Map<String, Json>> {
     refuse_gating_unlike(keys, SIGMOID_GATING, "sigmoid")?;
     let mut fields = shared_expert_fields(keys)?;
-    let has = |name: &str| keys.gguf.tensors.contains_key(name);
     fields.extend(object(json!({
-        "attention_bias": has("blk.0.attn_q.bias"),
-        "use_qk_norm": has("blk.0.attn_q_norm.weight"),
+        "attention_bias": has_attention_bias(keys.gguf),
+        "use_qk_norm": keys.gguf.tensors.contains_key("blk.0.attn_q_norm.weight"),
     })));
     Ok(fields)
 }
@@ -332,7 +355,11 @@ fn deepseek_fields(keys: &Keys, sizes: &Sizes) -> Result<Map<String, Json>> {
             .gguf
             .malformed(format!("{key} is {key_dim}, expected more than {rotated}, {}", sizes.head_dim)));
     };
-    let is_sigmoid = keys.gguf.unsigned(&keys.name("expert_gating_func"))? == Some(SIGMOID_GATING);
+    // GLM-4.7-Flash is written without the key, and only sigmoids have biases of what is chosen.
+    let is_sigmoid = match keys.gguf.unsigned(&keys.name("expert_gating_func"))?.filter(|found| *found != 0) {
+        Some(found) => found == SIGMOID_GATING,
+        None => has_bias_of_choice(keys, sizes),
+    };
     let is_normalized = keys.gguf.bool(&keys.name("expert_weights_norm"))?.unwrap_or(false);
     let mut fields = shared_expert_fields(keys)?;
     fields.extend(object(json!({

@@ -156,14 +156,14 @@ fn a_tensor_without_a_known_use_is_refused() {
 }
 
 #[test]
-fn a_fused_bias_is_refused() {
+fn a_fused_tensor_of_another_size_is_refused() {
     let mut file = TestFile::model("qwen2");
     for part in ["attn_q", "attn_k", "attn_v"] {
         file.remove_tensor(&format!("blk.0.{part}.weight"));
     }
     file.add_f32_tensor("blk.0.attn_qkv.weight", vec![8, 16]);
-    file.add_f32_tensor("blk.0.attn_qkv.bias", vec![16]);
-    refused_bytes("tensor blk.0.attn_k.bias is missing, needed for layers.0.self_attn.k_proj.bias", &file.bytes());
+    file.add_f32_tensor("blk.0.attn_qkv.bias", vec![15]);
+    refused_bytes("tensor blk.0.attn_qkv.bias has shape [15], expected [16]", &file.bytes());
 }
 
 #[test]

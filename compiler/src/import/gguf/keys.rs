@@ -30,6 +30,8 @@ pub enum Architecture {
     Gemma3,
     Gemma3n,
     Gemma4,
+    /// GLM-4-9B of 2024 and the ChatGLMs before it.
+    ChatGlm,
     Glm4,
     GptOss,
     Granite,
@@ -39,12 +41,13 @@ pub enum Architecture {
     DeepSeek2,
     /// GLM-4.5 to 4.7.
     Glm4Moe,
-    /// The text model of Ministral 3; Mistral Small 3 is exported under Llama's name.
+    /// The text model of Ministral 3; Mistral Small 3 was exported under Llama's name until 2026.
     Mistral3,
     Phi3,
+    SmolLm3,
 }
 
-const ARCHITECTURES: [(&str, Architecture); 26] = [
+const ARCHITECTURES: [(&str, Architecture); 28] = [
     ("llama", Architecture::Llama),
     ("llama", Architecture::Mixtral),
     ("qwen2", Architecture::Qwen2),
@@ -62,6 +65,7 @@ const ARCHITECTURES: [(&str, Architecture); 26] = [
     ("gemma3", Architecture::Gemma3),
     ("gemma3n", Architecture::Gemma3n),
     ("gemma4", Architecture::Gemma4),
+    ("chatglm", Architecture::ChatGlm),
     ("glm4", Architecture::Glm4),
     ("gpt-oss", Architecture::GptOss),
     ("granite", Architecture::Granite),
@@ -71,6 +75,7 @@ const ARCHITECTURES: [(&str, Architecture); 26] = [
     ("glm4moe", Architecture::Glm4Moe),
     ("mistral3", Architecture::Mistral3),
     ("phi3", Architecture::Phi3),
+    ("smollm3", Architecture::SmolLm3),
 ];
 
 impl Architecture {
@@ -104,7 +109,14 @@ impl Architecture {
 
     /// The rows of q and k are ordered as llama.cpp's converter orders Llama's.
     pub fn interleaves_heads(self) -> bool {
-        matches!(self, Architecture::Llama | Architecture::Mixtral | Architecture::Granite | Architecture::Mistral3)
+        matches!(
+            self,
+            Architecture::Llama
+                | Architecture::Mixtral
+                | Architecture::Granite
+                | Architecture::Mistral3
+                | Architecture::SmolLm3
+        )
     }
 
     pub fn has_experts(self) -> bool {
@@ -168,6 +180,7 @@ impl Architecture {
             Architecture::Gemma3 => ("Gemma3ForCausalLM", "gemma3_text"),
             Architecture::Gemma3n => ("Gemma3nForCausalLM", "gemma3n_text"),
             Architecture::Gemma4 => ("Gemma4ForCausalLM", "gemma4_text"),
+            Architecture::ChatGlm => ("GlmForCausalLM", "glm"),
             Architecture::Glm4 => ("Glm4ForCausalLM", "glm4"),
             Architecture::GptOss => ("GptOssForCausalLM", "gpt_oss"),
             Architecture::Granite => ("GraniteForCausalLM", "granite"),
@@ -177,6 +190,7 @@ impl Architecture {
             Architecture::Glm4Moe => ("Glm4MoeForCausalLM", "glm4_moe"),
             Architecture::Mistral3 => ("Ministral3ForCausalLM", "ministral3"),
             Architecture::Phi3 => ("Phi3ForCausalLM", "phi3"),
+            Architecture::SmolLm3 => ("SmolLM3ForCausalLM", "smollm3"),
         }
     }
 
@@ -201,16 +215,24 @@ impl Keys<'_> {
         format!("{}.{key}", self.architecture.name())
     }
 
-    /// A number above 0; 0 reads as absent, as in llama.cpp.
+    /// A number above 0, or an array that has the same for each layer; 0 reads as absent, as in llama.cpp.
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
-        let key = self.name(key);
-        if let Some(Value::Array(_)) = self.gguf.value(&key) {
-            return Err(CompileError::Unsupported {
-                what: format!("an array for {key}"),
-                detail: "expected one number for all layers".to_string(),
-            });
-        }
-        Ok(self.gguf.unsigned(&key)?.filter(|size| *size > 0))
+        let name = self.name(key);
+        let number = match self.gguf.value(&name) {
+            Some(Value::Array(array)) => {
+                let mut numbers = self.of_layers(key, array.len())?;
+                numbers.dedup();
+                if numbers.len() > 1 {
+                    return Err(CompileError::Unsupported {
+                        what: format!("{name} of {numbers:?}"),
+                        detail: "expected one number for all layers".to_string(),
+                    });
+                }
+                numbers.pop()
+            }
+            _ => self.gguf.unsigned(&name)?,
+        };
+        Ok(number.filter(|size| *size > 0))
     }
 
     /// A number a layer, from an array or from one number for all; 0 is a number here.

@@ -21,10 +21,11 @@ pub struct ParsedGguf {
 }
 
 impl ParsedGguf {
-    /// Bytes of the tensors that the model uses; a source that holds several projections counts once.
+    /// Bytes of the tensors that the model uses; a source that several of its tensors are read from counts once.
     pub(super) fn source_bytes(&self) -> u64 {
-        let sources: BTreeMap<&str, u64> =
-            self.tensors.values().map(|place| (place.source_name.as_str(), place.source.len_bytes as u64)).collect();
-        sources.values().sum()
+        let sources = self.tensors.values().map(|place| &place.source);
+        let lengths: BTreeMap<(usize, usize), u64> =
+            sources.map(|source| ((source.part, source.offset_bytes), source.len_bytes as u64)).collect();
+        lengths.values().sum()
     }
 }

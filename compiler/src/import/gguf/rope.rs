@@ -101,8 +101,11 @@ impl<'a> Scaling<'a> {
             let mscale_all_dim = if is_deepseek { shortest_decimal(10.0 * mscale_all_dim) } else { mscale_all_dim };
             let mscale = if is_deepseek { mscale_all_dim } else { 1.0 };
             yarn.extend(object(json!({ "mscale": mscale, "mscale_all_dim": mscale_all_dim })));
+        } else if let Some(factor) = keys.decimal("rope.scaling.yarn_attn_factor")? {
+            // Transformers' factor, whole.
+            yarn.insert("attention_factor".to_string(), json!(factor));
         } else if keys.architecture == Architecture::Olmo2 {
-            // Its converter writes transformers' factor, whole.
+            // Before 2026, its converter wrote transformers' factor under this key.
             yarn.insert("attention_factor".to_string(), json!(self.attention_factor));
         } else if self.attention_factor != 1.0 {
             // llama.cpp multiplies YaRN's own factor by the key's; transformers' replaces it.

@@ -71,9 +71,13 @@ pub fn locate(
     let shapes = config.tensor_shapes();
     let mut places = BTreeMap::new();
     for (canonical, shape) in &shapes {
-        let wanted = source_of(gguf, architecture, config, canonical);
+        let wanted = source_of(gguf, architecture, config, &shapes, canonical);
         let Some(source) = gguf.tensors.get(wanted.name.as_str()) else {
             return Err(CompileError::MissingTensor { name: wanted.name, hint: format!(", needed for {canonical}") });
+        };
+        let source = match wanted.fused {
+            Some(fused) => &part_of(source, &wanted.name, fused)?,
+            None => source,
         };
         // Filters of channels; transformers has an axis of length 1 between their axes.
         let shape = if let [channels, 1, taps] = shape[..] { vec![channels, taps] } else { shape.clone() };
@@ -117,15 +121,45 @@ pub fn locate(
 struct Source {
     name: String,
     first_row: usize,
-    /// Where the source, or a matrix of its stack, has other rows than the canonical tensor: a fused projection.
+    /// Where the source, or a matrix of its stack, has other rows than the canonical tensor: gate and up, or heads of two kinds.
     source_rows: Option<usize>,
+    /// The part of a fused tensor that is the source.
+    fused: Option<Fused>,
     /// Number of experts whose matrices the source stacks; `None`: it is not a stack.
     stacked: Option<usize>,
     /// Whether the source's rows are columns of ours.
     is_transposed: bool,
 }
 
-fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, canonical: &str) -> Source {
+/// Rows of a matrix, or elements of a vector, in a tensor that has those of several projections.
+#[derive(Clone, Copy)]
+struct Fused {
+    first: usize,
+    count: usize,
+    /// Of the whole tensor; `None`: behind the part are keys and values that are not read.
+    of: Option<usize>,
+}
+
+/// The tensor that would hold a part of a fused one alone.
+fn part_of(whole: &TensorInfo, name: &str, part: Fused) -> Result<TensorInfo> {
+    let mut shape = whole.shape.clone();
+    shape[0] = part.of.unwrap_or(shape[0].max(part.count));
+    if whole.shape != shape {
+        return Err(CompileError::TensorShape { name: name.to_owned(), expected: shape, found: whole.shape.clone() });
+    }
+    let row_bytes = whole.len_bytes / shape[0];
+    shape[0] = part.count;
+    let offset_bytes = whole.offset_bytes + part.first * row_bytes;
+    Ok(TensorInfo { shape, offset_bytes, len_bytes: part.count * row_bytes, ..whole.clone() })
+}
+
+fn source_of(
+    gguf: &Gguf,
+    architecture: Architecture,
+    config: &ModelConfig,
+    shapes: &BTreeMap<String, Vec<usize>>,
+    canonical: &str,
+) -> Source {
     let whole = |name: String| Source { name, ..Source::default() };
     if let Some((name, other)) = stream_part(canonical) {
         let others = config.streams.as_ref().map_or(1, |streams| streams.count - 1);
@@ -182,35 +216,39 @@ fn source_of(gguf: &Gguf, architecture: Architecture, config: &ModelConfig, cano
     if let Some(part) = part.strip_prefix("linear_attn") {
         return delta_net(gguf, config, layer, part, suffix);
     }
-    let (q_rows, kv_rows) = (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
-    let fused = |fused_part: &str, first_row: usize, source_rows: usize| {
-        let name = in_layer(fused_part);
-        // Only matrices can be cut by rows; a fused bias is one row and could only be read whole.
-        let is_fused = suffix == "weight" && gguf.tensors.contains_key(name.as_str());
-        is_fused.then_some(Source { name, first_row, source_rows: Some(source_rows), ..Source::default() })
-    };
-    let fused_qkv = |first_row| fused("attn_qkv", first_row, q_rows + 2 * kv_rows);
-    // A file without a gate has it in the first half of ffn_up's rows.
-    let gate_is_fused = !gguf.tensors.contains_key(in_layer("ffn_gate").as_str());
-    let fused_up = |first_row| fused("ffn_up", first_row, 2 * config.intermediate_size).filter(|_| gate_is_fused);
-    let from_fused = match part {
-        "self_attn.q_proj" | "self_attn.gate_proj" if config.attention_gate => {
-            let name = in_layer("attn_q");
-            return Source { name, source_rows: Some(2 * q_rows), ..Source::default() };
-        }
-        "self_attn.q_proj" => fused_qkv(0),
-        "self_attn.k_proj" => fused_qkv(q_rows),
-        "self_attn.v_proj" => fused_qkv(q_rows + kv_rows),
-        "mlp.gate_proj" => fused_up(0),
-        "mlp.up_proj" => fused_up(config.intermediate_size),
-        _ => None,
-    };
     let own = in_layer(source_part(architecture, config, part));
+    let has = |part: &str| gguf.tensors.contains_key(in_layer(part).as_str());
+    let rows = |name: &str| shapes.get(&format!("layers.{layer}.{name}.weight")).map_or(0, |shape| shape[0]);
+    match part {
+        "self_attn.q_proj" | "self_attn.k_proj" | "self_attn.v_proj" | "self_attn.gate_proj" => {
+            // Rows of a gate lie between those of queries.
+            let q_rows = rows("self_attn.q_proj") + rows("self_attn.gate_proj");
+            // As many of values, also where keys are the values.
+            let k_rows = rows("self_attn.k_proj");
+            let (first, count) = match part {
+                "self_attn.k_proj" => (q_rows, k_rows),
+                "self_attn.v_proj" => (q_rows + k_rows, k_rows),
+                _ => (0, q_rows),
+            };
+            let of = (k_rows > 0).then_some(q_rows + 2 * k_rows);
+            let fused = has("attn_qkv").then_some(Fused { first, count, of });
+            let name = if fused.is_some() { in_layer("attn_qkv") } else { own };
+            return Source { name, source_rows: Some(count), fused, ..Source::default() };
+        }
+        // A file without a gate has it in the first half of ffn_up's rows.
+        "mlp.gate_proj" | "mlp.up_proj" if suffix == "weight" && !has("ffn_gate") && has("ffn_up") => {
+            let count = rows(part);
+            let first = if part == "mlp.up_proj" { count } else { 0 };
+            let fused = Some(Fused { first, count, of: Some(2 * count) });
+            return Source { name: in_layer("ffn_up"), fused, ..Source::default() };
+        }
+        _ => {}
+    }
     if part == "norm" && !gguf.tensors.contains_key(own.as_str()) {
         // llama.cpp then takes the model's last norm for the head's.
         return whole("output_norm.weight".to_owned());
     }
-    from_fused.unwrap_or_else(|| whole(own))
+    whole(own)
 }
 
 /// Heads' matrices of latent attention in files that llama.cpp wrote before April 2025: of each head, the rows that make a key of the
@@ -286,7 +324,7 @@ fn source_part(architecture: Architecture, config: &ModelConfig, part: &str) -> 
         "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
         "input_layernorm" => "attn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
-        "self_attn.q_proj" => "attn_q",
+        "self_attn.q_proj" | "self_attn.gate_proj" => "attn_q",
         "self_attn.k_proj" => "attn_k",
         "self_attn.v_proj" => "attn_v",
         "self_attn.o_proj" => "attn_output",
