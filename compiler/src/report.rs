@@ -308,7 +308,9 @@ impl Display for Report {
         };
         let requantized = match self.requantized_tensors {
             0 => String::new(),
-            tensors => format!("; {tensors} matrices whose groups are not ours (desc_act) are quantised again"),
+            tensors => {
+                format!("; {tensors} matrices whose groups are not ours (desc_act, parts of heads) are quantised again")
+            }
         };
         writeln!(
             f,

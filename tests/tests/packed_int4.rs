@@ -123,7 +123,7 @@ fn matrices_of_other_groups_are_quantized_again() {
             let artifact = folder.path().join("model.unicorn");
             let report = compile(Source::Model(&packed), &artifact, &options, &mut Silent).expect("it compiles");
             assert_eq!(report.requantized_tensors, n_again, "{packing:?}");
-            let said = "7 matrices whose groups are not ours (desc_act) are quantised again";
+            let said = "7 matrices whose groups are not ours (desc_act, parts of heads) are quantised again";
             assert_eq!(report.to_string().contains(said), n_again == 7, "{report}");
             let error = relative_error(&of_formula, &logits(&artifact, &tokens));
             assert!(error <= tolerance, "{packing:?}, {weights:?}: relative error {error}");
@@ -132,6 +132,62 @@ fn matrices_of_other_groups_are_quantized_again() {
 }
 
 /// Stacks of experts of a folder, by name.
+/// Writes a packed model after a change, and compares its logits in f16 with those of the same weights by the tool's formula.
+fn check_in_f16(family: Family, packing: &Packing, change: impl FnOnce(&mut PackedModel)) {
+    let folder = tempfile::tempdir().unwrap();
+    let [packed, plain] = ["packed", "plain"].map(|name| folder.path().join(name));
+    let model = small(family);
+    let mut of_model = PackedModel::of(&model, packing);
+    change(&mut of_model);
+    of_model.write(&packed, &plain);
+    let tokens: Vec<i32> = (0..40).map(|index| (index * 7919 + 13) % model.vocab_size as i32).collect();
+    let options = with(llvmpipe(), |options| options.policy.weights = WeightsOption::F16);
+    let compiled = Compiled::of_folder(&packed, &options);
+    let of_formula = Reference::open(&plain).logits(&tokens);
+    let error = relative_error(&of_formula, &logits(&compiled.artifact_path(), &tokens));
+    assert!(error <= EXPORTED_TOLERANCE, "{packing:?}: relative error {error}");
+}
+
+/// Each head has rows of the packed matrix, and those of its keys transposed.
+#[test]
+fn heads_of_latent_attention_are_read_from_a_packed_matrix() {
+    let compressed = Packing { tool: PackingTool::CompressedTensors, ..AWQ };
+    check_in_f16(Family::DeepSeekV2, &compressed, |_| {});
+    check_in_f16(Family::DeepSeekV3, &Packing { zero_points: false, group: None, ..compressed }, |_| {});
+}
+
+#[test]
+fn auto_round_writes_the_tensors_of_gptq_or_awq() {
+    let gptq = Packing { tool: PackingTool::Gptq, ..AWQ };
+    for (packing, layout) in [(&gptq, "auto_round:auto_gptq"), (&AWQ, "auto_round:auto_awq")] {
+        check_in_f16(Family::Llama, packing, |model| {
+            let config = &mut model.config["quantization_config"];
+            (config["quant_method"], config["packing_format"]) = (json!("auto-round"), json!(layout));
+            config["extra_config"] = json!({ "lm_head": { "bits": 16, "data_type": "float" } });
+        });
+    }
+    let message = refusal(&gptq, |model| {
+        let config = &mut model.config["quantization_config"];
+        (config["quant_method"], config["packing_format"]) = (json!("auto-round"), json!("auto_round:ark"));
+    });
+    assert!(message.contains("packing_format auto_round:ark of auto-round is not supported"), "{message}");
+    let message = refusal(&gptq, |model| {
+        model.config["quantization_config"]["quant_method"] = json!("auto-round");
+        model.config["quantization_config"]["extra_config"] = json!({ "model.layers.0": { "bits": 8 } });
+    });
+    assert!(message.contains("bits 8 of model.layers.0 in quantization_config is not supported"), "{message}");
+}
+
+/// The name of the first versions of compressed-tensors.
+#[test]
+fn a_compression_config_is_read() {
+    check_in_f16(Family::Llama, &Packing { tool: PackingTool::CompressedTensors, ..AWQ }, |model| {
+        model.config["compression_config"] = model.config["quantization_config"].take();
+    });
+    let message = refusal(&AWQ, |model| model.config["quantization_config"] = json!(null));
+    assert!(message.contains("it is packed, and config.json has no quantization_config that says how"), "{message}");
+}
+
 fn expert_stacks(folder: &Path) -> BTreeMap<String, Vec<f32>> {
     let weights = Weights::read(folder);
     let name = |layer: usize, part: &str| format!("layers.{layer}.mlp.experts.{part}");
@@ -365,6 +421,7 @@ fn other_packings_are_refused_by_name() {
         (&gptq, "bits", json!(8), "quantization_config.bits 8 is not supported"),
         (&gptq, "bits", json!(null), "quantization_config.bits is missing, expected a number"),
         (&gptq, "checkpoint_format", json!("marlin"), "checkpoint_format marlin is not supported"),
+        (&gptq, "dynamic", json!({ "-:.*norm": {}, "+:.*up": { "group_size": 64 } }), "group_size 64 of +:.*up in"),
         (&gptq, "quant_method", json!("bitsandbytes"), "quantization_config (method bitsandbytes) is not supported"),
         (&compressed, "format", json!("int-quantized"), "quantization_config.format int-quantized is not supported"),
         (&compressed, "config_groups", json!({}), "quantization_config.config_groups is empty"),

@@ -6,15 +6,15 @@
 //! or NAME_scale    or E8M0 as U8       E8M0: the factor is 2^(scale - 127)
 //! ```
 //!
-//! A weight is its number times its factor, also where the name ends in `_inv`. Blocks are those of `weight_block_size`, or else divide a matrix evenly: a
-//! row is a block, or 32 columns of one. Sources: transformers `integrations/finegrained_fp8`, compressed-tensors
+//! A weight is its number times its factor, also where the name ends in `_inv`. Blocks are those of `weight_block_size`, or of `block_structure` as
+//! compressed-tensors has it; or else a row is a block, or 32 columns of one. Sources: transformers `integrations/finegrained_fp8`, compressed-tensors
 //! `compressors/quantized_compressors/naive_quantized`; numbers are E4M3 of the OCP 8-bit floating point specification, v1.0, without infinities.
 
 use half::{bf16, f16};
 use safetensors::tensor::Dtype;
 
 use super::json::Fields;
-use super::packed_int4::Find;
+use super::packed_int4::{Find, quantization};
 use super::safetensors::StoredTensor;
 use crate::error::{CompileError, Result};
 
@@ -31,8 +31,11 @@ pub(super) struct BlockScales {
 
 /// Endings that the name of a tensor of factors has behind that of its numbers.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
-/// A module's factors of activations, which are not quantised here.
-const OF_ACTIVATIONS: [&str; 2] = ["input_scale", "activation_scale"];
+/// A module's factors of activations and of keys and values, which are not quantised here.
+const OF_ACTIVATIONS: [&str; 7] =
+    ["input_scale", "activation_scale", "output_scale", "q_scale", "k_scale", "v_scale", "kv_scale"];
+/// Columns of a block of MXFP8.
+const MX_BLOCK: usize = 32;
 /// Rows and columns of a block, unless config.json says otherwise.
 const BLOCK: usize = 128;
 const MAX_BLOCK: u64 = 1 << 22;
@@ -41,8 +44,11 @@ const MAX_BLOCK: u64 = 1 << 22;
 pub(super) fn is_beside_fp8(name: &str, find: Find) -> bool {
     let is_fp8 = |name: &str| find(name).is_some_and(|(_, stored)| is_fp8(stored));
     let of_numbers = ENDINGS.iter().any(|ending| name.strip_suffix(ending).is_some_and(is_fp8));
-    let of_activations =
-        |(module, name): (&str, &str)| OF_ACTIVATIONS.contains(&name) && is_fp8(&format!("{module}.weight"));
+    // Those of keys and values lie in their projections, or in the attention.
+    let of_activations = |(module, name): (&str, &str)| {
+        let has_fp8 = |part: &str| is_fp8(&format!("{module}{part}.weight"));
+        OF_ACTIVATIONS.contains(&name) && ["", ".k_proj", ".qkv_proj"].into_iter().any(has_fp8)
+    };
     of_numbers || name.rsplit_once('.').is_some_and(of_activations)
 }
 
@@ -50,21 +56,35 @@ pub(super) fn is_fp8(stored: &StoredTensor) -> bool {
     stored.dtype == Dtype::F8_E4M3
 }
 
-/// Rows and columns of a block, by `config`'s quantization_config.
+/// Rows and columns of a block, by `config`'s quantisation: in a field, or in the first group of compressed-tensors.
 ///
 /// # Errors
 /// When they are no two numbers above 0.
 pub(super) fn block_size(config: &Fields) -> Result<[usize; 2]> {
-    let Some(fields) = config.object("quantization_config")? else { return Ok([BLOCK; 2]) };
-    let Some(value) = fields.value("weight_block_size") else { return Ok([BLOCK; 2]) };
+    let Some(fields) = quantization(config)? else { return Ok([BLOCK; 2]) };
+    if fields.has("weight_block_size") {
+        return read_block(&fields, "weight_block_size");
+    }
+    let groups = fields.object("config_groups")?;
+    let first = match groups.and_then(|groups| Some(groups.object(groups.names().next()?))) {
+        Some(group) => group?,
+        None => None,
+    };
+    let weights = first.map_or(Ok(None), |group| group.object("weights"))?;
+    match weights.filter(|weights| weights.has("block_structure")) {
+        Some(weights) => read_block(&weights, "block_structure"),
+        None => Ok([BLOCK; 2]),
+    }
+}
+
+fn read_block(fields: &Fields, name: &str) -> Result<[usize; 2]> {
+    let value = fields.value(name).expect("the caller has seen it");
     let sizes: Option<Vec<usize>> = value.as_array().and_then(|sizes| {
         let size = |value: &serde_json::Value| value.as_u64().filter(|size| (1..=MAX_BLOCK).contains(size));
         sizes.iter().map(|value| size(value).map(|size| size as usize)).collect()
     });
     let sizes = sizes.and_then(|sizes| sizes.try_into().ok());
-    sizes.ok_or_else(|| {
-        fields.error("weight_block_size", &format!("is {value}, expected rows and columns, each above 0"))
-    })
+    sizes.ok_or_else(|| fields.error(name, &format!("is {value}, expected rows and columns, each above 0")))
 }
 
 impl BlockScales {
@@ -85,12 +105,11 @@ impl BlockScales {
         let (rows, cols, n_matrices) = (*rows, *cols, matrices.iter().product::<usize>());
         let of_blocks = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
         let shape = |inner: [usize; 2]| [matrices, &inner].concat();
-        let divides = |part: usize, whole: usize| part > 0 && whole.is_multiple_of(part);
-        let is_even = |down: usize, across: usize| divides(down, rows) && divides(across, cols);
+        let is_of_rows = |down: usize, across: usize| down == rows && (across == 1 || across * MX_BLOCK == cols);
         let block = match stored.shape[..] {
             _ if stored.shape == shape(of_blocks) => block,
-            [.., down, across] if stored.shape == shape([down, across]) && is_even(down, across) => {
-                [rows / down, cols / across]
+            [.., down, across] if stored.shape == shape([down, across]) && is_of_rows(down, across) => {
+                [1, cols / across]
             }
             _ if stored.shape.iter().product::<usize>() == n_matrices => [rows, cols],
             _ => {

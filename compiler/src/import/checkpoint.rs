@@ -89,10 +89,12 @@ impl Checkpoint {
         self.source_bytes -= bytes;
     }
 
-    /// Matrices that the source has as INT4 in groups that ours cannot be.
+    /// Matrices that the source has as INT4 in groups that ours cannot be, or that are parts of heads.
     pub(crate) fn matrices_of_other_groups(&self) -> usize {
-        let has_other_groups =
-            |tensor: &&Tensor| matches!(&tensor.packed, Some(Packed::Int4(packed)) if packed.kept.is_none());
+        let has_other_groups = |tensor: &&Tensor| {
+            let is_of_heads = matches!(tensor.row_order, RowOrder::Strided(_));
+            matches!(&tensor.packed, Some(Packed::Int4(packed)) if is_of_heads || packed.kept.is_none())
+        };
         self.tensors.values().filter(has_other_groups).count()
     }
 
@@ -156,11 +158,11 @@ impl Packed {
         }
     }
 
-    /// Bytes and rows of the source tensors.
-    fn bytes_and_rows(&self) -> (u64, u64) {
+    /// Bytes of the source tensors.
+    fn bytes(&self) -> u64 {
         match self {
-            Packed::Int4(packed) => (packed.bytes(), packed.rows() as u64),
-            Packed::Fp4(packed) => (packed.bytes(), packed.rows() as u64),
+            Packed::Int4(packed) => packed.bytes(),
+            Packed::Fp4(packed) => packed.bytes(),
         }
     }
 
@@ -209,6 +211,9 @@ impl Tensor {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of a tensor of {} rows", self.rows);
         assert_eq!(out.len(), rows.len() * self.cols, "output length for rows {rows:?} of {} columns", self.cols);
         match self.row_order {
+            RowOrder::Strided(elements) if self.packed.is_some() => {
+                self.read_strided_of_packed(elements, rows.clone(), out);
+            }
             order if self.packed.is_some() => {
                 let packed = self.packed.as_ref().expect("just looked");
                 for (row, out_row) in rows.clone().zip(out.chunks_exact_mut(self.cols)) {
@@ -298,8 +303,8 @@ impl Tensor {
     pub(super) fn source_bytes(&self) -> u64 {
         match &self.packed {
             Some(packed) => {
-                let (bytes, rows) = packed.bytes_and_rows();
-                bytes * self.rows as u64 / rows
+                let elements = self.source_shape.iter().product::<usize>() as u64;
+                packed.bytes() * (self.rows * self.cols) as u64 / elements
             }
             None => (self.source_rows() * self.source_row_bytes()) as u64,
         }
@@ -357,6 +362,20 @@ impl Tensor {
                 let element = &bytes[elements.at(row, column) * element_bytes..][..element_bytes];
                 self.dtype.dequantize(element, std::slice::from_mut(&mut out[at * self.cols + column]));
             }
+        }
+    }
+
+    /// Our rows `rows` of a packed matrix, whose rows that have some of them are decoded once.
+    fn read_strided_of_packed(&self, elements: Elements, rows: Range<usize>, out: &mut [f32]) {
+        let (Some(packed), false) = (&self.packed, rows.is_empty()) else { return };
+        let cols = self.source_shape[1];
+        let first = elements.at(rows.start, 0) / cols;
+        let last = elements.at(rows.end - 1, self.cols - 1) / cols;
+        let mut theirs = vec![0.0; (last + 1 - first) * cols];
+        (first..).zip(theirs.chunks_exact_mut(cols)).for_each(|(row, values)| packed.read_row(row, values));
+        for (row, values) in rows.zip(out.chunks_exact_mut(self.cols)) {
+            let element = |column: usize| theirs[elements.at(row, column) - first * cols];
+            values.iter_mut().enumerate().for_each(|(column, value)| *value = element(column));
         }
     }
 

@@ -217,6 +217,10 @@ pub(super) fn text_config(path: &Path, config: &Value, model: &ModelConfig) -> R
     text["architectures"] = json!([text_model.architecture]);
     text["model_type"] = json!(model_type_of(text_model));
     text["tie_word_embeddings"] = json!(model.tied_embeddings);
+    if let Some(experts) = &model.experts {
+        // Qwen3-VL's class has no such field, that of its text model another default.
+        text["norm_topk_prob"] = json!(experts.normalized);
+    }
     Ok(text)
 }
 
@@ -227,13 +231,9 @@ pub(super) fn head_may_be_missing(path: &Path, config: &Value) -> Result<bool> {
     Ok(!family_of(&root)?.text_models.is_empty() && root.flag("tie_word_embeddings")? != Some(false))
 }
 
-/// How weights are packed, if they are: beside a multimodal model's text part, or in it.
+/// How weights are packed, if they are.
 pub(super) fn packing(path: &Path, config: &Value) -> Result<Option<Scheme>> {
-    let root = Fields::root(path, config)?;
-    match (Scheme::read(&root)?, root.object("text_config")?) {
-        (None, Some(text)) => Scheme::read(&text),
-        (scheme, _) => Ok(scheme),
-    }
+    Scheme::read(&Fields::root(path, config)?)
 }
 
 /// The head that predicts the token behind the next one, where config.json states its layers.

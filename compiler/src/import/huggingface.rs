@@ -18,7 +18,7 @@ use super::config_json;
 use super::json::{Fields, parse_json};
 use super::license;
 use super::packed_fp4::{BLOCKS, PackedFp4, SCALES};
-use super::packed_int4::{PackedInt4, Scheme};
+use super::packed_int4::{PackedInt4, Scheme, Tool};
 use super::predictor::Head;
 use super::safetensors::{SafetensorsFile, StoredTensor};
 use super::source_bytes::{SourceBytes, SourcePart};
@@ -232,7 +232,16 @@ fn find_tensors(
         let source = SourceTensor { name: source_name, stored, file, scales };
         let unknown = || CompileError::Unsupported {
             what: format!("tensor {source_name} of {file_name}"),
-            detail: format!("{} as config.json describes it has no such weight", config.architecture),
+            detail: match scheme.is_none() && Tool::ALL.iter().any(|tool| tool.module_of_codes(source_name).is_some()) {
+                true => "it is packed, and config.json has no quantization_config that says how".to_owned(),
+                false => format!("{} as config.json describes it has no such weight", config.architecture),
+            },
+        };
+        let open_packed = |shape: [usize; 2]| match (scheme, module) {
+            (Some(scheme), Some(module)) => {
+                PackedInt4::open(scheme, module, shape, &find).map(|one| Some(Arc::new(one)))
+            }
+            _ => Ok(None),
         };
         let is_expected = |part: &String| expected.contains_key(part);
         let is_beside_blocks = |name: &str| weights.find(&format!("{name}{BLOCKS}")).is_some();
@@ -259,9 +268,15 @@ fn find_tensors(
             if !stack.parts.iter().all(|(part, _)| is_expected(part)) {
                 return Err(unknown());
             }
-            source.check_shape(&canonical, &stack.shape)?;
+            let packed = match stack.shape[..] {
+                [rows, cols] => open_packed([rows, cols])?,
+                _ => None,
+            };
+            if packed.is_none() {
+                source.check_shape(&canonical, &stack.shape)?;
+            }
             for (part, elements) in stack.parts {
-                let tensor = source.strided(&expected[&part], elements)?;
+                let tensor = source.strided(&expected[&part], elements, packed.as_ref())?;
                 found.insert(file, source_name, part, tensor)?;
             }
             continue;
@@ -277,10 +292,8 @@ fn find_tensors(
         }
         let stack = stacked_experts(config, &canonical);
         let whole_rows: usize = parts.iter().map(|part| expected[part][0]).sum();
-        let packed = match (scheme, module, &expected[&parts[0]][..]) {
-            (Some(scheme), Some(module), [_, cols]) => {
-                Some(Arc::new(PackedInt4::open(scheme, module, [whole_rows, *cols], &find)?))
-            }
+        let packed = match expected[&parts[0]][..] {
+            [_, cols] => open_packed([whole_rows, cols])?,
             _ => None,
         };
         let mut first_row = 0;
@@ -299,7 +312,11 @@ fn find_tensors(
                 None => source.rows(&part, &whole_shape, first_row, shape[0])?,
             };
             found.kept.extend(packed.as_ref().and_then(|packed| Some((part.clone(), packed.kept?))));
-            tensor.row_order = config.folder.row_order(config, &part);
+            // The order of a stack's elements is not that of a matrix alone.
+            tensor.row_order = match config.folder.row_order(config, &part) {
+                RowOrder::Strided(_) => RowOrder::Plain,
+                order => order,
+            };
             first_row += shape[0];
             found.insert(file, source_name, part, tensor)?;
         }
@@ -365,9 +382,12 @@ impl SourceTensor<'_> {
         })
     }
 
-    /// A matrix or vector of shape `shape` whose elements have these places.
-    fn strided(&self, shape: &[usize], elements: Elements) -> Result<Tensor> {
-        let whole = self.rows(self.name, &self.stored.shape, 0, 1)?;
+    /// A matrix or vector of shape `shape` whose elements have these places, in this tensor or in the matrix whose codes it is.
+    fn strided(&self, shape: &[usize], elements: Elements, packed: Option<&Arc<PackedInt4>>) -> Result<Tensor> {
+        let whole = match packed {
+            Some(packed) => self.packed_rows(Packed::Int4(Arc::clone(packed)), packed.shape(), 0, 1),
+            None => self.rows(self.name, &self.stored.shape, 0, 1)?,
+        };
         let (rows, cols) = if let [rows, cols] = *shape { (rows, cols) } else { (1, shape[0]) };
         Ok(Tensor { rows, cols, row_order: RowOrder::Strided(elements), ..whole })
     }

@@ -27,7 +27,6 @@ const NOT_A_NUMBER: u8 = 255;
 
 /// A stack as (experts · outputs, inputs), checked; its codes stay in the memory map until they are read.
 pub struct PackedFp4 {
-    rows: usize,
     cols: usize,
     blocks: Bytes,
     scales: Bytes,
@@ -79,12 +78,8 @@ impl PackedFp4 {
         let groups = inputs / FP4_GROUP;
         let (blocks_file, blocks) = part(BLOCKS, &[experts, outputs, groups, BLOCK_BYTES])?;
         let (scales_file, scales) = part(SCALES, &[experts, outputs, groups])?;
-        let packed = PackedFp4 {
-            rows: experts * outputs,
-            cols: inputs,
-            blocks: Bytes::of(blocks_file, blocks),
-            scales: Bytes::of(scales_file, scales),
-        };
+        let packed =
+            PackedFp4 { cols: inputs, blocks: Bytes::of(blocks_file, blocks), scales: Bytes::of(scales_file, scales) };
         if let Some(at) = packed.scales.get().iter().position(|scale| *scale == NOT_A_NUMBER) {
             let (row, group) = (at / groups, at % groups);
             let what = format!(
@@ -117,10 +112,6 @@ impl PackedFp4 {
     /// Bytes of codes and scales in the source.
     pub fn bytes(&self) -> u64 {
         (self.blocks.len + self.scales.len) as u64
-    }
-
-    pub fn rows(&self) -> usize {
-        self.rows
     }
 
     /// Releases the memory that reading codes has mapped.

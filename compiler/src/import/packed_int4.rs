@@ -30,7 +30,7 @@ use super::config::{Codes, KeptCodes};
 use super::safetensors::{SafetensorsFile, StoredTensor};
 use crate::error::{CompileError, Result};
 
-pub(super) use scheme::{Scheme, Tool};
+pub(super) use scheme::{Scheme, Tool, quantization};
 
 /// One matrix, (rows, cols), checked; its codes stay in the memory map until they are read.
 pub struct PackedInt4 {
@@ -171,8 +171,9 @@ impl PackedInt4 {
         (self.codes.bytes + parameters) as u64
     }
 
-    pub fn rows(&self) -> usize {
-        self.rows
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.cols]
     }
 
     /// Releases the memory that reading codes has mapped.

@@ -331,8 +331,8 @@ fn fp8_numbers_need_their_factors() {
     folder.add(NAME, Dtype::F8_E4M3, &[12, 8]);
     let missing = format!("tensor {NAME}_scale_inv is missing, which holds the factors of the FP8 numbers of {NAME}");
     assert_eq!(folder.refusal(), missing);
-    // Blocks of the config, the last of which is smaller; rows; halves of columns; one for all.
-    for shape in [&[2, 2][..], &[12, 1], &[1, 2], &[1, 1], &[1], &[]] {
+    // Blocks of the config, the last of which is smaller; rows; one for all.
+    for shape in [&[2, 2][..], &[12, 1], &[1, 1], &[1], &[]] {
         folder.add(&format!("{NAME}_scale_inv"), Dtype::F32, shape);
         folder.add("model.layers.0.mlp.up_proj.activation_scale", Dtype::F32, &[]);
         let checkpoint = folder.open().unwrap_or_else(|error| panic!("{shape:?}: {error}"));
@@ -342,6 +342,7 @@ fn fp8_numbers_need_their_factors() {
     for (dtype, shape, expected) in [
         (Dtype::F32, &[2, 3][..], "has shape [2, 3], expected [2, 2]"),
         (Dtype::F32, &[0, 2], "has shape [0, 2], expected [2, 2]"),
+        (Dtype::F32, &[1, 2], "has shape [1, 2], expected [2, 2]"),
         (Dtype::I32, &[2, 2], "elements are I32, expected F32, F16, BF16 or U8"),
     ] {
         folder.add(&format!("{NAME}_scale_inv"), dtype, shape);
@@ -363,5 +364,18 @@ fn fp8_of_compressed_tensors_is_read() {
     folder.add("model.layers.0.mlp.up_proj.weight", Dtype::F8_E4M3, &[12, 8]);
     folder.add("model.layers.0.mlp.up_proj.weight_scale", Dtype::BF16, &[12, 1]);
     folder.add("model.layers.0.mlp.up_proj.input_scale", Dtype::BF16, &[1]);
+    // Of keys and values, in their projections or in the attention.
+    folder.add("model.layers.0.self_attn.k_proj.weight", Dtype::F8_E4M3, &[4, 8]);
+    folder.add("model.layers.0.self_attn.k_proj.weight_scale", Dtype::F32, &[1]);
+    for name in ["k_proj.k_scale", "k_proj.output_scale", "k_scale", "v_scale"] {
+        folder.add(&format!("model.layers.0.self_attn.{name}"), Dtype::F32, &[1]);
+    }
     assert_eq!(names(&folder.open().unwrap()), names(&Folder::llama().open().unwrap()));
+    // Without factors by row, the blocks of the first group.
+    let weights = json!({ "num_bits": 8, "type": "float", "strategy": "block", "block_structure": [8, 4] });
+    folder.config["quantization_config"]["config_groups"] = json!({ "group_0": { "weights": weights } });
+    folder.add("model.layers.0.mlp.up_proj.weight_scale", Dtype::BF16, &[2, 2]);
+    assert_eq!(names(&folder.open().unwrap()), names(&Folder::llama().open().unwrap()));
+    folder.config["quantization_config"] = json!({ "quant_method": "modelopt", "quant_algo": "NVFP4" });
+    assert!(folder.refusal().contains("quantization_config.quant_algo NVFP4 is not supported"));
 }

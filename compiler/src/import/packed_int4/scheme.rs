@@ -36,6 +36,9 @@ impl Display for Tool {
 }
 
 impl Tool {
+    /// One of each kind.
+    pub const ALL: [Tool; 3] = [Tool::Awq, Tool::Gptq { zeros_less_one: true }, Tool::CompressedTensors];
+
     /// A module's tensors of codes, scales, zero points and, with GPTQ and compressed-tensors, columns' groups.
     pub fn names(self) -> ([&'static str; 3], Option<&'static str>) {
         match self {
@@ -59,26 +62,42 @@ impl Tool {
     }
 }
 
+/// What config.json says of quantised weights: for a whole multimodal model or in its text part, under today's name or that of the first
+/// versions of compressed-tensors.
+pub fn quantization<'a>(config: &Fields<'a>) -> Result<Option<Fields<'a>>> {
+    let text = config.object("text_config")?;
+    for fields in [Some(config), text.as_ref()].into_iter().flatten() {
+        for name in ["quantization_config", "compression_config"] {
+            if let Some(found) = fields.object(name)? {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}
+
 impl Scheme {
-    /// Reads `config`'s quantization_config; `None`: weights are floats, of 8 bits also.
+    /// Reads `config`'s [`quantization`]; `None`: weights are floats, of 8 bits also.
     ///
     /// # Errors
     /// For another tool, and for formats that are not supported: other bits, other layouts, quantised activations.
     pub fn read(config: &Fields) -> Result<Option<Scheme>> {
-        let Some(fields) = config.object("quantization_config")? else { return Ok(None) };
+        let Some(fields) = &quantization(config)? else { return Ok(None) };
         match fields.text("quant_method")? {
-            Some("awq") => awq(&fields).map(Some),
-            Some("gptq") => gptq(&fields).map(Some),
-            Some("compressed-tensors") if is_fp8(&fields)? => Ok(None),
-            Some("compressed-tensors") => compressed_tensors(&fields).map(Some),
+            Some("awq") => awq(fields).map(Some),
+            Some("gptq") => gptq(fields).map(Some),
+            Some("auto-round") => auto_round(fields).map(Some),
+            Some("compressed-tensors") if is_fp8(fields)? => Ok(None),
+            Some("compressed-tensors") => compressed_tensors(fields).map(Some),
             // Its numbers are recognised by their type, see block_scales.rs.
-            Some("fp8" | "fbgemm_fp8") => expect(&fields, "fmt", &["e4m3"]).map(|()| None),
+            Some("fp8" | "fbgemm_fp8") => expect(fields, "fmt", &["e4m3"]).map(|()| None),
+            Some("modelopt") => expect(fields, "quant_algo", &["FP8"]).map(|()| None),
             // Tensors of its blocks and scales are recognised by their names, see packed_fp4.rs.
             Some("mxfp4") => Ok(None),
             method => Err(unsupported(
                 format!("quantization_config (method {})", method.unwrap_or("without a name")),
-                "weights are read as bf16, f16 or f32, as FP8 of fp8 or compressed-tensors, as INT4 of awq, gptq or compressed-tensors, or as \
-                 mxfp4; take the model they were quantised from",
+                "weights are read as bf16, f16 or f32, as FP8 of fp8, modelopt or compressed-tensors, as INT4 of awq, gptq, auto-round or \
+                 compressed-tensors, or as mxfp4; take the model they were quantised from",
             )),
         }
     }
@@ -136,8 +155,50 @@ fn gptq(fields: &Fields) -> Result<Scheme> {
     if fields.flag("is_marlin_format")? == Some(true) {
         return Err(unsupported("quantization_config.is_marlin_format".into(), "the plain layout of gptq is read"));
     }
+    if let Some(rules) = fields.object("dynamic")? {
+        // Rules of `-:` name modules that are not quantised.
+        let others = rules.names().filter(|rule| !rule.starts_with("-:"));
+        others.into_iter().try_for_each(|rule| expect_as_a_whole(fields, &rules, rule))?;
+    }
     let zeros_less_one = fields.text("checkpoint_format")?.is_none_or(|format| format.eq_ignore_ascii_case("gptq"));
     Ok(Scheme { tool: Tool::Gptq { zeros_less_one }, group: group_size(fields)?, has_no_zeros: false })
+}
+
+/// AutoRound writes the tensors of AutoGPTQ or of AWQ.
+fn auto_round(fields: &Fields) -> Result<Scheme> {
+    four_bits(fields, "bits")?;
+    expect(fields, "data_type", &["int"])?;
+    if let Some(modules) = fields.object("extra_config")? {
+        modules.names().try_for_each(|module| expect_as_a_whole(fields, &modules, module))?;
+    }
+    let group = group_size(fields)?;
+    let packing = fields.text("packing_format")?.or(fields.text("backend")?).unwrap_or("auto_round:auto_gptq");
+    match packing.strip_prefix("auto_round:").unwrap_or(packing) {
+        "auto_gptq" | "gptq" => Ok(Scheme { tool: Tool::Gptq { zeros_less_one: true }, group, has_no_zeros: false }),
+        "auto_awq" | "awq" => Ok(Scheme { tool: Tool::Awq, group, has_no_zeros: false }),
+        _ => Err(unsupported(
+            format!("quantization_config.packing_format {packing} of auto-round"),
+            "supported is auto_round:auto_gptq or auto_round:auto_awq; take the model it was quantised from",
+        )),
+    }
+}
+
+/// Refuses a module, or a rule for some, that is quantised otherwise than the whole is. Of 16 bits and more it is not quantised.
+fn expect_as_a_whole(whole: &Fields, modules: &Fields, module: &str) -> Result<()> {
+    let Some(own) = modules.object(module)? else { return Ok(()) };
+    if own.number("bits")?.is_some_and(|bits| bits >= 16.0) {
+        return Ok(());
+    }
+    for name in ["bits", "group_size"] {
+        let Some(found) = own.number(name)?.filter(|found| whole.number(name).ok().flatten() != Some(*found)) else {
+            continue;
+        };
+        return Err(unsupported(
+            format!("{name} {found} of {module} in quantization_config"),
+            "all packed matrices have that of the whole; take the model it was quantised from",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether compressed-tensors has written FP8 numbers.
