@@ -129,7 +129,8 @@ impl ImageSection {
             in_range(("patches of a side of a row", grid.side, 1, MAX_SIDE))?;
             in_range(("elements of a row of an image", grid.row_width, hidden_size, MAX_STRIDE))?;
             let of_row = grid.side * grid.side * self.patch_size * self.patch_size;
-            in_range(("most pixels of an image", grid.max_pixels, of_row, self.rows.saturating_mul(of_row)))?;
+            let less_than_a_row_more = (self.rows + 1).saturating_mul(of_row) - 1;
+            in_range(("most pixels of an image", grid.max_pixels, of_row, less_than_a_row_more))?;
             in_range(("fewest pixels of an image", grid.min_pixels, 1, grid.max_pixels))?;
         }
         let last_token = self.begin_token.max(self.row_token).max(self.end_token);

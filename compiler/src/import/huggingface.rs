@@ -28,6 +28,7 @@ use super::source_names::{Role, parts_of, role_of, stacked_experts};
 use super::strided;
 use super::tokenizer;
 use super::transposed;
+use super::vision_config::VisionConfig;
 use crate::error::{CompileError, Result};
 
 /// Opens the folder. The content of its files is checked here; tensors are mapped and not read.
@@ -43,10 +44,8 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
     if config.vision.is_some() && !weights.have_tower() {
         config.vision = None;
     }
-    if let Some(vision) = &mut config.vision
-        && let Some(json) = files.optional_json(PROCESSOR_FILE)?
-    {
-        config_json::read_processor(&Fields::root(&files.path(PROCESSOR_FILE), &json)?, vision)?;
+    if let Some(vision) = &mut config.vision {
+        read_processor(&mut files, vision)?;
     }
     let head = Head::of_tensors(weights.file_of_tensor.keys().map(String::as_str));
     let predictor_left_out = head.and_then(|head| config.add_predictor(head).err());
@@ -71,6 +70,18 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
         added_files,
         source_bytes,
     })
+}
+
+/// Reads how the pixels of images become numbers, from the file that transformers 5 writes or else from that of earlier versions.
+fn read_processor(files: &mut SourceFiles, vision: &mut VisionConfig) -> Result<()> {
+    if let Some(json) = files.optional_json("processor_config.json")? {
+        let path = files.path("processor_config.json");
+        if let Some(of_images) = Fields::root(&path, &json)?.object("image_processor")? {
+            return config_json::read_processor(&of_images, vision);
+        }
+    }
+    let Some(json) = files.optional_json("preprocessor_config.json")? else { return Ok(()) };
+    config_json::read_processor(&Fields::root(&files.path("preprocessor_config.json"), &json)?, vision)
 }
 
 /// A checkpoint without weights or tokenizer: the shape that the config.json at `path` describes.
@@ -98,8 +109,6 @@ struct Weights {
 }
 
 const SINGLE_FILE: &str = "model.safetensors";
-/// How the pixels of images become numbers.
-const PROCESSOR_FILE: &str = "preprocessor_config.json";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
 impl Weights {

@@ -98,8 +98,10 @@ impl VisionConfig {
     /// Sets the fewest and the most pixels of an image of any size, and so its rows: at most [`DEFAULT_IMAGE_ROWS`].
     pub(super) fn set_pixels(&mut self, [fewest, most]: [usize; 2]) {
         let of_row = self.row_pixels();
-        self.image_rows = (most / of_row).clamp(1, DEFAULT_IMAGE_ROWS);
-        let most = most.clamp(of_row, self.image_rows * of_row);
+        let rows = most / of_row;
+        self.image_rows = rows.clamp(1, DEFAULT_IMAGE_ROWS);
+        // Pixels that are no whole row count where a picture's scale is computed.
+        let most = if rows > DEFAULT_IMAGE_ROWS { DEFAULT_IMAGE_ROWS * of_row } else { most.max(of_row) };
         if let Some(grid) = &mut self.grid {
             (grid.min_pixels, grid.max_pixels) = (fewest.clamp(1, most), most);
         }
@@ -207,7 +209,7 @@ impl VisionConfig {
                 self.layers
             ));
         }
-        let most = self.image_rows * self.row_pixels();
+        let most = (self.image_rows + 1) * self.row_pixels() - 1;
         if !(1..=grid.max_pixels).contains(&grid.min_pixels) || grid.max_pixels > most {
             let (fewest, found) = (grid.min_pixels, grid.max_pixels);
             return Err(format!("an image has {fewest} to {found} pixels, expected 1 to {most}"));

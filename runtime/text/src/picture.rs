@@ -26,8 +26,18 @@ const MAX_DECODER_BYTES: u64 = 512 << 20;
 
 const CHANNELS: usize = 3;
 
+/// Colours on white, as transformers' `convert_to_rgb` shows them.
+fn on_white(picture: &image::RgbaImage) -> Vec<u8> {
+    let shown = |color: u8, alpha: u8| {
+        let (color, alpha) = (u32::from(color), u32::from(alpha));
+        ((color * alpha + 255 * (255 - alpha) + 127) / 255) as u8
+    };
+    picture.pixels().flat_map(|pixel| [0, 1, 2].map(|channel| shown(pixel.0[channel], pixel.0[3]))).collect()
+}
+
 impl Picture {
-    /// Decodes a PNG, JPEG, WebP, GIF (its first picture) or BMP file; a photo is turned as its orientation tells.
+    /// Decodes a PNG, JPEG, WebP, GIF (its first picture) or BMP file; a photo is turned as its orientation tells, and what is transparent is
+    /// shown on white.
     ///
     /// # Errors
     /// [`TextError::Picture`] for bytes of another kind, damaged ones, and pictures that are too large.
@@ -51,9 +61,10 @@ impl Picture {
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
         let mut decoded = DynamicImage::from_decoder(decoder).map_err(damaged)?;
         decoded.apply_orientation(orientation);
-        let decoded = decoded.into_rgb8();
         let (width, height) = (decoded.width() as usize, decoded.height() as usize);
-        Picture::new(width, height, decoded.into_raw())
+        let pixels =
+            if decoded.color().has_alpha() { on_white(&decoded.into_rgba8()) } else { decoded.into_rgb8().into_raw() };
+        Picture::new(width, height, pixels)
     }
 
     /// A picture of these pixels, (height, width, 3).
@@ -140,6 +151,17 @@ mod tests {
         let encoder = image::codecs::png::PngEncoder::new(&mut bytes);
         image::ImageEncoder::write_image(encoder, pixels, width, height, image::ExtendedColorType::Rgb8).unwrap();
         bytes
+    }
+
+    /// Opaque, half and wholly transparent: 255 × (1 - 128 / 255) and a share of the colour.
+    #[test]
+    fn what_is_transparent_is_shown_on_white() {
+        let pixels = [10, 20, 30, 255, 10, 20, 30, 128, 10, 20, 30, 0];
+        let mut bytes = Vec::new();
+        let encoder = image::codecs::png::PngEncoder::new(&mut bytes);
+        image::ImageEncoder::write_image(encoder, &pixels, 3, 1, image::ExtendedColorType::Rgba8).unwrap();
+        let shown = vec![10, 20, 30, 132, 137, 142, 255, 255, 255];
+        assert_eq!(Picture::decode(&bytes).unwrap(), Picture::new(3, 1, shown).unwrap());
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Taps {
 const MAX_ASPECT: usize = 200;
 
 /// Width and height, multiples of `unit`, of about the shape of a picture of `width` × `height`, with at least `fewest` and at most `most`
-/// pixels: transformers' `smart_resize` of Qwen2-VL.
+/// pixels: transformers' `smart_resize` of Qwen2-VL. Where no such size has at least `fewest` and at most `most`, it has fewer.
 ///
 /// # Errors
 /// For a picture that is too long and narrow.
@@ -96,12 +96,18 @@ pub fn size_in_units(
     let sides = [width as f64, height as f64];
     // Halves are rounded to even numbers, as in Python.
     let mut found = sides.map(|side| (side / unit as f64).round_ties_even() as usize * unit);
-    if found[0] * found[1] > most {
+    let within_most = || {
         let shrink = (sides[0] * sides[1] / most as f64).sqrt();
-        found = sides.map(|side| ((side / shrink / unit as f64).floor() as usize * unit).max(unit));
+        sides.map(|side| ((side / shrink / unit as f64).floor() as usize * unit).max(unit))
+    };
+    if found[0] * found[1] > most {
+        found = within_most();
     } else if found[0] * found[1] < fewest {
         let grow = (fewest as f64 / (sides[0] * sides[1])).sqrt();
         found = sides.map(|side| (side * grow / unit as f64).ceil() as usize * unit);
+        if found[0] * found[1] > most {
+            found = within_most();
+        }
     }
     if found[0] * found[1] > most {
         let detail =
@@ -124,5 +130,11 @@ mod tests {
         assert_eq!(of(100, 80), (288, 256));
         assert_eq!(of(336, 304), (320, 320));
         assert!(size_in_units((2001, 10), 32, [1, 1 << 19]).is_err());
+    }
+
+    /// transformers then has more than the most: 320 × 224.
+    #[test]
+    fn a_picture_that_grows_is_as_large_as_the_limits_allow() {
+        assert_eq!(size_in_units((300, 200), 32, [1 << 16, 1 << 16]).unwrap(), (288, 192));
     }
 }

@@ -1,4 +1,4 @@
-//! The vision tower in a multimodal model's config.json and preprocessor_config.json.
+//! The vision tower in a multimodal model's config.json, and its image processor.
 
 use super::super::families::{FamilyDefaults, VisionTower};
 use super::super::json::Fields;
@@ -126,15 +126,38 @@ pub(in super::super) fn rope_sections(text: &Fields) -> Result<[usize; 2]> {
     }
 }
 
-/// Reads how pixels become numbers from preprocessor_config.json, and how many there are.
+/// transformers' numbers of Pillow's filters.
+const BILINEAR: f64 = 2.0;
+const BICUBIC: f64 = 3.0;
+
+/// Refuses fields by which pictures become other numbers than here.
+fn refuse_other_processing(processor: &Fields, vision: &VisionConfig) -> Result<()> {
+    for (name, expected) in
+        [("do_resize", true), ("do_rescale", true), ("do_normalize", true), ("do_pan_and_scan", false)]
+    {
+        if let Some(found) = processor.flag(name)?.filter(|found| *found != expected) {
+            return Err(processor.error(name, &format!("is {found}, and pictures are read with {expected} alone")));
+        }
+    }
+    let filter = if vision.grid.is_some() { BICUBIC } else { BILINEAR };
+    for (name, expected) in [("resample", filter), ("rescale_factor", 1.0 / 255.0)] {
+        if let Some(found) = processor.number(name)?.filter(|found| (found - expected).abs() > 1e-6) {
+            return Err(processor.error(name, &format!("is {found}, and pictures are read with {expected} alone")));
+        }
+    }
+    Ok(())
+}
+
+/// Reads how pixels become numbers from the folder's configuration of its image processor, and how many there are.
 pub(in super::super) fn read_processor(processor: &Fields, vision: &mut VisionConfig) -> Result<()> {
+    refuse_other_processing(processor, vision)?;
     if vision.grid.is_some() {
-        // transformers 4 may have written the two beside `size`.
+        // As in transformers, the older names, beside `size`, are taken where both are there.
         let size = processor.object("size")?;
         let pixels = |name: &str, older: &str, default: usize| {
-            let found = size.as_ref().map_or(Ok(None), |size| size.size(name, MAX_PIXELS))?;
-            let found = if found.is_some() { found } else { processor.size(older, MAX_PIXELS)? };
-            Ok::<_, CompileError>(found.unwrap_or(default))
+            let found = processor.size(older, MAX_PIXELS)?;
+            let of_size = || size.as_ref().map_or(Ok(None), |size| size.size(name, MAX_PIXELS));
+            Ok::<_, CompileError>(found.map_or_else(of_size, |found| Ok(Some(found)))?.unwrap_or(default))
         };
         let fewest = pixels("shortest_edge", "min_pixels", GRID_PIXELS[0])?;
         vision.set_pixels([fewest, pixels("longest_edge", "max_pixels", GRID_PIXELS[1])?]);

@@ -379,3 +379,35 @@ fn fp8_of_compressed_tensors_is_read() {
     folder.config["quantization_config"] = json!({ "quant_method": "modelopt", "quant_algo": "NVFP4" });
     assert!(folder.refusal().contains("quantization_config.quant_algo NVFP4 is not supported"));
 }
+
+/// The file that transformers 5 writes is read before that of earlier versions, and its older fields before the newer ones.
+#[test]
+fn an_image_processor_is_read_as_transformers_reads_it() {
+    let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/models/tiny/qwen3-vl");
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(qwen).unwrap().map(|file| file.unwrap().path()) {
+        std::fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
+    }
+    let write = |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+    let vision = || open(folder.path()).map(|checkpoint| checkpoint.config.vision.expect("a tower"));
+    let pixels = |vision: &VisionConfig| vision.grid.as_ref().map(|grid| [grid.min_pixels, grid.max_pixels]);
+    write("preprocessor_config.json", json!({ "size": { "shortest_edge": 300, "longest_edge": 10_000 } }));
+    assert_eq!(pixels(&vision().unwrap()), Some([300, 10_000]));
+    write("preprocessor_config.json", json!({ "size": { "longest_edge": 10_000 }, "max_pixels": 20_000 }));
+    assert_eq!(pixels(&vision().unwrap()).map(|[_, most]| most), Some(20_000));
+    let of_images = json!({ "min_pixels": 500, "max_pixels": 5000, "image_mean": [0.5, 0.25, 0.125], "resample": 3 });
+    write("processor_config.json", json!({ "image_processor": of_images }));
+    let found = vision().unwrap();
+    assert_eq!((pixels(&found), found.mean), (Some([500, 5000]), [0.5, 0.25, 0.125]));
+    for (field, value, expected) in [
+        ("do_normalize", json!(false), "image_processor.do_normalize is false, and pictures are read with true alone"),
+        ("resample", json!(2), "image_processor.resample is 2, and pictures are read with 3 alone"),
+        ("rescale_factor", json!(0.5), "image_processor.rescale_factor is 0.5"),
+    ] {
+        let mut of_images = json!({});
+        of_images[field] = value;
+        write("processor_config.json", json!({ "image_processor": of_images }));
+        let message = vision().err().expect("it is refused").to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+}
