@@ -293,7 +293,7 @@ fn adapters_that_cannot_be_merged_are_refused_by_name() {
     refused(&field("r", json!(0)), &["r is 0", "from 1 to"]);
     refused(&field("r", json!(3)), &["rank of", "is 3", "has 2"]);
     refused(&field("lora_alpha", json!("much")), &["lora_alpha"]);
-    refused(&field("rank_pattern", json!({ "^q.*": 2 })), &["^q.*", "regular expression"]);
+    refused(&field("alpha_pattern", json!({ "^q.*": 2 })), &["^q.*", "regular expression"]);
     refused(&|lora| lora.tensors.clear(), &["no tensors"]);
     refused(&|lora| drop(lora.tensors.pop()), &["lora_B.weight"]);
     refused(&|lora| drop(lora.tensors.remove(0)), &["lora_A.weight"]);

@@ -10,6 +10,8 @@
 //! products of such matrices are refused by name.
 
 mod expert_stacks;
+mod files;
+mod scales;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,9 +21,11 @@ use half::{bf16, f16};
 use serde_json::Value;
 
 use self::expert_stacks::{ExpertStack, expert_block};
+use self::files::{CONFIG_FILE, WEIGHTS_FILE};
+use self::scales::Scales;
 use crate::error::{CompileError, Result};
 use crate::import::checkpoint::{Checkpoint, LowRank};
-use crate::import::json::{Fields, parse_json};
+use crate::import::json::parse_json;
 use crate::import::safetensors::{SafetensorsFile, StoredTensor};
 use crate::import::source_bytes::SourcePart;
 use crate::import::source_layout::SourceDType;
@@ -52,11 +56,6 @@ impl Adapter {
         }
     }
 }
-
-const CONFIG_FILE: &str = "adapter_config.json";
-const WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// Larger than any trained rank; products of sizes stay far from overflow.
-const MAX_RANK: usize = 1 << 16;
 
 /// Adds the adapters to the tensors of `checkpoint`, in order.
 ///
@@ -106,83 +105,6 @@ fn is_before(config: &Value, version: [u32; 2]) -> bool {
     let found: Vec<u32> = numbers.map_while(|number| number.parse().ok()).take(2).collect();
     // Versions before 0.18 write none.
     found.as_slice() < version.as_slice()
-}
-
-/// The factors of the adapter's products.
-struct Scales {
-    rank: usize,
-    alpha: f64,
-    by_root: bool,
-    /// By names of modules, or their ends.
-    ranks: BTreeMap<String, f64>,
-    alphas: BTreeMap<String, f64>,
-}
-
-impl Scales {
-    fn read(path: &Path, config: &Value) -> Result<Scales> {
-        let fields = Fields::root(path, config)?;
-        let unsupported = |what: String| {
-            let detail = "merged are adapters of kind LORA that add products of two matrices; PEFT itself merges others: \
-                          merge_and_unload().save_pretrained(FOLDER)";
-            Err(CompileError::Unsupported { what: format!("{}: {what}", path.display()), detail: detail.into() })
-        };
-        match fields.text("peft_type")? {
-            Some("LORA") => {}
-            found => return unsupported(format!("peft_type {}", found.unwrap_or("that is missing"))),
-        }
-        for flag in ["use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora"] {
-            if fields.flag(flag)? == Some(true) {
-                return unsupported(flag.into());
-            }
-        }
-        if let Some(bias) = fields.text("bias")?.filter(|bias| *bias != "none") {
-            return unsupported(format!("bias {bias}"));
-        }
-        for list in ["modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "arrow_config"] {
-            let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-            if fields.value(list).is_some_and(|value| !is_empty(value)) {
-                return unsupported(list.into());
-            }
-        }
-        // The others also change the model's own weights at the start of training, and are merged into the changed ones.
-        const BEGINNINGS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
-        let beginning = fields.value("init_lora_weights").and_then(Value::as_str);
-        if let Some(other) = beginning.filter(|beginning| !BEGINNINGS.contains(beginning)) {
-            return unsupported(format!("init_lora_weights {other}"));
-        }
-        let rank = fields.size("r", MAX_RANK)?.ok_or_else(|| fields.error("r", "is missing, expected the rank"))?;
-        let alpha = fields.required_number("lora_alpha")?;
-        let pattern = |name: &str| -> Result<BTreeMap<String, f64>> {
-            let Some(object) = fields.object(name)? else { return Ok(BTreeMap::new()) };
-            let of_module = |module: &str| {
-                if !module.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c)) {
-                    return Err(
-                        object.error(module, "is a regular expression, expected the name of a module or its end")
-                    );
-                }
-                Ok((module.to_owned(), object.required_number(module)?))
-            };
-            object.names().map(of_module).collect()
-        };
-        let (ranks, alphas) = (pattern("rank_pattern")?, pattern("alpha_pattern")?);
-        Ok(Scales { rank, alpha, by_root: fields.flag("use_rslora")? == Some(true), ranks, alphas })
-    }
-
-    /// Factor of the module's product, whose matrices have rank `found`: alpha / rank, or alpha / √rank.
-    fn of(&self, path: &Path, module: &str, found: usize) -> Result<f32> {
-        let named = |pattern: &BTreeMap<String, f64>| {
-            let is_named =
-                |name: &str| module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-            pattern.iter().find(|(name, _)| is_named(name)).map(|(_, value)| *value)
-        };
-        let rank = named(&self.ranks).unwrap_or(self.rank as f64);
-        if rank != found as f64 {
-            let what = format!("rank of {module} is {rank}, {WEIGHTS_FILE} has {found}");
-            return Err(CompileError::malformed(path, what));
-        }
-        let alpha = named(&self.alphas).unwrap_or(self.alpha);
-        Ok((alpha / if self.by_root { rank.sqrt() } else { rank }) as f32)
-    }
 }
 
 /// The matrices A and B of each module, by its name in the model.
@@ -308,27 +230,5 @@ mod tests {
         assert_eq!(parsed("a:b"), Ok(("a:b".into(), 1.0)));
         assert_eq!(parsed("a:b:-2"), Ok(("a:b".into(), -2.0)));
         assert!(parsed("a:inf").is_err());
-    }
-
-    #[test]
-    fn scales_follow_alpha_rank_and_their_patterns() {
-        let config = serde_json::json!({
-            "peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none",
-            "rank_pattern": { "v_proj": 2 }, "alpha_pattern": { "layers.1.mlp.up_proj": 3 },
-        });
-        let path = Path::new("adapter_config.json");
-        let scales = Scales::read(path, &config).unwrap();
-        assert_eq!(scales.of(path, "model.layers.0.self_attn.q_proj", 4).unwrap(), 2.0);
-        assert_eq!(scales.of(path, "model.layers.0.self_attn.v_proj", 2).unwrap(), 4.0);
-        assert_eq!(scales.of(path, "model.layers.1.mlp.up_proj", 4).unwrap(), 0.75);
-        assert_eq!(scales.of(path, "model.layers.11.mlp.up_proj", 4).unwrap(), 2.0);
-        let error = scales.of(path, "model.layers.0.self_attn.q_proj", 3).unwrap_err().to_string();
-        assert!(
-            error.contains("rank of model.layers.0.self_attn.q_proj is 4, adapter_model.safetensors has 3"),
-            "{error}"
-        );
-        let mut rooted = config;
-        rooted["use_rslora"] = true.into();
-        assert_eq!(Scales::read(path, &rooted).unwrap().of(path, "q_proj", 4).unwrap(), 4.0);
     }
 }
