@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the adapters of stacked experts under tests/models/lora, and their goldens, with PEFT.
+"""Makes the adapters under tests/models/lora, and their goldens, with PEFT.
 
     python lora.py            all of CASES
     python lora.py NAME...    only these
 
-Each folder is an adapter of the tiny model of the same name, as PEFT's `save_pretrained` writes it, and golden.safetensors, as `make.py` makes them, of
-the model into which PEFT has merged it, in float32.
+Each folder is an adapter of the tiny model of the same name, or of its `base`, as PEFT's `save_pretrained` writes it, and golden.safetensors, as
+`make.py` makes them, of the model into which PEFT has merged it, in float32.
 
-Versions that made the committed files: those of `make.py`, transformers 5.24.0, PEFT 0.21.2.
+Versions that made the committed files: those of `make.py`, transformers 5.24.0 (5.23.0 from qwen3-moe-modules on), PEFT 0.21.2.
 """
 
 import json
@@ -20,19 +20,23 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 STACKS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
-# Stacks of (outputs, inputs), with a projection beside them; of another name; transposed ones, whose outputs of gate and up alternate, also of a model
-# whose experts are MXFP4.
 CASES = {
+    # Stacks of (outputs, inputs), with a projection beside them; of another name; transposed ones, whose outputs of gate and up alternate, also of a
+    # model whose experts are MXFP4.
     "qwen3-moe": dict(target_modules=["q_proj"], target_parameters=STACKS, alpha_pattern={STACKS[1]: 3}),
     "gemma4-moe": dict(target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
     "gpt-oss": dict(target_parameters=STACKS),
     "gpt-oss-mxfp4": dict(target_parameters=STACKS[:1]),
+    # PEFT makes stacks of these, and patterns of twice the rank and alpha for gate and up.
+    "qwen3-moe-modules": dict(base="qwen3-moe", target_modules=["gate_proj", "up_proj", "down_proj"]),
+    # Latent attention: kv_b_proj is a matrix for each head's keys, transposed, and one for its values.
+    "deepseek-v2": dict(target_modules="all-linear"),
 }
 GREEDY = 12
 
 
-def make_case(name, rest):
-    base = MODELS / "tiny" / name
+def make_case(name, base, rest):
+    base = MODELS / "tiny" / base
     folder = MODELS / "lora" / name
     shutil.rmtree(folder, ignore_errors=True)
     generator = torch.Generator().manual_seed(len(name))
@@ -43,7 +47,7 @@ def make_case(name, rest):
     (folder / "README.md").unlink(missing_ok=True)
     (folder / "adapter_model.safetensors").chmod(0o644)
     file = folder / "adapter_config.json"
-    config = json.loads(file.read_text()) | {"base_model_name_or_path": name}
+    config = json.loads(file.read_text()) | {"base_model_name_or_path": base.name}
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     ids = load_file(base / "golden.safetensors")["tokens"].long()
     save_golden(folder, model.merge_and_unload(), ids, GREEDY)
@@ -51,4 +55,5 @@ def make_case(name, rest):
 
 if __name__ == "__main__":
     for case in sys.argv[1:] or CASES:
-        make_case(case, CASES[case])
+        rest = dict(CASES[case])
+        make_case(case, rest.pop("base", case), rest)

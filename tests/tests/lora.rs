@@ -147,12 +147,19 @@ fn an_adapter_gives_the_weights_of_the_merged_model() {
     }
 }
 
-/// PEFT has experts of a layer as one parameter, and one pair of matrices for all of them: goldens by PEFT's own merge.
+/// Goldens by PEFT's own merge: experts of a layer as one parameter, with one pair of matrices for all of them, and latent attention.
 #[test]
-fn adapters_of_stacked_experts_give_the_logits_of_the_merged_model() {
+fn adapters_of_peft_give_the_logits_of_the_merged_model() {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
     let loading = LoadOptions::default().with(|options| options.device = DeviceChoice::Name(device));
-    for name in ["qwen3-moe", "gemma4-moe", "gpt-oss", "gpt-oss-mxfp4"] {
+    for (name, base) in [
+        ("qwen3-moe", "qwen3-moe"),
+        ("gemma4-moe", "gemma4-moe"),
+        ("gpt-oss", "gpt-oss"),
+        ("gpt-oss-mxfp4", "gpt-oss-mxfp4"),
+        ("qwen3-moe-modules", "qwen3-moe"),
+        ("deepseek-v2", "deepseek-v2"),
+    ] {
         let adapted = models().join("lora").join(name);
         let golden = read_golden(&adapted);
         let tokens: Vec<u32> = golden.tokens.iter().map(|&token| token as u32).collect();
@@ -162,7 +169,7 @@ fn adapters_of_stacked_experts_give_the_logits_of_the_merged_model() {
                 options.policy.weights = WeightsOption::F16;
                 options.adapters = adapters;
             });
-            let compiled = Compiled::of_folder(&models().join("tiny").join(name), &options);
+            let compiled = Compiled::of_folder(&models().join("tiny").join(base), &options);
             let model = Model::load(&compiled.artifact_path(), &loading).unwrap();
             let mut logits = Vec::new();
             let mut session = model.session().unwrap();
@@ -202,13 +209,45 @@ fn experts_matrices_of_either_orientation_change_the_same_weights() {
     }
     let folder = tempfile::tempdir().unwrap();
     turned.write(folder.path());
-    let weights = [&adapted, folder.path()].map(|adapted| {
-        let options = with(generic(), |options| options.adapters = vec![adapter(adapted, 1.0)]);
-        let bytes = Compiled::of_folder(&base, &options).artifact();
-        let view = ArtifactView::parse(&bytes).unwrap();
-        view.weights().iter().map(|section| section.bytes.to_vec()).collect::<Vec<_>>()
-    });
-    assert!(weights[0] == weights[1], "other weights");
+    assert!(merged_weights(&base, &adapted) == merged_weights(&base, folder.path()), "other weights");
+}
+
+/// A model whose experts are modules has them as matrices of (outputs, inputs), also where gpt-oss' folder stacks them transposed.
+#[test]
+fn adapters_of_single_experts_change_the_weights_that_those_of_stacks_change() {
+    let (base, adapted) = (models().join("tiny/gpt-oss"), models().join("lora/gpt-oss"));
+    let lora = Lora::read(&adapted);
+    let mut single = Lora { config: lora.config.clone(), tensors: Vec::new() };
+    for pair in lora.tensors.chunks_exact(2) {
+        let [(name, down_shape, down), (_, up_shape, up)] = pair else { unreachable!("A and B") };
+        let (block, _) = name.split_once(".experts.").unwrap();
+        let (inputs, outputs, products) = (down_shape[1], up_shape[0], down_shape[0]);
+        let experts = products / RANK;
+        // Down has a hidden vector's outputs; those of gate and up alternate.
+        let parts: &[(&str, usize, usize)] =
+            if outputs == 72 { &[("down_proj", 0, 1)] } else { &[("gate_proj", 0, 2), ("up_proj", 1, 2)] };
+        for (expert, &(part, first, step)) in
+            (0..experts).flat_map(|expert| parts.iter().map(move |part| (expert, part)))
+        {
+            let rows: Vec<usize> = (first..outputs).step_by(step).collect();
+            let own_up = rows.iter().flat_map(|row| (0..RANK).map(move |i| up[row * products + i * experts + expert]));
+            let module = format!("{block}.experts.{expert}.{part}");
+            let own_down = down[expert * RANK * inputs..][..RANK * inputs].to_vec();
+            single.tensors.push((format!("{module}.lora_A.weight"), [RANK, inputs], own_down));
+            single.tensors.push((format!("{module}.lora_B.weight"), [rows.len(), RANK], own_up.collect()));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    single.write(folder.path());
+    assert!(merged_weights(&base, &adapted) == merged_weights(&base, folder.path()), "other weights");
+}
+
+/// Packed weights of the model with an adapter.
+fn merged_weights(base: &Path, adapted: &Path) -> Vec<Vec<u8>> {
+    let options = with(generic(), |options| options.adapters = vec![adapter(adapted, 1.0)]);
+    let bytes = Compiled::of_folder(base, &options).artifact();
+    let view = ArtifactView::parse(&bytes).unwrap();
+    view.weights().iter().map(|section| section.bytes.to_vec()).collect()
 }
 
 /// Of experts that the model does not have so, or has not at all.

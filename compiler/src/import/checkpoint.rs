@@ -185,7 +185,7 @@ pub(super) struct LowRank {
 
 impl LowRank {
     /// Adds rows of the product to those of `out`.
-    fn add_rows(&self, rows: Range<usize>, cols: usize, out: &mut [f32]) {
+    pub(crate) fn add_rows(&self, rows: Range<usize>, cols: usize, out: &mut [f32]) {
         let rank = self.down.len() / cols;
         for (row, out_row) in rows.zip(out.chunks_exact_mut(cols)) {
             let mut sum = vec![0f32; cols];

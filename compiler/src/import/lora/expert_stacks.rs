@@ -9,11 +9,11 @@
 //! parameter a pair is for follows from its shape. By PEFT's `ParamWrapper.get_delta_weight`; versions before 0.19 took the second size of a stack for the
 //! inputs, also where those are outputs.
 
+use super::pairs::Pair;
 use crate::error::{CompileError, Result};
 use crate::import::checkpoint::LowRank;
 use crate::import::config::ModelConfig;
 use crate::import::experts_config::ExpertNames;
-use crate::import::safetensors::StoredTensor;
 use crate::import::source_names::{Role, role_of};
 
 /// The stack that a pair of matrices changes.
@@ -48,13 +48,8 @@ impl ExpertStack {
     /// # Errors
     /// Where the model has no experts, or not so many, and where the shapes are of neither stack. Where `is_old`, from before PEFT 0.19, also where the
     /// stack is square, so that its shape does not tell inputs from outputs.
-    pub fn of(
-        config: &ModelConfig,
-        module: &str,
-        block: String,
-        [down, up]: [&StoredTensor; 2],
-        is_old: bool,
-    ) -> Result<ExpertStack> {
+    pub fn of(config: &ModelConfig, module: &str, block: String, pair: &Pair, is_old: bool) -> Result<ExpertStack> {
+        let (down, up) = (pair.down, pair.up);
         let Some(experts) = &config.experts else {
             return Err(CompileError::Unsupported {
                 what: format!("adapter of {module}"),
