@@ -328,6 +328,10 @@ fn adapters_that_cannot_be_merged_are_refused_by_name() {
     refused(&field("use_dora", json!(true)), &["use_dora"]);
     refused(&field("init_lora_weights", json!("pissa")), &["init_lora_weights pissa"]);
     refused(&field("bias", json!("all")), &["bias all"]);
+    refused(&field("layer_replication", json!([[0, 1], [0, 1]])), &["layer_replication", "merge_and_unload"]);
+    refused(&field("kasa_config", json!({ "beta": 1e-4 })), &["kasa_config"]);
+    refused(&field("monteclora_config", json!({})), &["monteclora_config"]);
+    refused(&field("use_bdlora", json!({ "nblocks": 2 })), &["use_bdlora"]);
     refused(&field("modules_to_save", json!(["lm_head"])), &["modules_to_save"]);
     refused(&field("r", json!(0)), &["r is 0", "from 1 to"]);
     refused(&field("r", json!(3)), &["rank of", "is 3", "has 2"]);

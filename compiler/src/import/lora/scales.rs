@@ -15,6 +15,22 @@ use crate::import::json::Fields;
 /// Larger than any trained rank; products of sizes stay far from overflow.
 const MAX_RANK: usize = 1 << 16;
 
+/// Fields by which an adapter is more than products of two matrices, or its model has other layers than its base.
+const OTHERS: [&str; 12] = [
+    "use_dora",
+    "fan_in_fan_out",
+    "lora_bias",
+    "use_qalora",
+    "use_bdlora",
+    "kasa_config",
+    "monteclora_config",
+    "layer_replication",
+    "modules_to_save",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "arrow_config",
+];
+
 /// Scale of a product: alpha / rank, or alpha / √rank.
 pub(super) struct Scales {
     /// `r` and those of `rank_pattern`. The matrices tell which of them is a module's.
@@ -41,19 +57,12 @@ impl Scales {
             Some("LORA") => {}
             found => return unsupported(format!("peft_type {}", found.unwrap_or("that is missing"))),
         }
-        for flag in ["use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora"] {
-            if fields.flag(flag)? == Some(true) {
-                return unsupported(flag.into());
-            }
-        }
         if let Some(bias) = fields.text("bias")?.filter(|bias| *bias != "none") {
             return unsupported(format!("bias {bias}"));
         }
-        for list in ["modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "arrow_config"] {
-            let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-            if fields.value(list).is_some_and(|value| !is_empty(value)) {
-                return unsupported(list.into());
-            }
+        let is_set = |field: &&&str| fields.value(field).is_some_and(|value| !is_off(value));
+        if let Some(field) = OTHERS.iter().find(is_set) {
+            return unsupported((*field).into());
         }
         // The others also change the model's own weights at the start of training, and are merged into the changed ones.
         const BEGINNINGS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
@@ -93,6 +102,15 @@ impl Scales {
         let own = self.alphas.iter().find(|(pattern, _)| pattern.matches(module));
         let (alpha, rank) = (own.map_or(self.alpha, |(_, alpha)| *alpha), found as f64);
         Ok((alpha / if self.by_root { rank.sqrt() } else { rank }) as f32)
+    }
+}
+
+/// Whether PEFT takes the value of a field for none.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Bool(value) => !value,
+        Value::Array(values) => values.is_empty(),
+        other => other.is_null(),
     }
 }
 
