@@ -17,7 +17,7 @@ import sys
 import torch
 from make import MODELS, load_float32, save_golden
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 STACKS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 CASES = {
@@ -31,6 +31,8 @@ CASES = {
     "qwen3-moe-modules": dict(base="qwen3-moe", target_modules=["gate_proj", "up_proj", "down_proj"]),
     # Latent attention: kv_b_proj is a matrix for each head's keys, transposed, and one for its values.
     "deepseek-v2": dict(target_modules="all-linear"),
+    # PEFT saves these modules' own weights, too.
+    "llama2-linear-rope": dict(target_modules=["q_proj", "lm_head", "embed_tokens"]),
 }
 GREEDY = 12
 
@@ -45,9 +47,16 @@ def make_case(name, base, rest):
         parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
-    (folder / "adapter_model.safetensors").chmod(0o644)
+    file = folder / "adapter_model.safetensors"
+    # The model's own weights are saved in its type.
+    tensors = {name: tensor if ".lora_" in name else tensor.bfloat16() for name, tensor in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(0o644)
     file = folder / "adapter_config.json"
     config = json.loads(file.read_text()) | {"base_model_name_or_path": base.name}
+    # PEFT writes sets.
+    for targets in ("target_modules", "target_parameters"):
+        config[targets] = config[targets] and sorted(config[targets])
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     ids = load_file(base / "golden.safetensors")["tokens"].long()
     save_golden(folder, model.merge_and_unload(), ids, GREEDY)

@@ -147,7 +147,8 @@ fn an_adapter_gives_the_weights_of_the_merged_model() {
     }
 }
 
-/// Goldens by PEFT's own merge: experts of a layer as one parameter, with one pair of matrices for all of them, and latent attention.
+/// Goldens by PEFT's own merge: experts of a layer as one parameter, with one pair of matrices for all of them, latent attention, and an
+/// embedding and an output head with copies of their weights.
 #[test]
 fn adapters_of_peft_give_the_logits_of_the_merged_model() {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
@@ -159,6 +160,7 @@ fn adapters_of_peft_give_the_logits_of_the_merged_model() {
         ("gpt-oss-mxfp4", "gpt-oss-mxfp4"),
         ("qwen3-moe-modules", "qwen3-moe"),
         ("deepseek-v2", "deepseek-v2"),
+        ("llama2-linear-rope", "llama2-linear-rope"),
     ] {
         let adapted = models().join("lora").join(name);
         let golden = read_golden(&adapted);
@@ -240,6 +242,30 @@ fn adapters_of_single_experts_change_the_weights_that_those_of_stacks_change() {
     let folder = tempfile::tempdir().unwrap();
     single.write(folder.path());
     assert!(merged_weights(&base, &adapted) == merged_weights(&base, folder.path()), "other weights");
+}
+
+/// PEFT saves the embedding and the head beside an adapter, also where they are one matrix.
+#[test]
+fn copies_of_the_model_s_own_weights_change_nothing() {
+    let rng = &mut StdRng::seed_from_u64(14);
+    let model = TinyModel { layers: 1, tied: true, ..TinyModel::default() };
+    let tensors = model.tensors();
+    let folder = tempfile::tempdir().unwrap();
+    let [base, plain, with_copies] = ["base", "plain", "copies"].map(|name| folder.path().join(name));
+    write_folder(&base, &model.config(), &tensors);
+    let mut lora = Lora::of(&tensors, &["q_proj"], rng);
+    lora.write(&plain);
+    push_copies(&mut lora, &tensors);
+    lora.write(&with_copies);
+    assert!(merged_weights(&base, &plain) == merged_weights(&base, &with_copies), "other weights");
+}
+
+fn push_copies(lora: &mut Lora, tensors: &[NamedTensor]) {
+    let embedding = tensors.iter().find(|tensor| tensor.name == "model.embed_tokens.weight").unwrap();
+    for name in ["model.embed_tokens.weight", "lm_head.base_layer.weight"] {
+        let values = embedding.values.iter().map(|value| value.to_f32()).collect();
+        lora.tensors.push((format!("base_model.model.{name}"), [embedding.shape[0], embedding.shape[1]], values));
+    }
 }
 
 /// Packed weights of the model with an adapter.
@@ -344,6 +370,24 @@ fn adapters_that_cannot_be_merged_are_refused_by_name() {
     refused(&|lora| renamed(lora, "layers.0", "layers.7"), &["layers.7", "trained on this model"]);
     refused(&|lora| renamed(lora, "model.layers.0.mlp.down_proj", "lm_head"), &["lm_head", "is its embedding"]);
     refused(&|lora| renamed(lora, "self_attn.q_proj", "input_layernorm"), &["input_layernorm", "no such matrix"]);
+    let trained_copy = |lora: &mut Lora| {
+        push_copies(lora, &tensors);
+        lora.tensors.last_mut().unwrap().2[5] += 1.0;
+    };
+    refused(&trained_copy, &["lm_head.base_layer.weight", "not equal", "merge_and_unload"]);
+    let longer_copy = |lora: &mut Lora| {
+        push_copies(lora, &tensors);
+        let (_, shape, values) = lora.tensors.last_mut().unwrap();
+        values.extend(vec![0.0; shape[1]]);
+        shape[0] += 1;
+    };
+    refused(&longer_copy, &["lm_head.base_layer.weight", "not equal"]);
+    let of_embedding = |lora: &mut Lora| {
+        renamed(lora, "layers.0.mlp.down_proj.lora_A.weight", "embed_tokens.lora_embedding_A");
+        renamed(lora, "layers.0.mlp.down_proj.lora_B.weight", "embed_tokens.lora_embedding_B");
+    };
+    refused(&of_embedding, &["embed_tokens", "is its embedding"]);
+    refused(&|lora| renamed(lora, "lora_B.weight", "lora_embedding_B"), &["lora_B.weight is missing"]);
     let wider = |lora: &mut Lora| {
         let (_, shape, values) = &mut lora.tensors[0];
         values.extend(vec![0.0; shape[0]]);

@@ -4,11 +4,14 @@
 //! adapter_config.json          rank r, lora_alpha; scale = alpha / r, or alpha / sqrt(r)
 //! adapter_model.safetensors    base_model.model.MODULE.lora_A.weight  (r, cols)
 //!                              base_model.model.MODULE.lora_B.weight  (rows, r)
+//!                              base_model.model.MODULE.lora_embedding_A  (r, rows), and B · A transposed is added
+//!                              base_model.model.MODULE.lora_embedding_B  (cols, r)
 //! ```
 //!
 //! Those of experts that a folder stacks have all experts of a layer in one pair (`expert_stacks.rs`). Kinds of adapters that change more than
 //! products of such matrices are refused by name.
 
+mod copies;
 mod expert_stacks;
 mod files;
 mod pairs;
@@ -21,7 +24,7 @@ use serde_json::Value;
 
 use self::expert_stacks::{ExpertStack, expert_block};
 use self::files::{CONFIG_FILE, WEIGHTS_FILE};
-use self::pairs::pairs_of;
+use self::pairs::AdapterTensors;
 use self::projections::{add, add_product};
 use self::scales::Scales;
 use crate::error::{CompileError, Result};
@@ -79,14 +82,15 @@ fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> R
         return Err(CompileError::malformed(&adapter.folder, what));
     }
     let file = SafetensorsFile::open(&path)?;
-    for (module, pair) in pairs_of(&path, &file)? {
-        let module = module.as_str();
-        let Some(block) = expert_block(&checkpoint.config, module) else {
+    let tensors = AdapterTensors::of(&path, &file)?;
+    tensors.copies.iter().try_for_each(|copy| copy.check(checkpoint, &file))?;
+    for (module, pair) in &tensors.pairs {
+        let Some(block) = expert_block(&checkpoint.config, module).filter(|_| !pair.is_of_embedding) else {
             let scale = scales.of(&config_path, module, pair.rank())? * adapter.scale;
-            add(checkpoint, &file, module, &pair, scale)?;
+            add(checkpoint, &file, module, pair, scale)?;
             continue;
         };
-        let stack = ExpertStack::of(&checkpoint.config, module, block, &pair, is_before(&config, [0, 19]))?;
+        let stack = ExpertStack::of(&checkpoint.config, module, block, pair, is_before(&config, [0, 19]))?;
         let scale = scales.of(&config_path, &stack.parameter(module), stack.rank())? * adapter.scale;
         let [down, up] = pair.read(&file, module)?;
         for (part, product) in stack.products([&down, &up], scale) {

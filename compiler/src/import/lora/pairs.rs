@@ -3,53 +3,92 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::copies::OwnCopy;
 use super::files::{WEIGHTS_FILE, elements};
 use crate::error::{CompileError, Result};
 use crate::import::safetensors::{SafetensorsFile, StoredTensor};
 
+/// What an adapter's file has.
+pub(super) struct AdapterTensors<'f> {
+    /// By names of modules in the model.
+    pub pairs: Vec<(String, Pair<'f>)>,
+    pub copies: Vec<OwnCopy<'f>>,
+}
+
 /// The matrices of a module.
 pub(super) struct Pair<'f> {
-    /// (rank, inputs)
+    /// A: (rank, inputs), or (rank, rows) of an embedding.
     pub down: &'f StoredTensor,
-    /// (outputs, rank)
+    /// B: (outputs, rank), or (columns, rank) of an embedding.
     pub up: &'f StoredTensor,
+    /// Whether the product, transposed, is added to an embedding of (rows, columns).
+    pub is_of_embedding: bool,
 }
 
-/// The matrices of each module, by its name in the model.
-pub(super) fn pairs_of<'f>(path: &Path, file: &'f SafetensorsFile) -> Result<BTreeMap<String, Pair<'f>>> {
-    let mut found: BTreeMap<String, [Option<&StoredTensor>; 2]> = BTreeMap::new();
-    for (name, stored) in &file.tensors {
-        let Some((module, side)) = module_of(name) else {
-            return Err(CompileError::Unsupported {
-                what: format!("tensor {name} of {WEIGHTS_FILE}"),
-                detail: "expected base_model.model.MODULE.lora_A.weight and lora_B.weight alone".into(),
-            });
-        };
-        if stored.shape.len() != 2 || stored.shape.contains(&0) {
-            let what = format!("tensor {name} has shape {:?}, expected a matrix", stored.shape);
-            return Err(CompileError::malformed(path, what));
+impl AdapterTensors<'_> {
+    /// Those of the adapter's `file` at `path`.
+    ///
+    /// # Errors
+    /// Where a tensor is no matrix of an adapter, has no other side, or is of another kind.
+    pub fn of<'f>(path: &Path, file: &'f SafetensorsFile) -> Result<AdapterTensors<'f>> {
+        let mut found: BTreeMap<(&str, bool), [Option<&StoredTensor>; 2]> = BTreeMap::new();
+        let mut copies = Vec::new();
+        for (name, stored) in &file.tensors {
+            let Some(Side { module, is_of_embedding, side }) = Side::of(name) else {
+                copies.push(OwnCopy::of(name, stored).ok_or_else(|| CompileError::Unsupported {
+                    what: format!("tensor {name} of {WEIGHTS_FILE}"),
+                    detail: "expected base_model.model.MODULE.lora_A.weight and lora_B.weight alone, or lora_embedding_A and lora_embedding_B".into(),
+                })?);
+                continue;
+            };
+            if stored.shape.len() != 2 || stored.shape.contains(&0) {
+                let what = format!("tensor {name} has shape {:?}, expected a matrix", stored.shape);
+                return Err(CompileError::malformed(path, what));
+            }
+            found.entry((module, is_of_embedding)).or_default()[side] = Some(stored);
         }
-        found.entry(module.to_owned()).or_default()[side] = Some(stored);
+        if found.is_empty() {
+            return Err(CompileError::malformed(path, "file has no tensors of an adapter, expected matrices A and B"));
+        }
+        let mut pairs = Vec::new();
+        for ((module, is_of_embedding), sides) in found {
+            let missing = |side| {
+                let name = format!("{module}.{}", name_of(side, is_of_embedding));
+                CompileError::MissingTensor { name, hint: format!(" from {WEIGHTS_FILE}") }
+            };
+            let [down, up] = [sides[0].ok_or_else(|| missing("A"))?, sides[1].ok_or_else(|| missing("B"))?];
+            pairs.push((module.to_owned(), Pair { down, up, is_of_embedding }));
+        }
+        Ok(AdapterTensors { pairs, copies })
     }
-    if found.is_empty() {
-        return Err(CompileError::malformed(path, "file has no tensors, expected those of an adapter"));
-    }
-    let whole = |(module, sides): (String, [Option<&'f StoredTensor>; 2])| match sides {
-        [Some(down), Some(up)] => Ok((module, Pair { down, up })),
-        [None, _] => Err(CompileError::MissingTensor { name: format!("{module}.lora_A.weight"), hint: String::new() }),
-        [_, None] => Err(CompileError::MissingTensor { name: format!("{module}.lora_B.weight"), hint: String::new() }),
-    };
-    found.into_iter().map(whole).collect()
 }
 
-/// The module of the matrix of this name, and 0 for A, 1 for B; `None`: it is another tensor.
-fn module_of(name: &str) -> Option<(&str, usize)> {
-    let (module, kind) = name.strip_prefix("base_model.model.")?.rsplit_once(".lora_")?;
-    match kind {
-        "A.weight" | "A.default.weight" => Some((module, 0)),
-        "B.weight" | "B.default.weight" => Some((module, 1)),
-        _ => None,
+/// Which matrix of an adapter a tensor is, by its name.
+struct Side<'n> {
+    module: &'n str,
+    is_of_embedding: bool,
+    /// 0 for A, 1 for B.
+    side: usize,
+}
+
+impl Side<'_> {
+    /// `None`: it is another tensor.
+    fn of(name: &str) -> Option<Side<'_>> {
+        let (module, kind) = name.strip_prefix("base_model.model.")?.rsplit_once(".lora_")?;
+        let (is_of_embedding, side) = match kind {
+            "A.weight" | "A.default.weight" => (false, 0),
+            "B.weight" | "B.default.weight" => (false, 1),
+            "embedding_A" | "embedding_A.default" => (true, 0),
+            "embedding_B" | "embedding_B.default" => (true, 1),
+            _ => return None,
+        };
+        Some(Side { module, is_of_embedding, side })
     }
+}
+
+/// PEFT's name of a matrix, behind that of its module.
+fn name_of(side: &str, is_of_embedding: bool) -> String {
+    if is_of_embedding { format!("lora_embedding_{side}") } else { format!("lora_{side}.weight") }
 }
 
 impl Pair<'_> {
@@ -57,16 +96,17 @@ impl Pair<'_> {
         self.down.shape[0]
     }
 
-    /// Checks that the product has this shape, (outputs, inputs).
+    /// Checks that they change a matrix of this shape.
     ///
     /// # Errors
-    /// Where it has another.
-    pub fn check(&self, module: &str, [outputs, inputs]: [usize; 2]) -> Result<()> {
+    /// Where they have another.
+    pub fn check(&self, module: &str, [rows, cols]: [usize; 2]) -> Result<()> {
         let rank = self.rank();
+        let [outputs, inputs] = if self.is_of_embedding { [cols, rows] } else { [rows, cols] };
         for (side, stored, expected) in [("A", self.down, [rank, inputs]), ("B", self.up, [outputs, rank])] {
             if stored.shape != expected {
                 return Err(CompileError::TensorShape {
-                    name: format!("{module}.lora_{side}.weight"),
+                    name: format!("{module}.{}", name_of(side, self.is_of_embedding)),
                     expected: expected.to_vec(),
                     found: stored.shape.clone(),
                 });
@@ -75,11 +115,20 @@ impl Pair<'_> {
         Ok(())
     }
 
-    /// A and B.
+    /// The matrices (rank, columns) and (rows, rank) whose product is added.
     ///
     /// # Errors
     /// Where their numbers are not floats.
     pub fn read(&self, file: &SafetensorsFile, module: &str) -> Result<[Vec<f32>; 2]> {
-        Ok([elements(file, module, self.down)?, elements(file, module, self.up)?])
+        let [down, up] = [elements(file, module, self.down)?, elements(file, module, self.up)?];
+        Ok(match self.is_of_embedding {
+            true => [transposed(&up, self.up.shape[1]), transposed(&down, self.down.shape[1])],
+            false => [down, up],
+        })
     }
+}
+
+/// Of a matrix of `cols` columns.
+fn transposed(matrix: &[f32], cols: usize) -> Vec<f32> {
+    (0..cols).flat_map(|column| matrix[column..].iter().step_by(cols)).copied().collect()
 }

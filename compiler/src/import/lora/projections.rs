@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::copies::{EMBEDDING, HEAD};
 use super::pairs::Pair;
 use crate::error::{CompileError, Result};
 use crate::import::checkpoint::{Checkpoint, LowRank};
@@ -19,9 +20,12 @@ pub(super) fn add(
     scale: f32,
 ) -> Result<()> {
     let parts = source_parts(&checkpoint.config, &format!("{module}.weight"));
-    let known = |part: &&String| checkpoint.tensors.get(*part).is_some_and(|tensor| tensor.is_matrix());
-    if let Some(part) = parts.iter().find(|part| !known(part)) {
-        return Err(unknown(module, part));
+    let known = |part: &String| checkpoint.tensors.get(part).is_some_and(|tensor| tensor.is_matrix());
+    if checkpoint.config.tied_embeddings && [EMBEDDING, HEAD].contains(&parts[0].as_str()) {
+        return Err(of_tied(module));
+    }
+    if !parts.iter().all(known) {
+        return Err(unknown(module));
     }
     // A matrix that the adapter's model has by itself has our order, also where this folder stacks it.
     let is_alone = parts.len() == 1;
@@ -53,18 +57,22 @@ pub(super) fn add(
 /// # Errors
 /// Where the model has none.
 pub(super) fn add_product(checkpoint: &mut Checkpoint, module: &str, part: &str, product: LowRank) -> Result<()> {
-    let tensor = checkpoint.tensors.get_mut(part).ok_or_else(|| unknown(module, part))?;
+    let tensor = checkpoint.tensors.get_mut(part).ok_or_else(|| unknown(module))?;
     tensor.added.push(product);
     checkpoint.config.kept_codes.remove(part);
     Ok(())
 }
 
 /// The model has no such matrix.
-fn unknown(module: &str, part: &str) -> CompileError {
-    let detail = match part {
-        "lm_head.weight" => "the model's output head is its embedding, which an adapter cannot change by itself",
-        _ => "the model has no such matrix, or has it as a part of another: was the adapter trained on this model?",
-    };
+fn unknown(module: &str) -> CompileError {
+    let detail = "the model has no such matrix, or has it as a part of another: was the adapter trained on this model?";
+    CompileError::Unsupported { what: format!("adapter of {module}"), detail: detail.into() }
+}
+
+/// An adapter of the embedding or the head changes one of them alone, also where they are one matrix.
+fn of_tied(module: &str) -> CompileError {
+    let detail = "the model's output head is its embedding, which cannot change without the other; PEFT can change both: \
+                  merge_and_unload().save_pretrained(FOLDER)";
     CompileError::Unsupported { what: format!("adapter of {module}"), detail: detail.into() }
 }
 
