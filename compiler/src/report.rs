@@ -31,6 +31,8 @@ pub struct Report {
     pub skipped_tensors: usize,
     /// Their bytes.
     pub skipped_bytes: u64,
+    /// Modules of merged adapters that are parts of a vision tower or projector, which were left out.
+    pub skipped_adapter_modules: usize,
     /// Matrices that the source has as INT4 in groups that the artifact's cannot be, and that were quantised again.
     pub requantized_tensors: usize,
     /// Length of the file.
@@ -151,6 +153,7 @@ impl Report {
             source_bytes: checkpoint.source_bytes,
             skipped_tensors: checkpoint.skipped.tensors,
             skipped_bytes: checkpoint.skipped.bytes,
+            skipped_adapter_modules: checkpoint.skipped_adapter_modules,
             requantized_tensors: if weights == WeightsOption::Int4 { checkpoint.matrices_of_other_groups() } else { 0 },
             artifact_bytes: artifact.bytes,
             weight_bytes,
@@ -306,6 +309,10 @@ impl Display for Report {
                 format!("; {tensors} tensors that text does not need are left out, {}", size(self.skipped_bytes))
             }
         };
+        let of_adapters = match self.skipped_adapter_modules {
+            0 => String::new(),
+            modules => format!("; {modules} modules of adapters that text does not need are left out"),
+        };
         let requantized = match self.requantized_tensors {
             0 => String::new(),
             tensors => {
@@ -314,7 +321,7 @@ impl Display for Report {
         };
         writeln!(
             f,
-            "  weights   {}: {}, {bits:.2} bits each, relative error {error:.4}{requantized}{skipped}",
+            "  weights   {}: {}, {bits:.2} bits each, relative error {error:.4}{requantized}{skipped}{of_adapters}",
             size(self.weight_bytes),
             self.weights
         )?;

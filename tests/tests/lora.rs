@@ -147,8 +147,8 @@ fn an_adapter_gives_the_weights_of_the_merged_model() {
     }
 }
 
-/// Goldens by PEFT's own merge: experts of a layer as one parameter, with one pair of matrices for all of them, latent attention, and an
-/// embedding and an output head with copies of their weights.
+/// Goldens by PEFT's own merge: experts of a layer as one parameter, with one pair of matrices for all of them, latent attention, an
+/// embedding and an output head with copies of their weights, and parts of a tower that is left out.
 #[test]
 fn adapters_of_peft_give_the_logits_of_the_merged_model() {
     let device = std::env::var("UNICORN_DEVICE").unwrap_or("llvmpipe".into());
@@ -161,6 +161,7 @@ fn adapters_of_peft_give_the_logits_of_the_merged_model() {
         ("qwen3-moe-modules", "qwen3-moe"),
         ("deepseek-v2", "deepseek-v2"),
         ("llama2-linear-rope", "llama2-linear-rope"),
+        ("mistral3-multimodal", "mistral3-multimodal"),
     ] {
         let adapted = models().join("lora").join(name);
         let golden = read_golden(&adapted);
@@ -242,6 +243,29 @@ fn adapters_of_single_experts_change_the_weights_that_those_of_stacks_change() {
     let folder = tempfile::tempdir().unwrap();
     single.write(folder.path());
     assert!(merged_weights(&base, &adapted) == merged_weights(&base, folder.path()), "other weights");
+}
+
+/// Modules of a tower that is left out are counted, if the adapter has others.
+#[test]
+fn modules_of_a_tower_that_is_left_out_are_reported() {
+    let (base, adapted) = (models().join("tiny/mistral3-multimodal"), models().join("lora/mistral3-multimodal"));
+    let mut lora = Lora::read(&adapted);
+    let is_of_tower = |name: &str| name.contains(".vision_tower.");
+    let of_tower = lora.tensors.iter().filter(|(name, ..)| is_of_tower(name)).count() / 2;
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.unicorn");
+    let compiled = |adapted: &Path| {
+        let options = with(generic(), |options| options.adapters = vec![adapter(adapted, 1.0)]);
+        compile(Source::Model(&base), &output, &options, &mut Silent)
+    };
+    let report = compiled(&adapted).unwrap();
+    assert_eq!(report.skipped_adapter_modules, of_tower);
+    let expected = format!("; {of_tower} modules of adapters that text does not need are left out");
+    assert!(of_tower > 0 && report.to_string().contains(&expected), "{report}");
+    lora.tensors.retain(|(name, ..)| is_of_tower(name));
+    lora.write(&folder.path().join("tower"));
+    let error = compiled(&folder.path().join("tower")).expect_err("refused").to_string();
+    assert!(error.contains("modules of a tower for images or sound alone"), "{error}");
 }
 
 /// PEFT saves the embedding and the head beside an adapter, also where they are one matrix.

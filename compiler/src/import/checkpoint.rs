@@ -35,6 +35,8 @@ pub struct Checkpoint {
     /// `None`: the source names none.
     pub(crate) license: Option<LicenseSection>,
     pub(crate) skipped: Skipped,
+    /// Modules of adapters whose weights are among the skipped.
+    pub(crate) skipped_adapter_modules: usize,
     /// config.json of the text model, as transformers reads it; for GGUF, one made from its metadata.
     pub(crate) config_json: serde_json::Value,
     pub(super) source: SourceBytes,
@@ -55,6 +57,7 @@ impl Checkpoint {
             tokenizer,
             license: None,
             skipped: Skipped::default(),
+            skipped_adapter_modules: 0,
             predictor_left_out: None,
             config_json: serde_json::Value::Null,
             source: SourceBytes::Whole(SourcePart::Read(Vec::new())),

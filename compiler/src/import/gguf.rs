@@ -70,6 +70,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
         tokenizer: parsed.tokenizer,
         license: parsed.license,
         skipped: parsed.skipped,
+        skipped_adapter_modules: 0,
         predictor_left_out: parsed.predictor_left_out,
         config_json: parsed.config_json,
         source: source(&maps),

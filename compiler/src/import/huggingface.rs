@@ -64,6 +64,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint> {
         tokenizer,
         license,
         skipped,
+        skipped_adapter_modules: 0,
         predictor_left_out,
         config_json,
         source,

@@ -82,7 +82,7 @@ fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> R
         return Err(CompileError::malformed(&adapter.folder, what));
     }
     let file = SafetensorsFile::open(&path)?;
-    let tensors = AdapterTensors::of(&path, &file)?;
+    let tensors = AdapterTensors::of(&checkpoint.config, &path, &file)?;
     tensors.copies.iter().try_for_each(|copy| copy.check(checkpoint, &file))?;
     for (module, pair) in &tensors.pairs {
         let Some(block) = expert_block(&checkpoint.config, module).filter(|_| !pair.is_of_embedding) else {
@@ -97,6 +97,7 @@ fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> R
             add_product(checkpoint, module, &part, product)?;
         }
     }
+    checkpoint.skipped_adapter_modules += tensors.modules_left_out;
     let name = |file: &str| format!("lora {number} {}/{file}", adapter.scale);
     checkpoint.added_files.push((name(CONFIG_FILE), SourcePart::Read(config_bytes)));
     checkpoint.added_files.push((name(WEIGHTS_FILE), SourcePart::Mapped(file.map)));

@@ -1,18 +1,22 @@
 //! The tensors of an adapter's file, by the modules that they are for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::copies::OwnCopy;
 use super::files::{WEIGHTS_FILE, elements};
 use crate::error::{CompileError, Result};
+use crate::import::config::ModelConfig;
 use crate::import::safetensors::{SafetensorsFile, StoredTensor};
+use crate::import::source_names::{Role, role_of};
 
 /// What an adapter's file has.
 pub(super) struct AdapterTensors<'f> {
     /// By names of modules in the model.
     pub pairs: Vec<(String, Pair<'f>)>,
     pub copies: Vec<OwnCopy<'f>>,
+    /// Number of modules that are left out, as the model's tensors of them are: parts of a tower for images or sound.
+    pub modules_left_out: usize,
 }
 
 /// The matrices of a module.
@@ -30,9 +34,9 @@ impl AdapterTensors<'_> {
     ///
     /// # Errors
     /// Where a tensor is no matrix of an adapter, has no other side, or is of another kind.
-    pub fn of<'f>(path: &Path, file: &'f SafetensorsFile) -> Result<AdapterTensors<'f>> {
+    pub fn of<'f>(config: &ModelConfig, path: &Path, file: &'f SafetensorsFile) -> Result<AdapterTensors<'f>> {
         let mut found: BTreeMap<(&str, bool), [Option<&StoredTensor>; 2]> = BTreeMap::new();
-        let mut copies = Vec::new();
+        let (mut copies, mut left_out) = (Vec::new(), BTreeSet::new());
         for (name, stored) in &file.tensors {
             let Some(Side { module, is_of_embedding, side }) = Side::of(name) else {
                 copies.push(OwnCopy::of(name, stored).ok_or_else(|| CompileError::Unsupported {
@@ -41,11 +45,21 @@ impl AdapterTensors<'_> {
                 })?);
                 continue;
             };
+            if is_left_out(config, module) {
+                left_out.insert(module);
+                continue;
+            }
             if stored.shape.len() != 2 || stored.shape.contains(&0) {
                 let what = format!("tensor {name} has shape {:?}, expected a matrix", stored.shape);
                 return Err(CompileError::malformed(path, what));
             }
             found.entry((module, is_of_embedding)).or_default()[side] = Some(stored);
+        }
+        if found.is_empty() && !left_out.is_empty() {
+            return Err(CompileError::Unsupported {
+                what: format!("adapter of {} modules of a tower for images or sound alone", left_out.len()),
+                detail: "the model is compiled without it, expected matrices of the text model, too".into(),
+            });
         }
         if found.is_empty() {
             return Err(CompileError::malformed(path, "file has no tensors of an adapter, expected matrices A and B"));
@@ -59,7 +73,16 @@ impl AdapterTensors<'_> {
             let [down, up] = [sides[0].ok_or_else(|| missing("A"))?, sides[1].ok_or_else(|| missing("B"))?];
             pairs.push((module.to_owned(), Pair { down, up, is_of_embedding }));
         }
-        Ok(AdapterTensors { pairs, copies })
+        Ok(AdapterTensors { pairs, copies, modules_left_out: left_out.len() })
+    }
+}
+
+/// Whether the model is compiled without the module.
+fn is_left_out(config: &ModelConfig, module: &str) -> bool {
+    match role_of(&format!("{module}.weight")) {
+        Role::Unused => true,
+        Role::Image(_) => config.vision.is_none(),
+        Role::Text(_) | Role::Predictor(_) | Role::Buffer => false,
     }
 }
 
