@@ -407,7 +407,7 @@ fn an_image_processor_is_read_as_transformers_reads_it() {
         let mut of_images = json!({});
         of_images[field] = value;
         write("processor_config.json", json!({ "image_processor": of_images }));
-        let message = vision().err().expect("it is refused").to_string();
+        let message = vision().expect_err("it is refused").to_string();
         assert!(message.contains(expected), "{message}");
     }
 }
