@@ -9,6 +9,8 @@ LLAMA_CPP is a folder of llama.cpp's sources, of any version.
 import sys
 from pathlib import Path
 
+from safetensors import safe_open
+
 MODELS = Path(__file__).resolve().parent.parent / "models"
 KINDS = {"float16": "MOSTLY_F16", "float32": "ALL_F32"}
 
@@ -18,7 +20,7 @@ def write(folder, out):
 
     converter, config = converter_of(folder)
     # Else a head that predicts further tokens is expected.
-    converter.no_mtp = not config.get("mtp_num_hidden_layers")
+    converter.no_mtp = not has_head(folder)
     kind = KINDS.get(config.get("torch_dtype") or config.get("dtype"), "MOSTLY_BF16")
     model = converter(folder, gguf.LlamaFileType[kind], out)
     # Mistral 3's converter has another inside.
@@ -28,6 +30,12 @@ def write(folder, out):
         # The converter adds rows of zeros for tokens that are no text, which transformers reads as token 0.
         model.hparams["vocab_size"] = config["vocab_size_per_layer_input"]
     model.write()
+
+
+def has_head(folder):
+    """Whether the folder has a head that predicts the token behind the next one."""
+    files = [safe_open(path, "np") for path in folder.glob("model*.safetensors")]
+    return any(name.startswith("mtp.") for file in files for name in file.keys())
 
 
 def converter_of(folder):
