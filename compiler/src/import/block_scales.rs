@@ -65,16 +65,14 @@ pub(super) fn block_size(config: &Fields) -> Result<[usize; 2]> {
     if fields.has("weight_block_size") {
         return read_block(&fields, "weight_block_size");
     }
-    let groups = fields.object("config_groups")?;
-    let first = match groups.and_then(|groups| Some(groups.object(groups.names().next()?))) {
-        Some(group) => group?,
-        None => None,
-    };
-    let weights = first.map_or(Ok(None), |group| group.object("weights"))?;
-    match weights.filter(|weights| weights.has("block_structure")) {
-        Some(weights) => read_block(&weights, "block_structure"),
-        None => Ok([BLOCK; 2]),
+    let Some(groups) = fields.object("config_groups")? else { return Ok([BLOCK; 2]) };
+    for name in groups.names().take(1) {
+        let weights = groups.object(name)?.map_or(Ok(None), |group| group.object("weights"))?;
+        if let Some(weights) = weights.filter(|weights| weights.has("block_structure")) {
+            return read_block(&weights, "block_structure");
+        }
     }
+    Ok([BLOCK; 2])
 }
 
 fn read_block(fields: &Fields, name: &str) -> Result<[usize; 2]> {

@@ -187,14 +187,20 @@ mod tests {
         assert_eq!((rope.attention_factor, rope.long.is_none()), (1.0, true));
     }
 
-    #[test]
-    fn phi3_comes_apart() {
-        let mut file = TestFile::model("phi3");
+    /// A model whose queries, keys and values are one matrix, and gate and up another.
+    fn fused(architecture: &str) -> TestFile {
+        let mut file = TestFile::model(architecture);
         for part in ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"] {
             file.remove_tensor(&format!("blk.0.{part}.weight"));
         }
         file.add_f32_tensor("blk.0.attn_qkv.weight", vec![8, 16]);
         file.add_f32_tensor("blk.0.ffn_up.weight", vec![8, 32]);
+        file
+    }
+
+    #[test]
+    fn phi3_comes_apart() {
+        let file = fused("phi3");
         let checkpoint = opened(&file);
         for (part, first_row, rows) in [
             ("self_attn.q_proj", 0, 8),
@@ -212,13 +218,8 @@ mod tests {
 
     #[test]
     fn a_fused_bias_comes_apart() {
-        let mut file = TestFile::model("chatglm");
-        for part in ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"] {
-            file.remove_tensor(&format!("blk.0.{part}.weight"));
-        }
-        file.add_f32_tensor("blk.0.attn_qkv.weight", vec![8, 16]);
+        let mut file = fused("chatglm");
         file.add_f32_tensor("blk.0.attn_qkv.bias", vec![16]);
-        file.add_f32_tensor("blk.0.ffn_up.weight", vec![8, 32]);
         let checkpoint = opened(&file);
         for (part, first, count) in [("q_proj", 0, 8), ("k_proj", 8, 4), ("v_proj", 12, 4)] {
             let bias = &checkpoint.tensors[&format!("layers.0.self_attn.{part}.bias")];

@@ -166,6 +166,22 @@ fn a_fused_tensor_of_another_size_is_refused() {
     refused_bytes("tensor blk.0.attn_qkv.bias has shape [15], expected [16]", &file.bytes());
 }
 
+/// A block of Q8_0 has 32 elements: queries are 16, keys and values 8 each.
+#[test]
+fn a_fused_bias_is_not_cut_within_a_block() {
+    let mut file = TestFile::model("qwen2");
+    for part in ["attn_q", "attn_k", "attn_v"] {
+        file.remove_tensor(&format!("blk.0.{part}.weight"));
+    }
+    file.set("qwen2.attention.key_length", TestValue::U32(8));
+    file.set("qwen2.attention.value_length", TestValue::U32(8));
+    file.add_f32_tensor("blk.0.attn_qkv.weight", vec![8, 32]);
+    file.add_f32_tensor("blk.0.attn_qkv.bias", vec![32]);
+    let bias = file.tensor("blk.0.attn_qkv.bias");
+    (bias.type_id, bias.data) = (8, vec![0; 34]);
+    refused_bytes("tensor blk.0.attn_qkv.bias of Q8_0 is not supported: 8 elements from 16 on", &file.bytes());
+}
+
 #[test]
 fn a_tokenizer_that_contradicts_itself_is_refused() {
     let refused = |expected: &str, key: &str, value: TestValue| {

@@ -141,16 +141,25 @@ struct Fused {
 }
 
 /// The tensor that would hold a part of a fused one alone.
+///
+/// # Errors
+/// When the whole has another size, or a block of its type has elements of two parts.
 fn part_of(whole: &TensorInfo, name: &str, part: Fused) -> Result<TensorInfo> {
     let mut shape = whole.shape.clone();
     shape[0] = part.of.unwrap_or(shape[0].max(part.count));
     if whole.shape != shape {
         return Err(CompileError::TensorShape { name: name.to_owned(), expected: shape, found: whole.shape.clone() });
     }
-    let row_bytes = whole.len_bytes / shape[0];
+    let row = shape[1..].iter().product::<usize>();
+    let bytes = |rows: usize| {
+        whole.dtype.row_bytes(rows * row).ok_or_else(|| CompileError::Unsupported {
+            what: format!("tensor {name} of {}", whole.dtype),
+            detail: format!("{} elements from {} on are no whole blocks of that type", part.count, part.first),
+        })
+    };
+    let (offset_bytes, len_bytes) = (whole.offset_bytes + bytes(part.first)?, bytes(part.count)?);
     shape[0] = part.count;
-    let offset_bytes = whole.offset_bytes + part.first * row_bytes;
-    Ok(TensorInfo { shape, offset_bytes, len_bytes: part.count * row_bytes, ..whole.clone() })
+    Ok(TensorInfo { shape, offset_bytes, len_bytes, ..whole.clone() })
 }
 
 fn source_of(
