@@ -353,6 +353,18 @@ fn square_experts_need_a_version_that_knows_their_inputs() {
 }
 
 #[test]
+fn a_folder_without_an_adapter_is_named() {
+    let base = models().join("tiny/llama-tied");
+    let folder = tempfile::tempdir().unwrap();
+    let options = with(generic(), |options| options.adapters = vec![adapter(folder.path(), 1.0)]);
+    let output = folder.path().join("out.unicorn");
+    let error = compile(Source::Model(&base), &output, &options, &mut Silent).expect_err("refused").to_string();
+    let expected =
+        format!("{}: has no adapter_config.json, expected an adapter as PEFT saves it", folder.path().display());
+    assert!(error.contains(&expected), "{error}");
+}
+
+#[test]
 fn adapters_that_cannot_be_merged_are_refused_by_name() {
     let rng = &mut StdRng::seed_from_u64(12);
     let model = TinyModel { layers: 1, tied: true, ..TinyModel::default() };

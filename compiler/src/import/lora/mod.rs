@@ -72,6 +72,11 @@ pub fn merge(checkpoint: &mut Checkpoint, adapters: &[Adapter]) -> Result<()> {
 
 fn merge_one(checkpoint: &mut Checkpoint, adapter: &Adapter, number: usize) -> Result<()> {
     let config_path = adapter.folder.join(CONFIG_FILE);
+    if !config_path.exists() {
+        let what =
+            format!("has no {CONFIG_FILE}, expected an adapter as PEFT saves it, {CONFIG_FILE} and {WEIGHTS_FILE}");
+        return Err(CompileError::malformed(&adapter.folder, what));
+    }
     let config_bytes = std::fs::read(&config_path).map_err(CompileError::io(&config_path))?;
     let config = parse_json(&config_path, &config_bytes)?;
     let scales = Scales::read(&config_path, &config)?;
