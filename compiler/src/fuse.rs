@@ -128,6 +128,15 @@ impl Matrix {
     pub(crate) fn sources(&self) -> impl Iterator<Item = &MatrixRef> {
         self.parts.iter().chain(&self.shared)
     }
+
+    /// The last words of its tensors' names, for people.
+    pub(crate) fn short_name(&self) -> String {
+        let word = |part: &MatrixRef| {
+            let mut words = part.tensor.trim_end_matches(".weight").trim_end_matches(".*").rsplit('.');
+            words.next().unwrap_or_default().to_owned()
+        };
+        self.parts.iter().map(word).collect::<Vec<_>>().join("+")
+    }
 }
 
 /// Merges operations that one kernel can compute in one dispatch. Matrices become one where `policy` gives them one format.

@@ -644,22 +644,22 @@ impl Selector<'_> {
     fn role_name(&self, node: &FusedNode) -> String {
         match &node.op {
             FusedOp::MatMul { matrix, .. } | FusedOp::ExpertMatMul { matrix, .. } => {
-                let short =
-                    |tensor: &str| tensor.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
-                let parts: Vec<String> =
-                    self.graph.matrices[matrix.0].parts.iter().map(|part| short(&part.tensor)).collect();
                 let experts = match &self.graph.matrices[matrix.0] {
                     matrix if !matrix.shared.is_empty() => "experts and shared ",
                     matrix if matrix.is_of_experts() => "experts ",
                     _ => "",
                 };
-                format!("{experts}{}", parts.join("+"))
+                format!("{experts}{}", self.graph.matrices[matrix.0].short_name())
             }
             FusedOp::Route { .. } => "route".into(),
             FusedOp::EveryMatrix { .. } => "every matrix".into(),
             FusedOp::HeadColumns { .. } => "head columns".into(),
             FusedOp::ExpertSum { .. } => "expert sum".into(),
-            FusedOp::Embed { .. } => "embed".into(),
+            // A table beside the tokens' own has its name.
+            FusedOp::Embed { table, .. } => match self.graph.matrices[table.0].short_name() {
+                tokens if tokens == "embed_tokens" => "embed".into(),
+                others => others,
+            },
             FusedOp::Norm(_) => "norm".into(),
             FusedOp::Heads(_) => "heads".into(),
             FusedOp::Attention { .. } => "attention".into(),
@@ -677,7 +677,10 @@ impl Selector<'_> {
             FusedOp::ImagePositions { .. } => "image positions".into(),
             FusedOp::ImageRope { .. } => "image rope".into(),
             FusedOp::ImageFeatures { .. } => "image features".into(),
-            FusedOp::Elementwise { op, .. } => format!("{op:?}").to_lowercase(),
+            FusedOp::Elementwise { op, .. } => {
+                let op = format!("{op:?}").to_lowercase();
+                op.split(" {").next().unwrap_or_default().to_owned()
+            }
         }
     }
 }

@@ -91,23 +91,57 @@ fn trials(own: &Choice, pipeline: u32, alternatives: u32) -> Vec<Choice> {
 
 /// The kernels after the last value that is right, up to the first that is wrong; all where no value is.
 fn suspects(sides: &Sides<'_>, shape: StepShape, cached: u32) -> Result<(Vec<Suspect>, Option<String>), CliError> {
-    let mut expected: BTreeMap<String, Vec<Vec<f32>>> = BTreeMap::new();
+    let (mut of_expected, mut of_own) = (Places::default(), Places::default());
+    let mut expected: BTreeMap<Place, Vec<Vec<f32>>> = BTreeMap::new();
     sides.trace(false, shape, cached, &mut |dispatch, parts| {
-        expected.insert(role(&dispatch.label).to_owned(), parts.iter().map(|part| values(part)).collect());
+        expected.insert(of_expected.next(role(&dispatch.label)), parts.iter().map(|part| values(part)).collect());
     })?;
-    let mut dispatches: Vec<(Suspect, Option<f64>)> = Vec::new();
+    let mut dispatches: Vec<(Suspect, Place, Option<f64>)> = Vec::new();
     sides.trace(true, shape, cached, &mut |dispatch, parts| {
-        let others = expected.get(role(&dispatch.label));
-        let error = others.and_then(|others| error(others, parts));
+        let place = of_own.next(role(&dispatch.label));
+        let error = expected.get(&place).and_then(|others| error(others, parts));
         let suspect =
             Suspect { pipeline: dispatch.pipeline, kernel: dispatch.kernel.clone(), label: dispatch.label.clone() };
-        dispatches.push((suspect, error));
+        dispatches.push((suspect, place, error));
     })?;
-    let errors: Vec<Option<f64>> = dispatches.iter().map(|(_, error)| *error).collect();
+    let is_whole = |index: usize| dispatches.get(index + 1).is_none_or(|next| next.1 != dispatches[index].1);
+    let is_of_both = |place: &Place| of_expected.numbers.get(&place.role) == of_own.numbers.get(&place.role);
+    let errors: Vec<Option<f64>> = (0..)
+        .zip(&dispatches)
+        .map(|(index, (_, place, error))| error.filter(|_| is_whole(index) && is_of_both(place)))
+        .collect();
     let range = window(&errors);
-    let place = range.as_ref().map(|range| role(&dispatches[range.end - 1].0.label).to_owned());
+    let place = range.as_ref().map(|range| dispatches[range.end - 1].1.role.clone());
     let range = range.unwrap_or(0..dispatches.len());
-    Ok((dispatches[range].iter().map(|(suspect, _)| suspect.clone()).collect(), place))
+    Ok((dispatches[range].iter().map(|(suspect, ..)| suspect.clone()).collect(), place))
+}
+
+/// A value of a step, by the dispatches that make it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// Their layer and role.
+    role: String,
+    /// Which of the values of this role it is: a layer has two norms.
+    number: usize,
+}
+
+/// Finds the place of each dispatch of a step. Those of one role that follow each other make one value in parts.
+#[derive(Default)]
+struct Places {
+    last: String,
+    /// Values of each role so far.
+    numbers: BTreeMap<String, usize>,
+}
+
+impl Places {
+    fn next(&mut self, role: &str) -> Place {
+        let number = self.numbers.entry(role.to_owned()).or_default();
+        if self.last != role {
+            *number += 1;
+            role.clone_into(&mut self.last);
+        }
+        Place { role: role.to_owned(), number: *number }
+    }
 }
 
 /// Dispatches from behind the last that is known to be right to the first that is not; `None`: none is known to be wrong.
@@ -159,6 +193,14 @@ mod tests {
         assert_eq!(window(&[Some(1e-4), Some(f64::NAN)]), Some(1..2));
         // Errors that grow from layer to layer are those of rounded activations.
         assert_eq!(window(&[Some(0.01), Some(0.03), Some(0.06), Some(0.1)]), None);
+    }
+
+    #[test]
+    fn parts_of_a_value_have_one_place_and_a_layer_s_norms_have_two() {
+        let mut places = Places::default();
+        let numbers = ["embed", "embed", "0.norm", "0.q_proj", "0.norm", "embed"].map(|role| places.next(role).number);
+        assert_eq!(numbers, [1, 1, 1, 1, 2, 2]);
+        assert_eq!(places.numbers["0.norm"], 2);
     }
 
     #[test]
