@@ -425,7 +425,7 @@ impl<'a> Stages<'a> {
         let mut errors = pack::Errors::new();
         let fill = |weight: &PackedWeight, sink: &mut dyn FnMut(&[u8]) -> Result<()>| match source {
             Source::Model(_) => pack::pack(weight, verified.graph(), importance, checkpoint, &mut errors, sink),
-            Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
+            Source::Synthetic(_) => synthesize::synthesize(weight, verified.graph(), &checkpoint.config, sink),
         };
         let mut written =
             begun.and_then(|()| write_weights(&mut writer, weights, &placement.weights, fill, self.progress));

@@ -124,7 +124,7 @@ impl Artifact<'_> {
             let Planned { checkpoint, verified, .. } = &planned;
             let fill = |weight: &PackedWeight, sink: Sink<'_>| match source {
                 Source::Model(_) => pack::pack(weight, verified.graph(), &importance, checkpoint, &mut errors, sink),
-                Source::Synthetic(_) => synthesize::synthesize(weight, &checkpoint.config, sink),
+                Source::Synthetic(_) => synthesize::synthesize(weight, verified.graph(), &checkpoint.config, sink),
             };
             self.compare_weights(&planned, fill, stages)?;
             self.compare_npu_weights(&planned, source)?;

@@ -9,6 +9,7 @@ use unicorn_kernels::layout::{TILE_ROWS, WORD_BYTES};
 use unicorn_kernels::{WeightFormat, WeightLayout};
 
 use crate::error::Result;
+use crate::fuse::{FusedGraph, Vector};
 use crate::import::ModelConfig;
 use crate::pack::{CHUNK_BYTES, packed_image_rope, packed_rope};
 use crate::weights::{PackedSource, PackedWeight, product_factor};
@@ -18,9 +19,10 @@ const GAIN: f32 = 0.6;
 /// Standard deviation of a uniform number on -1..1.
 const UNIFORM_DEVIATION: f32 = 0.577;
 
-/// Fills one packed weight and passes its bytes to `sink` in order. Norm weights and biases are 1.
+/// Fills one packed weight of `graph` and passes its bytes to `sink` in order. Norm weights and biases are 1.
 pub fn synthesize(
     weight: &PackedWeight,
+    graph: &FusedGraph,
     config: &ModelConfig,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
@@ -34,7 +36,11 @@ pub fn synthesize(
             let bound = 2.0 * f64::from(GAIN * GAIN) * config.hidden_size as f64;
             sink(bytemuck::cast_slice(&[product_factor(bound); 4]))
         }
-        PackedSource::Vector(_) => sink(bytemuck::cast_slice(&vec![1f32; weight.len_bytes as usize / 4])),
+        PackedSource::Vector(id) => {
+            let mut padded = vector(&graph.vectors[id.0], config);
+            padded.resize(weight.len_bytes as usize / 4, 1.0);
+            sink(bytemuck::cast_slice(&padded))
+        }
         PackedSource::Matrix { layout, first_row, .. } => {
             let seed = weight.name.bytes().fold(*first_row as u64, |seed, byte| mixed(seed ^ u64::from(byte)));
             let tiles_per_chunk = (CHUNK_BYTES / layout.tile_bytes()).max(1);
@@ -51,6 +57,27 @@ pub fn synthesize(
             Ok(())
         }
     }
+}
+
+/// The values of a vector that are not 1: where an operation reads several tensors as one, matrices among them are random, as other matrices
+/// are, and norms have their scale. With 1 everywhere, AltUp's coefficients would multiply the streams by 17 in each layer.
+fn vector(vector: &Vector, config: &ModelConfig) -> Vec<f32> {
+    if vector.stack.is_some() || vector.parts.len() == 1 {
+        return Vec::new();
+    }
+    let shapes = config.tensor_shapes();
+    let mut values = Vec::new();
+    for part in &vector.parts {
+        match shapes[&part.tensor][..] {
+            [rows, cols] => (0..rows).for_each(|index| {
+                let start = values.len();
+                values.resize(start + cols, 0.0);
+                row(&part.tensor, index, &mut values[start..]);
+            }),
+            ref of_vector => values.resize(values.len() + of_vector.iter().product::<usize>(), part.scale),
+        }
+    }
+    values
 }
 
 /// One row of a tensor, unpacked, to be packed for an NPU.
