@@ -72,7 +72,7 @@ pub(super) fn model_config(path: &Path, config: &Value) -> Result<ModelConfig> {
     if defaults.short_conv_taps.is_some() && defaults.experts.is_none() {
         intermediate_size = lfm2::intermediate_size(&text, intermediate_size)?;
     }
-    let full_heads = full_heads::full_heads(&text, defaults, n_kv_heads)?;
+    let full_heads = full_heads::full_heads(&text, defaults, n_kv_heads, head_dim)?;
     let experts = match full_heads {
         Some(_) => gemma4::experts(&text)?,
         None => experts::experts(&text, defaults, intermediate_size)?,

@@ -8,17 +8,23 @@ use super::limits;
 use super::rope::RopeScaling;
 use crate::error::{CompileError, Result};
 
-/// The heads; `n_kv_heads` is the number in the other layers. `None`: the family has the same heads in all layers.
-pub(super) fn full_heads(text: &Fields, defaults: &FamilyDefaults, n_kv_heads: usize) -> Result<Option<FullHeads>> {
+/// The heads; `n_kv_heads` heads of `head_dim` are those of the other layers. `None`: the family has the same heads in all layers.
+pub(super) fn full_heads(
+    text: &Fields,
+    defaults: &FamilyDefaults,
+    n_kv_heads: usize,
+    head_dim: usize,
+) -> Result<Option<FullHeads>> {
     let Some(defaults) = &defaults.full_heads else { return Ok(None) };
     let values_are_keys = text.flag("attention_k_eq_v")?.unwrap_or(false);
     let own_kv_heads = |fields: &Fields, name: &str| fields.size(name, limits::HEADS);
-    let heads = match text.object(PER_LAYER)? {
+    let (head_dim, n_kv_heads) = match text.object(PER_LAYER)? {
+        // What is as in the other layers is left out.
         Some(layers) => {
             let mut found = None;
             for index in layers.names() {
                 let layer = layers.object(index)?.ok_or_else(|| layers.error(index, "is null, expected an object"))?;
-                let head_dim = layer.size("head_dim", limits::HEAD_DIM)?.unwrap_or(defaults.head_dim);
+                let head_dim = layer.size("head_dim", limits::HEAD_DIM)?.unwrap_or(head_dim);
                 let heads = (head_dim, own_kv_heads(&layer, "num_key_value_heads")?.unwrap_or(n_kv_heads));
                 if *found.get_or_insert(heads) != heads {
                     return Err(CompileError::Unsupported {
@@ -27,17 +33,14 @@ pub(super) fn full_heads(text: &Fields, defaults: &FamilyDefaults, n_kv_heads: u
                     });
                 }
             }
-            found
+            found.unwrap_or((head_dim, n_kv_heads))
         }
         None => {
             // Without shared keys and values, transformers does not read the number.
             let own = own_kv_heads(text, "num_global_key_value_heads")?.filter(|_| values_are_keys);
             let head_dim = text.size("global_head_dim", limits::HEAD_DIM)?.unwrap_or(defaults.head_dim);
-            Some((head_dim, own.unwrap_or(n_kv_heads)))
+            (head_dim, own.unwrap_or(n_kv_heads))
         }
-    };
-    let Some((head_dim, n_kv_heads)) = heads else {
-        return Err(text.error(PER_LAYER, "is empty, expected an object for each layer that attends to all tokens"));
     };
     if !head_dim.is_multiple_of(2) {
         let what = format!("is {head_dim}, expected an even number up to {}", limits::HEAD_DIM);
@@ -48,7 +51,7 @@ pub(super) fn full_heads(text: &Fields, defaults: &FamilyDefaults, n_kv_heads: u
 
 const PER_LAYER: &str = "per_layer_config";
 
-/// Checks that the layers that `per_layer_config` names are those without a window.
+/// Checks that the layers that `per_layer_config` names, if any, are those without a window.
 ///
 /// # Errors
 /// When these layers differ.
@@ -60,7 +63,7 @@ pub(super) fn check_layers(text: &Fields, layers: &[LayerConfig]) -> Result<()> 
     };
     let (found, expected) = (written.names().filter(sees_all).count(), written.names().count());
     let full = layers.iter().filter(|layer| layer.window.is_none()).count();
-    if found == expected && found == full {
+    if found == expected && (found == full || expected == 0) {
         return Ok(());
     }
     Err(CompileError::Unsupported {
@@ -187,6 +190,11 @@ mod tests {
         };
         let config = read(layers(&["1", "2"])).unwrap();
         assert_eq!(config.heads_of(1), FullHeads { n_kv_heads: 4, head_dim: 24, values_are_keys: false });
+        let same = FullHeads { n_kv_heads: 2, head_dim: 16, values_are_keys: false };
+        assert_eq!(read(layers(&[])).unwrap().heads_of(1), same);
+        let fewer =
+            json!({ "per_layer_config": { "1": { "num_key_value_heads": 1 }, "2": { "num_key_value_heads": 1 } } });
+        assert_eq!(read(fewer).unwrap().heads_of(1), FullHeads { n_kv_heads: 1, ..same });
         for (indices, found) in [(&["1"][..], 1), (&["0", "1", "2"], 2), (&["1", "7"], 1), (&["full"], 0)] {
             let message = refusal(layers(indices));
             let expected =
@@ -194,7 +202,6 @@ mod tests {
             assert!(message.contains(&expected), "{message}");
         }
         for (changes, expected) in [
-            (json!({ "per_layer_config": {} }), "per_layer_config is empty"),
             (json!({ "per_layer_config": { "1": { "head_dim": 24 }, "2": { "head_dim": 32 } } }), "more than one kind"),
             (json!({ "global_head_dim": 41 }), "global_head_dim is 41, expected an even number"),
             (json!({ "num_global_key_value_heads": 3, "attention_k_eq_v": true }), "num_global_key_value_heads, 3"),
