@@ -7,8 +7,8 @@
 
 The environment is that of transformers' apply_chat_template: jinja2's immutable sandbox with trimmed blocks, loop controls,
 a tag for generated text, and `tojson`, `raise_exception` and `strftime_now`. Around it is what this project promises: a
-`developer` is the system; a system message that a template refuses or leaves out joins the others, or the first question; and
-a message that would be missing is an error.
+`developer` is the system; a system message that a template refuses or leaves out joins the others, or the first question;
+parts of a content are lines for a template that does not go through them; and a message that would be missing is an error.
 """
 
 import datetime
@@ -62,6 +62,24 @@ def render(template, messages, conversation):
     return template.render(**tokens, **conversation.get("arguments", {}), **own)
 
 
+def goes_through_parts(template):
+    """Whether a content that is a list of one part becomes what the text itself becomes."""
+    try:
+        texts = [
+            render(template, [{"role": "user", "content": content}], {})
+            for content in ("contentinparts", [{"type": "text", "text": "contentinparts"}])
+        ]
+    except Exception:
+        return False
+    return "contentinparts" in texts[0] and texts[0] == texts[1]
+
+
+def with_lines(messages):
+    """The same with parts of a content as lines of one text."""
+    lines = [m if isinstance(m["content"], str) else "\n".join(part["text"] for part in m["content"]) for m in messages]
+    return [m if m is line else {**m, "content": line} for m, line in zip(messages, lines)]
+
+
 def system_at_start(messages):
     count = 0
     while count < len(messages) and messages[count]["role"] == "system":
@@ -91,7 +109,7 @@ def dropped(template, messages, conversation):
         text = render(template, [{**m, "content": mark} for m, mark in zip(messages, marks)], conversation)
     except Exception:
         return None
-    for message, mark in zip(messages, marks):
+    for message, mark in zip(with_lines(messages), marks):
         if message["content"].strip() and not message.get("tool_calls") and mark not in text:
             return message["role"]
     return None
@@ -99,7 +117,8 @@ def dropped(template, messages, conversation):
 
 def outcome(template, conversation):
     result = None
-    for messages in arrangements(conversation["messages"]):
+    given = conversation["messages"]
+    for messages in arrangements(given if goes_through_parts(template) else with_lines(given)):
         try:
             text = render(template, messages, conversation)
         except Raised as error:

@@ -131,12 +131,15 @@ fn message(value: &Value, called: &mut HashMap<String, String>) -> Option<Messag
         None | Some(Value::Null) => Vec::new(),
         Some(calls) => calls.as_array()?.iter().map(call).collect::<Option<_>>()?,
     };
-    let content = match value.get("content") {
+    let mut message = match value.get("content") {
         None if calls.is_empty() => return None,
-        None | Some(Value::Null) => String::new(),
-        Some(content) => text(content)?,
+        None | Some(Value::Null) => Message::new(role, ""),
+        Some(Value::String(text)) => Message::new(role, text.as_str()),
+        Some(content) => {
+            let texts = content.as_array()?.iter().map(|part| text_part(part).map(str::to_owned));
+            Message::of_parts(role, texts.collect::<Option<_>>()?)
+        }
     };
-    let mut message = Message::new(role, content);
     for call in &calls {
         let name = call["function"]["name"].as_str()?.to_owned();
         called.extend(call["id"].as_str().map(|id| (id.to_owned(), name)));

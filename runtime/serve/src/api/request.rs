@@ -364,12 +364,15 @@ mod tests {
         let chat_of =
             |message: Message, pictures: Vec<Vec<u8>>| vec![Prompt::Chat { messages: vec![message], pictures }];
         let is_text = |read, content: &str| assert_eq!(read, Ok(chat_of(Message::new("user", content), Vec::new())));
-        is_text(messages(json!({"role": "user", "content": parts})), "ab");
+        let of_parts = |texts: &[&str]| Message::of_parts("user", texts.iter().copied().map(String::from).collect());
+        let expected = chat_of(of_parts(&["a", "b"]), Vec::new());
+        assert_eq!(messages(json!({"role": "user", "content": parts})), Ok(expected));
+        is_text(messages(json!({"role": "user", "content": [parts[0]]})), "a");
         // Marks of images are written here alone.
         is_text(messages(json!({"role": "user", "content": format!("a{IMAGE_MARK}b")})), "ab");
         let image = |address: &str| json!({"type": "image_url", "image_url": {"url": address}});
         let parts = json!([{"type": "text", "text": format!("a{IMAGE_MARK}")}, image("data:image/png;base64,QUI=")]);
-        let expected = chat_of(Message::new("user", format!("a{IMAGE_MARK}")), vec![b"AB".to_vec()]);
+        let expected = chat_of(of_parts(&["a", &IMAGE_MARK.to_string()]), vec![b"AB".to_vec()]);
         assert_eq!(messages(json!({"role": "user", "content": parts})), Ok(expected));
         for (address, what) in
             [("https://a/b.png", "not fetched"), ("data:image/png;base64,!", "base64"), ("data:", "begins with")]

@@ -44,7 +44,7 @@ fn with_known_role(message: &Message) -> Message {
 /// The same messages with a mark for each content.
 pub(super) fn marked(messages: &[Message]) -> Vec<Message> {
     let numbered = messages.iter().enumerate();
-    numbered.map(|(index, message)| Message { content: mark(index), ..message.clone() }).collect()
+    numbered.map(|(index, message)| message.with_content(mark(index))).collect()
 }
 
 /// Index of the first message that has text and whose mark is not in `text`. In messages with calls of tools, templates leave

@@ -23,7 +23,11 @@ fn text(value: &Value, name: &str) -> String {
 }
 
 fn message(value: &Value) -> Message {
-    let mut result = Message::new(&text(value, "role"), text(value, "content"));
+    let role = text(value, "role");
+    let mut result = match value["content"].as_array() {
+        Some(parts) => Message::of_parts(&role, parts.iter().map(|part| text(part, "text")).collect()),
+        None => Message::new(&role, text(value, "content")),
+    };
     let fields = value.as_object().expect("a message is a dictionary");
     let others = fields.iter().filter(|(name, _)| !["role", "content"].contains(&name.as_str()));
     result.fields = others.map(|(name, value)| (name.clone(), value.clone())).collect();

@@ -18,18 +18,47 @@ pub struct Message {
     pub fields: serde_json::Map<String, serde_json::Value>,
     /// Images in the content, in order.
     pub images: Vec<Image>,
+    /// The content in parts, if it came in several: for templates that go through them.
+    parts: Vec<String>,
 }
 
 impl Message {
     /// A message of `role` with the text `content`.
     pub fn new(role: &str, content: impl Into<String>) -> Message {
-        Message { role: role.to_owned(), content: content.into(), fields: serde_json::Map::new(), images: Vec::new() }
+        Message {
+            role: role.to_owned(),
+            content: content.into(),
+            fields: serde_json::Map::new(),
+            images: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// A message whose content came in parts: texts, and an [`IMAGE_MARK`](crate::IMAGE_MARK) for each image. A template that goes through
+    /// parts gets them; for others two texts are two lines, as in llama-server and vLLM.
+    pub fn of_parts(role: &str, parts: Vec<String>) -> Message {
+        let mut content = String::new();
+        for part in &parts {
+            if !content.is_empty() && !content.ends_with(IMAGE_MARK) && !part.starts_with(IMAGE_MARK) {
+                content.push('\n');
+            }
+            content.push_str(part);
+        }
+        let parts = if parts.len() > 1 { parts } else { Vec::new() };
+        Message { parts, ..Message::new(role, content) }
+    }
+
+    /// The same with another content, in one part.
+    #[must_use]
+    pub(super) fn with_content(&self, content: String) -> Message {
+        Message { content, parts: Vec::new(), ..self.clone() }
     }
 
     /// The same with these images before the text.
     #[must_use]
     pub fn with_images(mut self, images: Vec<Image>) -> Message {
         self.content.insert_str(0, &IMAGE_MARK.to_string().repeat(images.len()));
+        self.parts.clear();
         self.images = images;
         self
     }
@@ -49,11 +78,43 @@ impl Message {
         self.role == "tool" || self.calls().next().is_some()
     }
 
-    /// A dictionary, as templates expect it.
-    pub(super) fn value(&self) -> Value {
-        let texts = [("role", &self.role), ("content", &self.content)];
-        let texts = texts.into_iter().map(|(name, text)| (name, Value::from(text.as_str())));
+    /// Whether the content came in several parts.
+    pub(super) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// A dictionary, as templates expect it; `in_parts`: with the parts of the content, where it has several.
+    pub(super) fn value(&self, in_parts: bool) -> Value {
+        let content = match in_parts && self.has_parts() {
+            true => text_parts(&self.parts),
+            false => self.content.as_str().into(),
+        };
+        let own = [("role", self.role.as_str().into()), ("content", content)];
         let fields = self.fields.iter().map(|(name, value)| (name.as_str(), from_json(value)));
-        texts.chain(fields).collect::<Dictionary>().into()
+        own.into_iter().chain(fields).collect::<Dictionary>().into()
+    }
+}
+
+/// A list of parts, as OpenAI's API has them and transformers gives them to templates.
+pub(super) fn text_parts(texts: &[impl AsRef<str>]) -> Value {
+    let part = |text: &str| -> Value {
+        [("type", "text".into()), ("text", text.into())].into_iter().collect::<Dictionary>().into()
+    };
+    texts.iter().map(|text| part(text.as_ref())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_lines_and_images_are_beside_them() {
+        let content =
+            |parts: &[&str]| Message::of_parts("user", parts.iter().map(|part| part.to_string()).collect()).content;
+        let mark = IMAGE_MARK.to_string();
+        assert_eq!(content(&["a", "b"]), "a\nb");
+        assert_eq!(content(&["a", &mark, &mark, "b", "c"]), format!("a{mark}{mark}b\nc"));
+        assert_eq!((content(&[]), content(&["", "a"])), (String::new(), "a".to_owned()));
+        assert!(!Message::of_parts("user", vec!["a".to_owned()]).has_parts());
     }
 }

@@ -24,9 +24,10 @@ use unicorn_artifact::TokenizerSection;
 
 use self::conversation::{arrangements, marked, missing_mark};
 use self::dialect::for_minijinja;
-use self::dictionary::{dictionary, from_json};
+use self::dictionary::{Dictionary, dictionary, from_json};
 use self::environment::{environment, seconds_since_1970};
 pub use self::message::Message;
+use self::message::text_parts;
 use self::observations::with_observations;
 use self::plain_tools::without_tools;
 use self::strftime::strftime;
@@ -202,11 +203,27 @@ impl ChatTemplate {
     }
 
     fn render_once(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
+        let in_parts = messages.iter().any(Message::has_parts) && self.goes_through_parts();
+        self.render_values(messages.iter().map(|message| message.value(in_parts)).collect(), around)
+    }
+
+    /// Whether a content that is a list of parts becomes the same text as one that is a text.
+    fn goes_through_parts(&self) -> bool {
+        let arguments = TemplateArguments::new();
+        let around = Surroundings { tools: &[], arguments: &arguments, begins_reply: true };
+        let rendered = |content: Value| {
+            let message: Dictionary = [("role", "user".into()), ("content", content)].into_iter().collect();
+            self.render_values(vec![message.into()], &around).ok()
+        };
+        rendered(text_parts(&[PROBE])).is_some_and(|text| text.contains(PROBE) && Some(text) == rendered(PROBE.into()))
+    }
+
+    fn render_values(&self, messages: Vec<Value>, around: &Surroundings<'_>) -> Result<String, TextError> {
         let &Surroundings { tools, arguments, begins_reply } = around;
         // Templates test whether there are tools.
         let tools = if tools.is_empty() { Value::from(()) } else { tools.iter().map(from_json).collect() };
         let own = context! {
-            messages => messages.iter().map(Message::value).collect::<Vec<_>>(),
+            messages => messages,
             add_generation_prompt => begins_reply,
             tools => tools,
             documents => (),
@@ -239,6 +256,9 @@ pub fn today(format: &str) -> String {
 
 /// Name of the template, without a file extension, so that nothing is escaped as HTML.
 const TEMPLATE_NAME: &str = "chat";
+
+/// A content by which a template shows what it does with parts: letters and digits only, which no filter changes.
+const PROBE: &str = "contentinparts";
 
 /// Variables that a rendering sets itself.
 const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
