@@ -9,17 +9,18 @@ use unicorn_runtime::Model;
 const ROUNDED_LIMIT: f64 = 0.15;
 /// Relative difference of logits where only the order of sums differs.
 const SUMS_LIMIT: f64 = 0.01;
-/// The kernel that chooses experts.
-const ROUTER: &str = "route";
+/// Kernels behind which a small difference can make a row that of another model: the choice of experts, and gates that are cut, whose
+/// few small remains are normed.
+const AMPLIFIERS: [&str; 2] = ["route", "sparse act mul"];
 
 /// Largest difference that correct kernels of a target may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// Limit of [`Difference::relative`].
     pub relative: f64,
-    /// Where two experts are nearly as likely, a difference within the limit chooses the other one, and the row is that of another model: the
-    /// rows that differ most are then left out, and a step is wrong when it is so with several texts.
-    has_experts: bool,
+    /// Where two experts are nearly as likely, a difference within the limit chooses the other one, and the row is that of another model; so
+    /// with other [`AMPLIFIERS`]. The rows that differ most are then left out, and a step is wrong when it is so with several texts.
+    is_amplified: bool,
 }
 
 /// How far the results of two targets are apart.
@@ -43,22 +44,24 @@ impl Limit {
         };
         let is_rounded = target.is_some_and(|target| rounds(&target.matches));
         let relative = if is_rounded { ROUNDED_LIMIT } else { SUMS_LIMIT };
-        let has_experts = target.is_some_and(|target| target.pipelines.iter().any(|pipeline| pipeline.name == ROUTER));
-        Limit { relative, has_experts }
+        let amplifies = |name: &str| AMPLIFIERS.contains(&name);
+        let is_amplified =
+            target.is_some_and(|target| target.pipelines.iter().any(|pipeline| amplifies(&pipeline.name)));
+        Limit { relative, is_amplified }
     }
 
     /// Different texts with which a step is tried before it counts as wrong.
     pub fn n_texts(self) -> usize {
-        if self.has_experts { 3 } else { 1 }
+        if self.is_amplified { 3 } else { 1 }
     }
 
-    /// The largest of the values; of a model with experts, of the nine tenths that are smallest. Infinite where one is not finite.
+    /// The largest of the values; where differences are amplified, of the nine tenths that are smallest. Infinite where one is not finite.
     pub fn largest(self, mut values: Vec<f64>) -> f64 {
         if values.iter().any(|value| !value.is_finite()) {
             return f64::INFINITY;
         }
         values.sort_by(f64::total_cmp);
-        let compared = if self.has_experts { (values.len() * 9 / 10).max(1) } else { values.len() };
+        let compared = if self.is_amplified { (values.len() * 9 / 10).max(1) } else { values.len() };
         values.into_iter().take(compared).next_back().unwrap_or(0.0)
     }
 }
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
 
     fn limit(relative: f64) -> Limit {
-        Limit { relative, has_experts: false }
+        Limit { relative, is_amplified: false }
     }
 
     fn seen(rows: &[&[f32]], sampled: &[f32]) -> Observation {
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn of_a_mixture_the_rows_with_another_expert_are_left_out() {
-        let mixture = Limit { relative: 0.01, has_experts: true };
+        let mixture = Limit { relative: 0.01, is_amplified: true };
         let rows = |wrong: usize| -> Vec<f64> { (0..20).map(|row| if row < wrong { 1.0 } else { 0.005 }).collect() };
         assert_eq!([0, 2, 3].map(|wrong| mixture.largest(rows(wrong))), [0.005, 0.005, 1.0]);
         assert_eq!(limit(0.01).largest(rows(1)), 1.0);
