@@ -105,7 +105,7 @@ def try_shape(folder, name, number, options):
     save_file({"tokens": tokens.to(torch.int32), "logits": logits}, folder / "golden.safetensors")
     artifact, exported, out = folder / "model.unicorn", folder / "exported", folder / "found.safetensors"
     compiled = [options.compiler, folder, "-o", artifact, "--weights", options.weights, "--target", options.target, "-q"]
-    ran = [options.runner, "logits", artifact, "--tokens", folder / "golden.safetensors", "-o", out, "-q"]
+    ran = [options.runner, "logits", artifact, "--target", options.target, "--tokens", folder / "golden.safetensors", "-o", out, "-q"]
     if options.weights == "int4":
         compiled += ["--export-dequantized", exported]
     if options.chunk:
