@@ -13,9 +13,12 @@ use unicorn_spirv::target::{GemmTuning, MatrixTuning};
 
 use super::tile::tile;
 use super::{Operand, Selector, operands, stride};
-use crate::fuse::{FusedNode, FusedOp, NormStep};
+use crate::fuse::{FusedNode, FusedOp, MatrixId, NormStep};
 use crate::graph::ValueId;
 use crate::weights::PackedId;
+
+/// Most weights of a matrix by which a row of f32 is multiplied sooner than it is converted to integers.
+const MAX_SMALL_WEIGHTS: usize = 1 << 20;
 
 impl Selector<'_> {
     fn norm_spec(&self, step: &NormStep) -> NormSpec {
@@ -189,11 +192,32 @@ impl Selector<'_> {
         first.filter(|first| formats.all(|format| format == Some(*first))).unwrap_or(ActivationFormat::F32)
     }
 
+    /// Whether small matrices alone read a row for whose integers its kernel would need a dispatch behind it, which takes longer than they do.
+    fn is_short_of_a_conversion(&self, input: ValueId) -> bool {
+        let stores_f32 = |node: &FusedNode| match node.op {
+            FusedOp::MatMul { act_mul, .. } => act_mul.is_none(),
+            FusedOp::Elementwise { .. } | FusedOp::Streams(_) => true,
+            _ => false,
+        };
+        let is_small = |node: &FusedNode| match node.op {
+            FusedOp::MatMul { matrix, .. } => self.n_weights(matrix) <= MAX_SMALL_WEIGHTS,
+            _ => false,
+        };
+        self.kind.rows == 1
+            && self.verified.producer(input).is_some_and(stores_f32)
+            && self.readers(input).all(is_small)
+    }
+
+    /// Elements of a packed matrix.
+    fn n_weights(&self, matrix: MatrixId) -> usize {
+        self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols).sum()
+    }
+
     /// The best input format of a matmul; `None`: not a matmul.
     pub(super) fn matmul_input(&self, node: &FusedNode) -> Option<ActivationFormat> {
         let FusedOp::MatMul { input, matrix, softcap, out, .. } = node.op else { return None };
         let is_f32 = self.graph.matrices[matrix.0].is_router || self.on_npu(node).is_some();
-        if is_f32 || !self.reads_integers(input) {
+        if is_f32 || !self.reads_integers(input) || self.is_short_of_a_conversion(input) {
             return Some(ActivationFormat::F32);
         }
         // Attention's gate reads what q, k and v read.
@@ -209,9 +233,7 @@ impl Selector<'_> {
         let precision = if needs_int11 { Precision::Int11 } else { Precision::Int8 };
         let rows = self.product_rows(matrix, out);
         // Products that a GEMM does not support, and those whose tiles would be mostly empty.
-        let weights =
-            self.weights.matrix(matrix).iter().map(|&id| self.matrix(id).0).map(|layout| layout.rows * layout.cols);
-        let min_rows = |tuning: &MatrixTuning| tuning.min_rows.of(weights.sum());
+        let min_rows = |tuning: &MatrixTuning| tuning.min_rows.of(self.n_weights(matrix));
         let tuning = self.target.matrix.filter(|tuning| softcap.is_none() && rows >= min_rows(tuning));
         let format = tuning.map(|tuning| match tuning.gemm {
             GemmTuning::Workgroup { .. } => ActivationFormat::RowScaled(precision),
