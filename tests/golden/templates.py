@@ -63,21 +63,27 @@ def render(template, messages, conversation):
 
 
 def goes_through_parts(template):
-    """Whether a content that is a list of one part becomes what the text itself becomes."""
+    """Whether a content that is a list of one part becomes what the text itself becomes, and of two parts none is left out."""
+    first, second = ({"type": "text", "text": text} for text in ("contentinparts", "anotherpart"))
     try:
-        texts = [
+        text, one, both = (
             render(template, [{"role": "user", "content": content}], {})
-            for content in ("contentinparts", [{"type": "text", "text": "contentinparts"}])
-        ]
+            for content in (first["text"], [first], [first, second])
+        )
     except Exception:
         return False
-    return "contentinparts" in texts[0] and texts[0] == texts[1]
+    return first["text"] in both and second["text"] in both and text == one
 
 
-def with_lines(messages):
-    """The same with parts of a content as lines of one text."""
-    lines = [m if isinstance(m["content"], str) else "\n".join(part["text"] for part in m["content"]) for m in messages]
-    return [m if m is line else {**m, "content": line} for m, line in zip(messages, lines)]
+def with_lines(messages, roles=None):
+    """The same with parts of a content as lines of one text, of messages with one of these roles, or of all."""
+
+    def lined(message):
+        if isinstance(message["content"], str) or roles and message["role"] not in roles:
+            return message
+        return {**message, "content": "\n".join(part["text"] for part in message["content"])}
+
+    return [lined(message) for message in messages]
 
 
 def system_at_start(messages):
@@ -117,8 +123,9 @@ def dropped(template, messages, conversation):
 
 def outcome(template, conversation):
     result = None
-    given = conversation["messages"]
-    for messages in arrangements(given if goes_through_parts(template) else with_lines(given)):
+    # Gemma 3's template would take the first part of a system message alone.
+    roles = ("system", "developer") if goes_through_parts(template) else None
+    for messages in arrangements(with_lines(conversation["messages"], roles)):
         try:
             text = render(template, messages, conversation)
         except Raised as error:

@@ -83,9 +83,10 @@ impl Message {
         !self.parts.is_empty()
     }
 
-    /// A dictionary, as templates expect it; `in_parts`: with the parts of the content, where it has several.
+    /// A dictionary, as templates expect it; `in_parts`: with the parts of the content, where it has several. That of a system message is one
+    /// text: Gemma 3's template would take its first part alone.
     pub(super) fn value(&self, in_parts: bool) -> Value {
-        let content = match in_parts && self.has_parts() {
+        let content = match in_parts && self.has_parts() && self.role != "system" {
             true => text_parts(&self.parts),
             false => self.content.as_str().into(),
         };

@@ -207,15 +207,17 @@ impl ChatTemplate {
         self.render_values(messages.iter().map(|message| message.value(in_parts)).collect(), around)
     }
 
-    /// Whether a content that is a list of parts becomes the same text as one that is a text.
+    /// Whether a content that is a list of a text becomes what the text becomes, and of a list of two nothing is left out.
     fn goes_through_parts(&self) -> bool {
         let arguments = TemplateArguments::new();
         let around = Surroundings { tools: &[], arguments: &arguments, begins_reply: true };
         let rendered = |content: Value| {
             let message: Dictionary = [("role", "user".into()), ("content", content)].into_iter().collect();
-            self.render_values(vec![message.into()], &around).ok()
+            self.render_values(vec![message.into()], &around).unwrap_or_default()
         };
-        rendered(text_parts(&[PROBE])).is_some_and(|text| text.contains(PROBE) && Some(text) == rendered(PROBE.into()))
+        let [first, second] = PROBES;
+        let (one, both) = (rendered(text_parts(&[first])), rendered(text_parts(&PROBES)));
+        both.contains(first) && both.contains(second) && one == rendered(first.into())
     }
 
     fn render_values(&self, messages: Vec<Value>, around: &Surroundings<'_>) -> Result<String, TextError> {
@@ -257,8 +259,8 @@ pub fn today(format: &str) -> String {
 /// Name of the template, without a file extension, so that nothing is escaped as HTML.
 const TEMPLATE_NAME: &str = "chat";
 
-/// A content by which a template shows what it does with parts: letters and digits only, which no filter changes.
-const PROBE: &str = "contentinparts";
+/// Contents by which a template shows what it does with parts: letters only, which no filter changes.
+const PROBES: [&str; 2] = ["contentinparts", "anotherpart"];
 
 /// Variables that a rendering sets itself.
 const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
