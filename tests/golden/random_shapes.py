@@ -146,6 +146,9 @@ def changed(draw, config):
     if "linear_num_key_heads" in config:
         config["linear_num_key_heads"] = draw.choice((1, 2, 3))
         config["linear_num_value_heads"] = config["linear_num_key_heads"] * draw.choice((1, 2, 3))
+    if "mamba_d_head" in config:
+        # transformers compares its sizes with the stream's width where no layer has a Mamba, too.
+        config["mamba_n_heads"], config["mamba_d_head"] = config["mamba_expand"], config["hidden_size"]
     kinds = config.get("layer_types")
     if kinds and not config.get("num_kv_shared_layers"):
         config["layer_types"] = draw.sample(kinds, len(kinds))
