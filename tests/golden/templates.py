@@ -8,7 +8,7 @@
 The environment is that of transformers' apply_chat_template: jinja2's immutable sandbox with trimmed blocks, loop controls,
 a tag for generated text, and `tojson`, `raise_exception` and `strftime_now`. Around it is what this project promises: a
 `developer` is the system; a system message that a template refuses or leaves out joins the others, or the first question;
-parts of a content are lines for a template that does not go through them; and a message that would be missing is an error.
+parts of a content are lines, but for a user's where the template goes through them; and a message that would be missing is an error.
 """
 
 import datetime
@@ -75,11 +75,11 @@ def goes_through_parts(template):
     return first["text"] in both and second["text"] in both and text == one
 
 
-def with_lines(messages, roles=None):
-    """The same with parts of a content as lines of one text, of messages with one of these roles, or of all."""
+def with_lines(messages, kept=()):
+    """The same with parts of a content as lines of one text, but for messages with one of these roles."""
 
     def lined(message):
-        if isinstance(message["content"], str) or roles and message["role"] not in roles:
+        if isinstance(message["content"], str) or message["role"] in kept:
             return message
         return {**message, "content": "\n".join(part["text"] for part in message["content"])}
 
@@ -123,9 +123,9 @@ def dropped(template, messages, conversation):
 
 def outcome(template, conversation):
     result = None
-    # Gemma 3's template would take the first part of a system message alone.
-    roles = ("system", "developer") if goes_through_parts(template) else None
-    for messages in arrangements(with_lines(conversation["messages"], roles)):
+    # Gemma 3's template takes the first part of a system message alone.
+    kept = ["user"] if goes_through_parts(template) else []
+    for messages in arrangements(with_lines(conversation["messages"], kept)):
         try:
             text = render(template, messages, conversation)
         except Raised as error:

@@ -35,7 +35,7 @@ impl Message {
     }
 
     /// A message whose content came in parts: texts, and an [`IMAGE_MARK`](crate::IMAGE_MARK) for each image. A template that goes through
-    /// parts gets them; for others two texts are two lines, as in llama-server and vLLM.
+    /// parts gets those of a user; otherwise two texts are two lines, as in llama-server and vLLM.
     pub fn of_parts(role: &str, parts: Vec<String>) -> Message {
         let mut content = String::new();
         for part in &parts {
@@ -83,10 +83,10 @@ impl Message {
         !self.parts.is_empty()
     }
 
-    /// A dictionary, as templates expect it; `in_parts`: with the parts of the content, where it has several. That of a system message is one
-    /// text: Gemma 3's template would take its first part alone.
+    /// A dictionary, as templates expect it; `in_parts`: with the parts of a user's content, where it has several. A template that goes
+    /// through those may not do so with others: Gemma 3's takes the first part of a system message alone.
     pub(super) fn value(&self, in_parts: bool) -> Value {
-        let content = match in_parts && self.has_parts() && self.role != "system" {
+        let content = match in_parts && self.has_parts() && self.role == "user" {
             true => text_parts(&self.parts),
             false => self.content.as_str().into(),
         };
