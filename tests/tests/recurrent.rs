@@ -8,7 +8,9 @@ use tests::models::models;
 use tests::reference::{Golden, read_golden, relative_error};
 use unicorn_compiler::WeightsOption;
 use unicorn_runtime::scheduler::{End, Request, Scheduler, TokenReceiver};
-use unicorn_runtime::{DeviceChoice, HostSampler, HostSampling, KvCapacity, LoadOptions, Model, RunError, Sampling};
+use unicorn_runtime::{
+    DeviceChoice, FillMask, HostSampler, HostSampling, KvCapacity, LoadOptions, Model, RunError, Sampling,
+};
 use unicorn_spirv::target;
 
 /// As in `e2e`: f16 weights and KV cache, everything else f32.
@@ -87,30 +89,49 @@ fn state_that_ran_ahead_of_a_text_is_not_continued() {
     assert_eq!(expected.len(), golden.logits.len() / tokens.len());
 }
 
-/// Steps do not run ahead of masks there: the state is that of the tokens, wherever the text ends.
+/// Steps run ahead of masks there, too: none may run twice, also where other sequences use the device between two tokens, or a token has no mask. The
+/// state is that of the tokens where the text ends with its last step.
 #[test]
 fn state_stays_with_a_masked_text() {
-    let (_, tokens, model) = load(2);
+    for profile in [false, true] {
+        masked_text(profile);
+    }
+}
+
+/// `profile`: no step is submitted without its sampler, and the steps that ran again are counted.
+fn masked_text(profile: bool) {
+    const N_TOKENS: usize = 9;
+    let (_, tokens, model) = load_with(|options| (options.slots, options.profile) = (3, profile));
     let sampling =
         Sampling::default().with(|sampling| (sampling.temperature, sampling.top_k, sampling.seed) = (1.3, 40, 9));
     let allow = |allowed: &mut [u32], number: usize| allowed.fill(0x5555_5555 << (number % 2));
-    let first = tokens[20];
+    let is_masked = |number: usize| number % 4 != 3;
+    let mut others = model.session().expect("a free slot");
     let mut session = model.session().expect("a free slot");
     session.feed(&tokens[..20]).expect("the steps run");
-    let mut masked = session.generate_masked(first, &sampling, 40);
+    model.take_profiles();
+    let mut masked = session.generate_masked(tokens[20], &sampling, N_TOKENS as u32);
     let mut text = tokens[..=20].to_vec();
-    for number in 0..6 {
-        let sampled = masked.next_token(Some(Box::new(move |allowed| allow(allowed, number))));
+    for number in 0..N_TOKENS {
+        let fill = is_masked(number).then(|| Box::new(move |allowed: &mut [u32]| allow(allowed, number)) as FillMask);
+        let sampled = masked.next_token(fill);
         text.push(sampled.expect("steps are left").expect("the step runs").token);
+        if number % 3 == 1 {
+            others.feed(&tokens[..1]).expect("the step runs");
+        }
     }
     drop(masked);
+    let n_feeds_of_others = if profile { N_TOKENS / 3 } else { 0 };
+    assert_eq!(model.take_profiles().len(), n_feeds_of_others, "no step of the text ran again");
     let mut on_host = model.session().expect("a free slot");
     on_host.feed(&tokens[..20]).expect("the steps run");
     let sampler = HostSampler::new(sampling, HostSampling::default());
     for (number, pair) in text[20..].windows(2).enumerate() {
         let mut logits = on_host.feed_and_read_logits(&pair[..1]).expect("the steps run");
-        let mut allowed = vec![0; logits.len().div_ceil(32)];
-        allow(&mut allowed, number);
+        let mut allowed = vec![u32::MAX; logits.len().div_ceil(32)];
+        if is_masked(number) {
+            allow(&mut allowed, number);
+        }
         let sampled = sampler.sample(number as u32, on_host.tokens(), &mut logits, Some(&allowed)).expect("a token");
         assert_eq!(sampled.token, pair[1], "{number}");
     }
@@ -165,6 +186,68 @@ impl TokenReceiver for Collected {
 
     fn end(&mut self, why: End<'_>) {
         panic!("{why:?}");
+    }
+}
+
+/// A reply whose first tokens are free, as those of reasoning are.
+struct MaskedLate(Collected);
+
+impl TokenReceiver for MaskedLate {
+    fn begin(&mut self, cached_tokens: u32) {
+        self.0.begin(cached_tokens);
+    }
+
+    fn token(&mut self, token: u32) -> ControlFlow<()> {
+        assert!(!self.is_masked() || token.is_multiple_of(2));
+        self.0.token(token)
+    }
+
+    fn is_masked(&self) -> bool {
+        self.0.tokens.lock().unwrap().len() >= 5
+    }
+
+    fn may_be_masked(&self) -> bool {
+        true
+    }
+
+    fn mask(&mut self) -> FillMask<'_> {
+        let is_masked = self.is_masked();
+        Box::new(move |allowed| allowed.fill(if is_masked { 0x5555_5555 } else { u32::MAX }))
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    fn end(&mut self, why: End<'_>) {
+        self.0.end(why);
+    }
+}
+
+/// A step that ran ahead with a token that a mask forbids has changed the state: neither that sequence nor those beside it are computed again.
+#[test]
+fn masks_that_begin_late_find_the_state_of_the_tokens() {
+    let (_, tokens, model) = load_with(|options| (options.slots, options.profile) = (2, true));
+    let alone = text_of(&model, &tokens[..20], 12);
+    let mut scheduler: Scheduler<MaskedLate> = model.scheduler().expect("slots");
+    model.take_profiles();
+    let texts: Vec<_> = (0..2).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
+    for text in &texts {
+        let receiver = MaskedLate(Collected { tokens: text.clone(), most: alone.len(), cached: 0 });
+        let prompt = tokens[..20].to_vec();
+        scheduler.submit(Request { prompt, sampling: Sampling::default(), priority: 0, receiver });
+    }
+    let mut n_prompt_steps = 0;
+    while !scheduler.is_idle() {
+        let is_prefill = scheduler.decoding() < 2;
+        scheduler.tick(&mut |_| ControlFlow::Continue(()));
+        n_prompt_steps += if is_prefill { model.take_profiles().len() } else { 0 };
+    }
+    assert!(n_prompt_steps > 0);
+    assert_eq!(model.take_profiles().len(), 0, "no step ran again");
+    for text in texts {
+        let text = text.lock().unwrap();
+        assert_eq!(text[..5], alone[..5]);
     }
 }
 

@@ -196,7 +196,11 @@ impl TokenReceiver for Choice {
     }
 
     fn is_masked(&self) -> bool {
-        self.sampler.as_ref().is_some_and(|sampler| sampler.applies() && sampler.is_masked())
+        self.may_be_masked() && self.sampler.as_ref().is_some_and(|sampler| sampler.applies())
+    }
+
+    fn may_be_masked(&self) -> bool {
+        self.sampler.as_ref().is_some_and(|sampler| sampler.is_masked())
     }
 
     fn mask(&mut self) -> FillMask<'_> {

@@ -57,6 +57,10 @@ impl TokenReceiver for Receiver {
         self.as_inner().is_masked()
     }
 
+    fn may_be_masked(&self) -> bool {
+        self.as_inner().may_be_masked()
+    }
+
     fn mask(&mut self) -> FillMask<'_> {
         self.inner().mask()
     }

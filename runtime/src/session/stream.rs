@@ -13,6 +13,8 @@
 
 use std::sync::Arc;
 
+use unicorn_artifact::step::mask_words;
+
 use crate::error::RunError;
 use crate::program::chunks::batch_program;
 use crate::program::multistep::steps_of_submission;
@@ -26,7 +28,7 @@ use crate::step::engine::{Engine, Rows, Step};
 use crate::step::host_sampling::{HostSampler, HostSampling};
 use crate::step::masks::Masks;
 use crate::step::sampling::{Sampled, SamplerInput, Sampling};
-use crate::step::steps_in_flight::{EndedStep, SharedStepsInFlight, StepsInFlight, SubmittedSteps};
+use crate::step::steps_in_flight::{EndedStep, Samples, SharedStepsInFlight, StepsInFlight, SubmittedSteps};
 use crate::step::stop::Stop;
 use crate::step::watch::Watch;
 
@@ -134,6 +136,11 @@ impl<'s> Stream<'s> {
         self.most_ahead = 0;
     }
 
+    /// Whether its sequences have recurrent state.
+    pub fn has_state(&self) -> bool {
+        self.shared.has_state()
+    }
+
     /// Steps until the stream ends.
     pub fn steps_left(&self) -> u32 {
         self.steps_left
@@ -165,7 +172,7 @@ impl<'s> Stream<'s> {
         let rows: Vec<u32> = newest.iter().chain(draft).copied().collect();
         let mut samples = Vec::new();
         let verified = verify(shared, sequences[0], cancels.first(), &rows, logits, &mut |tokens, number, logits| {
-            let sampled = sampler.sample_as_device(number, tokens, logits);
+            let sampled = sampler.sample_as_device(number, tokens, logits, None);
             samples.push(sampled);
             (sampled.token, true)
         });
@@ -189,7 +196,7 @@ impl<'s> Stream<'s> {
     }
 
     /// The samples of the next step, in the order of the rows, among the tokens that `masks` allow. One step is submitted behind it, whose masks
-    /// are those of the next call, for the same rows; if they are for others, it is not used.
+    /// are those of the next call, for the same rows; if they are for others, it is not used, and recurrent state is computed again.
     pub fn next_masked(&mut self, masks: &mut Masks<'_>) -> Option<Result<Vec<Sampled>, RunError>> {
         self.steps_left = self.steps_left.checked_sub(1)?;
         let step = match self.refused.take() {
@@ -218,12 +225,12 @@ impl<'s> Stream<'s> {
         }
         let (steps_behind, feeds) = (self.steps_left.min(self.most_ahead), self.feeds);
         let mut rows = RowsOfStream { shared, samplings, newest };
-        if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
+        if let Some(sampled) = rows.take(flight, sequences, masks) {
             return Ok(sampled);
         }
         persist(shared, sequences, Some(flight), |engine, sequences| {
             // The steps may have ended meanwhile, because another session needed the engine.
-            if let Some(sampled) = rows.take(&mut flight.lock(), sequences) {
+            if let Some(sampled) = rows.take(flight, sequences, masks) {
                 return Ok(sampled);
             }
             let lens: Vec<u32> = sequences.iter().map(|sequence| sequence.len_tokens()).collect();
@@ -260,11 +267,40 @@ struct RowsOfStream<'r> {
 
 impl RowsOfStream<'_> {
     /// Takes the samples of the oldest step that ended, if there is one.
-    fn take(&mut self, flight: &mut StepsInFlight, sequences: &mut [&mut Sequence]) -> Option<Vec<Sampled>> {
-        let EndedStep { program, sampled } = flight.take(sequences[0].generation()?)?;
+    fn take(
+        &mut self,
+        flight: &SharedStepsInFlight,
+        sequences: &mut [&mut Sequence],
+        masks: &mut Masks<'_>,
+    ) -> Option<Vec<Sampled>> {
+        let generation = sequences[0].generation()?;
+        let (EndedStep { program, samples }, gpu_seconds) = {
+            let mut flight = flight.lock();
+            (flight.take(generation)?, flight.take_gpu_seconds())
+        };
         self.append(sequences, program);
-        self.count(flight.take_gpu_seconds(), sequences);
+        let sampled = match samples {
+            Samples::Sampled(sampled) => sampled,
+            Samples::Logits(logits) => self.sample_on_host(sequences, logits, masks),
+        };
+        self.count(gpu_seconds, sequences);
         Some(sampled)
+    }
+
+    /// Samples each row's token by the logits of all rows.
+    fn sample_on_host(&self, sequences: &[&mut Sequence], mut logits: Vec<f32>, masks: &mut Masks<'_>) -> Vec<Sampled> {
+        let vocab_size = self.shared.model().vocab_size;
+        let mask_words = mask_words(vocab_size);
+        let row_len = logits.len() / sequences.len();
+        let rows = logits.chunks_exact_mut(row_len).map(|row| &mut row[..vocab_size as usize]);
+        let each = sequences.iter().zip(self.samplings).zip(rows).enumerate();
+        let sample = |(row, ((sequence, sampling), logits)): (usize, ((&&mut Sequence, &Sampling), &mut [f32]))| {
+            let number_of_mask = masks.number(row);
+            let allowed = number_of_mask.map(|number| &masks.words(mask_words)[number * mask_words..][..mask_words]);
+            let sampler = HostSampler::new(sampling.clone(), HostSampling::default());
+            sampler.sample_as_device(sequence.samples(), sequence.tokens(), logits, allowed)
+        };
+        each.map(sample).collect()
     }
 
     /// Submits the step of the newest tokens if it is not in flight, its sampler if that awaits `masks`, and steps behind it, at most
@@ -309,7 +345,9 @@ impl RowsOfStream<'_> {
             engine.in_flight = None;
         }
         let generation = sequences[0].generation().unwrap_or_default();
-        let EndedStep { sampled, .. } = flight_now.take(generation).expect("a submission has a step");
+        let Some(EndedStep { samples: Samples::Sampled(sampled), .. }) = flight_now.take(generation) else {
+            unreachable!("its sampler was submitted");
+        };
         self.count(flight_now.take_gpu_seconds(), sequences);
         Ok(sampled)
     }
@@ -328,10 +366,6 @@ impl RowsOfStream<'_> {
         let ahead = now.n_steps - 1;
         let Some(steps_to_submit) = steps_behind.checked_sub(ahead).filter(|&steps| steps > 0) else { return Ok(()) };
         let awaits_masks = !masks.is_empty();
-        if awaits_masks && self.shared.has_state() {
-            // A step that has to run again would change the state twice.
-            return Ok(());
-        }
         let (program, step_slot) = (decoder(engine, sequences, ahead)?, 1 - now.step_slot);
         let n_steps = match (engine.has_steps_together(program)?, &*sequences) {
             (true, [sequence]) if !awaits_masks => {
@@ -350,6 +384,7 @@ impl RowsOfStream<'_> {
         match n_steps {
             1 if awaits_masks => {
                 if !engine.begin_behind_sampler(program, step_slot)? {
+                    sequences.iter_mut().for_each(|sequence| sequence.keep_state(ahead));
                     return Ok(());
                 }
             }

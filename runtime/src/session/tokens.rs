@@ -35,12 +35,15 @@ impl<'s> MaskedTokens<'s> {
     }
 
     /// Waits for the step that samples the next token, among those that `fill` allows, or all. The device computes the step behind, but for its
-    /// sampler, until the next call; it does so for nothing where one of two calls in a row has a mask.
+    /// sampler, until the next call; it does so for nothing where one of two calls in a row has a mask, unless there is recurrent state.
     ///
     /// # Panics
     /// If there is a mask and the model takes none: see [`crate::Model::takes_masks`].
     pub fn next_token(&mut self, fill: Option<FillMask<'_>>) -> Option<Result<Sampled, RunError>> {
-        let mut masks = Masks::of(fill.map(|fill| (0, fill)).into_iter().collect());
+        // A step that was sampled without a mask cannot run again: it has changed the state.
+        let all =
+            || self.stream.has_state().then(|| Box::new(|allowed: &mut [u32]| allowed.fill(u32::MAX)) as FillMask);
+        let mut masks = Masks::of(fill.or_else(all).map(|fill| (0, fill)).into_iter().collect());
         self.stream.next_masked(&mut masks).map(|step| step.map(|sampled| sampled[0]))
     }
 }

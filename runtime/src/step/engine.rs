@@ -323,18 +323,23 @@ impl Engine {
         self.in_flight.as_ref().is_some_and(|one| one.is(flight))
     }
 
-    /// Waits for the oldest steps in flight and reads their samples, unless their stream was dropped or they are without a sampler, which only the
-    /// stream has masks for: that step will run again.
+    /// Waits for the oldest steps in flight and reads their samples, or the logits of a step without a sampler, for which only the stream has
+    /// masks; nothing where their stream was dropped.
     ///
     /// # Errors
     /// When the device fails. The samples before stay.
     pub fn end_first(&mut self, flight: &mut StepsInFlight, is_abandoned: bool) -> Result<(), Failure> {
         let Some(SubmittedSteps { program, step_slot, n_steps, awaits_masks }) = flight.pop() else { return Ok(()) };
-        if awaits_masks {
-            // Its tokens mean nothing. It runs because every step leaves the counters at 0.
-            self.begin_sampler(program, step_slot, &mut Masks::none())?;
-        }
         self.end(step_slot)?;
+        if awaits_masks {
+            if !is_abandoned {
+                let row_len = self.programs.recorded[program].logits_stride;
+                flight.keep_logits(program, |n_rows, logits| self.read_logits(program, 0..n_rows, row_len, logits))?;
+            }
+            // Its tokens mean nothing, and it changes the logits. It runs because every step leaves the counters at 0.
+            self.begin_sampler(program, step_slot, &mut Masks::none())?;
+            self.end(step_slot)?;
+        }
         flight.add_gpu_seconds(self.gpu_seconds(program, step_slot), n_steps);
         let n_read = if is_abandoned || awaits_masks { 0 } else { n_steps };
         (0..n_read).try_for_each(|_| flight.keep(program, |row, number| self.sampled(row, number)))

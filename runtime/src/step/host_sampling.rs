@@ -174,9 +174,15 @@ impl HostSampler {
         Some(HostSampled::among(sampled, &values, n_top, candidates_left))
     }
 
-    /// Samples as the device does; token 0 where no logit is a number.
-    pub(crate) fn sample_as_device(&self, number: u32, tokens: &[u32], logits: &mut [f32]) -> Sampled {
-        let sampled = self.sample(number, tokens, logits, None);
+    /// Samples as the device does, with a mask or without; token 0 where no logit is a number.
+    pub(crate) fn sample_as_device(
+        &self,
+        number: u32,
+        tokens: &[u32],
+        logits: &mut [f32],
+        allowed: Option<&[u32]>,
+    ) -> Sampled {
+        let sampled = self.sample(number, tokens, logits, allowed);
         let (token, candidates) = sampled.map_or((0, 1), |sampled| (sampled.token, sampled.candidates));
         Sampled { token, logit: logits[token as usize], candidates }
     }

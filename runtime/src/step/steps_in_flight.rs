@@ -17,7 +17,7 @@
 //! host                submits both   reads 0, computes the masks of 1, submits both
 //! ```
 //!
-//! If the device is used for another sequence meanwhile, such a step has no masks: it runs again.
+//! If the device is used for another sequence meanwhile, such a step has no masks: its logits are read, and the host samples.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -58,11 +58,18 @@ pub struct SubmittedSteps {
     pub awaits_masks: bool,
 }
 
-/// A step whose samples were read.
+/// A step whose results were read.
 pub struct EndedStep {
     pub program: usize,
+    pub samples: Samples,
+}
+
+/// What was read of a step.
+pub enum Samples {
     /// One a row.
-    pub sampled: Vec<Sampled>,
+    Sampled(Vec<Sampled>),
+    /// Logits of all rows, one behind the other: its masks did not come in time.
+    Logits(Vec<f32>),
 }
 
 impl SharedStepsInFlight {
@@ -161,8 +168,27 @@ impl StepsInFlight {
     pub fn keep<E>(&mut self, program: usize, read: impl Fn(usize, u32) -> Result<Sampled, E>) -> Result<(), E> {
         let numbers = self.sample_numbers.iter().enumerate();
         let sampled = numbers.map(|(row, &number)| read(row, number)).collect::<Result<_, _>>()?;
-        self.sample_numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
-        self.ended.push_back(EndedStep { program, sampled });
+        self.push_ended(program, Samples::Sampled(sampled));
         Ok(())
+    }
+
+    /// Keeps the logits of a step of `program` that ended without masks: `read` appends those of that many rows.
+    ///
+    /// # Errors
+    /// That of `read`; nothing is kept then.
+    pub fn keep_logits<E>(
+        &mut self,
+        program: usize,
+        read: impl FnOnce(usize, &mut Vec<f32>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut logits = Vec::new();
+        read(self.sample_numbers.len(), &mut logits)?;
+        self.push_ended(program, Samples::Logits(logits));
+        Ok(())
+    }
+
+    fn push_ended(&mut self, program: usize, samples: Samples) {
+        self.sample_numbers.iter_mut().for_each(|number| *number = number.wrapping_add(1));
+        self.ended.push_back(EndedStep { program, samples });
     }
 }

@@ -44,8 +44,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::machine::{MAX_PREFILL_TOKENS, Machine, Next};
+use self::receiver::SamplingPlaces;
 pub use self::receiver::{End, TokenReceiver};
-use self::receiver::{is_masked, samples_on_host};
 use self::requests::{Active, Waiting};
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, BatchTokens};
@@ -279,8 +279,8 @@ impl<R: TokenReceiver> Scheduler<R> {
         if self.machine.decoding.is_empty() {
             return;
         }
-        let takes_masks = self.shared.takes_masks;
-        if self.machine.decoding.iter().any(|active| samples_on_host(&active.receiver, takes_masks)) {
+        let places = SamplingPlaces::of(&self.shared);
+        if self.machine.decoding.iter().any(|active| places.samples_on_host(&active.receiver)) {
             return self.decode_and_choose(&[], after_step);
         }
         let n_sequences = self.machine.decoding.len();
@@ -292,7 +292,7 @@ impl<R: TokenReceiver> Scheduler<R> {
         for (active, goes_on) in self.machine.decoding.iter_mut().zip(&mut go_on) {
             let Active { session, rest, sampling, receiver, speculator, .. } = active;
             rows.push(BatchRow { session, token: rest[0], sampling });
-            let is_masked = is_masked(receiver, takes_masks);
+            let is_masked = places.is_masked(receiver);
             receivers.push((receiver, rest, speculator, goes_on, is_masked));
         }
         let mut failed = None;
@@ -333,8 +333,8 @@ impl<R: TokenReceiver> Scheduler<R> {
                     ends.push((row, steps.tokens(row).0.len() as u32));
                 }
                 if **goes_on {
-                    *is_masked = receiver::is_masked(*receiver, takes_masks);
-                    wait_for_host |= samples_on_host(*receiver, takes_masks);
+                    *is_masked = places.is_masked(*receiver);
+                    wait_for_host |= places.samples_on_host(*receiver);
                 }
                 if let Some(speculator) = speculator {
                     let (tokens, newest) = steps.tokens(row);
@@ -389,9 +389,9 @@ impl<R: TokenReceiver> Scheduler<R> {
             let mut expected = rest[1..].iter();
             let ran = session.verify(rest, &mut self.logits, &mut |tokens, number, logits| {
                 // By the logits: a verification takes no masks.
-                newest = match samples_on_host(receiver, false) {
+                newest = match receiver.samples_on_host() || receiver.is_masked() {
                     true => receiver.sample(tokens, logits),
-                    false => sampler.sample_as_device(number, tokens, logits).token,
+                    false => sampler.sample_as_device(number, tokens, logits, None).token,
                 };
                 if expected.next() == Some(&newest) {
                     receiver.drafted(0, 1);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::requests::Active;
-use super::{AfterStep, Scheduler, TokenReceiver, is_masked, samples_on_host};
+use super::{AfterStep, SamplingPlaces, Scheduler, TokenReceiver};
 use crate::error::RunError;
 use crate::session::batch::{BatchRow, decode_masked};
 use crate::session::mixed::{PromptPart, decode_beside_prompts};
@@ -17,17 +17,17 @@ impl<R: TokenReceiver> Scheduler<R> {
         let begun = Instant::now();
         let greedy = Sampling::default();
         let n_decoding = self.machine.decoding.len();
-        let takes_masks = self.shared.takes_masks;
+        let places = SamplingPlaces::of(&self.shared);
         let mut prompts: Vec<_> = self.machine.prefill.iter_mut().zip(parts.iter().copied()).collect();
         let ends = |(active, n_tokens): &(&mut Active<R>, usize)| *n_tokens == active.rest.len();
         let ended = prompts.iter().filter(|part| ends(part)).map(|(active, _)| &**active);
         let choosing: Vec<usize> = (0..)
             .zip(self.machine.decoding.iter().chain(ended))
-            .filter(|(_, active)| samples_on_host(&active.receiver, takes_masks))
+            .filter(|(_, active)| places.samples_on_host(&active.receiver))
             .map(|(row, _)| row)
             .collect();
         // Greedy sampling leaves the logits as they are.
-        let sampling_of = |active: &Active<R>| match samples_on_host(&active.receiver, takes_masks) {
+        let sampling_of = |active: &Active<R>| match places.samples_on_host(&active.receiver) {
             true => greedy.clone(),
             false => active.sampling.clone(),
         };
@@ -45,7 +45,7 @@ impl<R: TokenReceiver> Scheduler<R> {
             receivers.extend(ends.then_some(receiver));
             fed.push(PromptPart { session, rest, n_tokens, sampling });
         }
-        let masked = receivers.into_iter().enumerate().filter(|(_, receiver)| is_masked(&**receiver, takes_masks));
+        let masked = receivers.into_iter().enumerate().filter(|(_, receiver)| places.is_masked(&**receiver));
         let mut masks = Masks::of(masked.map(|(row, receiver)| (row, receiver.mask())).collect());
         let logits = (&choosing[..], &mut self.logits);
         let decoded = match fed.is_empty() {
@@ -55,13 +55,10 @@ impl<R: TokenReceiver> Scheduler<R> {
         drop(masks);
         let row_len = (self.logits.len() / choosing.len().max(1)).max(1);
         let mut chosen = self.logits.chunks_exact_mut(row_len);
-        let mut choose =
-            |active: &mut Active<R>, sampled: &Sampled| match samples_on_host(&active.receiver, takes_masks) {
-                true => {
-                    active.receiver.sample(active.session.tokens(), chosen.next().expect("logits of each such row"))
-                }
-                false => sampled.token,
-            };
+        let mut choose = |active: &mut Active<R>, sampled: &Sampled| match places.samples_on_host(&active.receiver) {
+            true => active.receiver.sample(active.session.tokens(), chosen.next().expect("logits of each such row")),
+            false => sampled.token,
+        };
         let mut go_on = vec![true; n_decoding];
         let mut first_tokens = Vec::new();
         if let Ok(sampled) = &decoded {

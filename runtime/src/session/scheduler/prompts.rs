@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::pages::clear_first;
 use super::requests::Active;
-use super::{AfterStep, End, Scheduler, TokenReceiver, samples_on_host};
+use super::{AfterStep, End, SamplingPlaces, Scheduler, TokenReceiver};
 use crate::error::RunError;
 use crate::session::sequence::EndedSequence;
 use crate::session::session::Session;
@@ -84,7 +84,7 @@ impl<R: TokenReceiver> Scheduler<R> {
 
     /// Feeds a step's worth of the first prompt, which has begun, and moves its request on when that was the rest of it.
     pub(super) fn feed_prompt(&mut self, after_step: &mut AfterStep<'_>) {
-        let (max_tokens, takes_masks) = (self.machine.prefill_tokens(), self.shared.takes_masks);
+        let (max_tokens, places) = (self.machine.prefill_tokens(), SamplingPlaces::of(&self.shared));
         let active = self.machine.prefill.front_mut().expect("a tick looks whether a prompt is to be fed");
         let Active { session, rest, sampling, receiver, resumes, .. } = active;
         let (begun, n_cached) = (Instant::now(), session.len_tokens());
@@ -104,10 +104,10 @@ impl<R: TokenReceiver> Scheduler<R> {
                 fed.map(|()| (!is_part).then(|| receiver.sample(session.tokens(), &mut last)))
             }
             true => session.feed_part(rest, n_tokens).map(|()| None),
-            false if samples_on_host(receiver, takes_masks) => session
+            false if places.samples_on_host(receiver) => session
                 .feed_and_read_logits(rest)
                 .map(|mut logits| Some(receiver.sample(session.tokens(), &mut logits))),
-            false if receiver.is_masked() => {
+            false if places.is_masked(receiver) => {
                 session.feed_and_sample_masked(rest, sampling, receiver.mask()).map(|sampled| Some(sampled.token))
             }
             false => session.feed_and_sample(rest, sampling).map(|sampled| Some(sampled.token)),

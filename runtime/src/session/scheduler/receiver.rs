@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::error::RunError;
+use crate::session::model_state::Shared;
 use crate::step::masks::FillMask;
 
 /// Receives the tokens of a request. Its methods are called by [`crate::scheduler::Scheduler::tick`] between two steps, with nothing locked: they
@@ -29,6 +30,12 @@ pub trait TokenReceiver {
     /// [`TokenReceiver::sample`] samples instead.
     fn is_masked(&self) -> bool {
         false
+    }
+
+    /// Whether [`TokenReceiver::is_masked`] may hold for some token of the request. Where the model has recurrent state, which a step that ran ahead
+    /// has changed, all tokens of such a request have a mask.
+    fn may_be_masked(&self) -> bool {
+        self.is_masked()
     }
 
     /// What finds the tokens that may be sampled next. It runs on some thread while the device computes the logits, with the model locked: it
@@ -86,12 +93,30 @@ pub enum End<'e> {
     Failed(&'e RunError),
 }
 
-/// Whether the host samples a receiver's next token, by its logits, where steps take masks or do not.
-pub fn samples_on_host(receiver: &impl TokenReceiver, takes_masks: bool) -> bool {
-    receiver.samples_on_host() || receiver.is_masked() && !takes_masks
+/// Where the tokens of a model's receivers are sampled.
+#[derive(Clone, Copy)]
+pub struct SamplingPlaces {
+    takes_masks: bool,
+    has_state: bool,
 }
 
-/// Whether the device samples a receiver's next token among some.
-pub fn is_masked(receiver: &impl TokenReceiver, takes_masks: bool) -> bool {
-    receiver.is_masked() && !samples_on_host(receiver, takes_masks)
+impl SamplingPlaces {
+    /// Those of this model.
+    pub fn of(shared: &Shared) -> SamplingPlaces {
+        SamplingPlaces { takes_masks: shared.takes_masks, has_state: shared.has_state() }
+    }
+
+    /// Whether the host samples a receiver's next token, by its logits.
+    pub fn samples_on_host(self, receiver: &impl TokenReceiver) -> bool {
+        receiver.samples_on_host() || !self.takes_masks && self.has_mask(receiver)
+    }
+
+    /// Whether the device samples a receiver's next token, among some.
+    pub fn is_masked(self, receiver: &impl TokenReceiver) -> bool {
+        self.has_mask(receiver) && !self.samples_on_host(receiver)
+    }
+
+    fn has_mask(self, receiver: &impl TokenReceiver) -> bool {
+        if self.has_state { receiver.may_be_masked() } else { receiver.is_masked() }
+    }
 }

@@ -144,7 +144,7 @@ mod tests {
             let mut sampled = Vec::new();
             let mut choose = |tokens: &[u32], number: u32, logits: &mut [f32]| {
                 let proposed = rows.get(tokens.len()).copied().filter(|_| seed % 8 < trusts);
-                let token = proposed.unwrap_or_else(|| sampler.sample_as_device(number, tokens, logits).token);
+                let token = proposed.unwrap_or_else(|| sampler.sample_as_device(number, tokens, logits, None).token);
                 sampled.push(token);
                 (token, true)
             };
