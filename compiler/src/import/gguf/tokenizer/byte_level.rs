@@ -127,6 +127,17 @@ mod tests {
         );
     }
 
+    /// glm4 takes a word that is a token whole, chatglm-bpe merges its parts.
+    #[test]
+    fn words_that_are_tokens_are_taken_whole_by_some() {
+        let mut file = file();
+        file.set("tokenizer.ggml.merges", TestValue::Strings(&["Ġ t", "Ġt o", "Ã ©"]));
+        file.set("tokenizer.ggml.pre", TestValue::String("glm4"));
+        assert_eq!(encode(&tokenizer_of(&file), "to11"), ["to", "11"]);
+        file.set("tokenizer.ggml.pre", TestValue::String("chatglm-bpe"));
+        assert_eq!(encode(&tokenizer_of(&file), "to11"), ["t", "o", "1", "1"]);
+    }
+
     #[test]
     fn a_merge_of_no_tokens_is_refused() {
         for (merge, expected) in [
