@@ -3,11 +3,13 @@
 use serde_json::{Value as Json, json};
 use unicorn_artifact::TokenizerSection;
 
+use self::end_tokens::end_ids;
 use self::vocabulary::{TokenKind, Vocabulary};
 use super::reader::Gguf;
 use crate::error::{CompileError, Result};
 
 mod byte_level;
+mod end_tokens;
 mod pre_tokenizer;
 mod sentencepiece;
 mod vocabulary;
@@ -62,7 +64,7 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
         eos_token: eos_id.map(|id| vocabulary.text(id).to_string()),
         add_bos,
         bos_id,
-        stop_ids: stop_ids(gguf, &vocabulary, eos_id)?,
+        stop_ids: end_ids(gguf, &vocabulary, eos_id)?,
     })
 }
 
@@ -103,33 +105,6 @@ fn bos_template(token: &str, id: u32) -> Json {
         "pair": [bos, sequence("A"), sequence("B")],
         "special_tokens": { token: { "id": token, "ids": [id], "tokens": [token] } },
     })
-}
-
-/// The end-of-text tokens of the metadata, then control tokens with such a text: many files name only one of
-/// the two that a chat model may end with, and llama.cpp stops at these as well.
-fn stop_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Result<Vec<u32>> {
-    const END_TEXTS: [&str; 11] = [
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<end_of_turn>",
-        "<turn|>",
-        "<|tool_response>",
-        "<eos>",
-        "</s>",
-    ];
-    let mut ids: Vec<u32> = eos_id.into_iter().collect();
-    for key in ["eot_token_id", "eom_token_id"] {
-        ids.extend(token_id(gguf, vocabulary, key)?);
-    }
-    let is_end = |token: &vocabulary::Token| token.kind == TokenKind::Control && END_TEXTS.contains(&token.text);
-    ids.extend(vocabulary.tokens().filter(is_end).map(|token| token.id));
-    let mut seen = std::collections::BTreeSet::new();
-    ids.retain(|id| seen.insert(*id));
-    Ok(ids)
 }
 
 /// A token without a row in the embedding could occur in a text but not be computed.
@@ -184,17 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn every_end_of_text_stops_and_the_metadata_comes_first() {
-        let tokens = [("<|end_of_text|>", 3), ("<|eot_id|>", 3), ("</s>", 1), ("x", 1)];
-        let mut file = TestFile::with_tokenizer("llama", &tokens);
-        file.set("tokenizer.ggml.scores", TestValue::Floats(&[0.0; 4]));
-        file.set("tokenizer.ggml.eos_token_id", TestValue::U32(3));
-        file.set("tokenizer.ggml.eot_token_id", TestValue::U32(1));
+    fn the_chat_template_is_taken() {
+        let mut file = TestFile::with_tokenizer("llama", &[("<unk>", 2), ("<s>", 3), ("</s>", 3)]);
+        file.set("tokenizer.ggml.scores", TestValue::Floats(&[0.0; 3]));
         file.set("tokenizer.chat_template", TestValue::String("{{ bos_token }}"));
-        let files = parsed(&file);
-        // "</s>" is not a control token here, so it is text.
-        assert_eq!(files.stop_ids, [3, 1, 0]);
-        assert_eq!(files.eos_token.as_deref(), Some("x"));
-        assert_eq!(files.chat_template.as_deref(), Some("{{ bos_token }}"));
+        assert_eq!(parsed(&file).chat_template.as_deref(), Some("{{ bos_token }}"));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value as Json};
 
+use super::end_tokens::ends_a_text;
 use crate::error::Result;
 use crate::import::gguf::reader::Gguf;
 use crate::import::gguf::value::{Array, Value};
@@ -32,8 +33,10 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    fn from_number(number: Option<u64>) -> TokenKind {
+    /// Tokens that end a text are control tokens, even where a file has another number for them.
+    fn of(text: &str, number: Option<u64>) -> TokenKind {
         match number {
+            _ if ends_a_text(text) => TokenKind::Control,
             Some(2) => TokenKind::Unknown,
             Some(3) => TokenKind::Control,
             Some(4) => TokenKind::UserDefined,
@@ -70,8 +73,8 @@ impl<'a> Vocabulary<'a> {
                 return Err(gguf.malformed(format!("token {id} is {text:?}, as token {first} is already")));
             }
             vocabulary.texts.push(text);
-            let kind = kinds.next();
-            vocabulary.kinds.push(TokenKind::from_number(kind.and_then(|kind| kind.as_unsigned())));
+            let number = kinds.next().and_then(|kind| kind.as_unsigned());
+            vocabulary.kinds.push(TokenKind::of(text, number));
         }
         Ok(vocabulary)
     }
