@@ -42,12 +42,16 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
     let bos_id = token_id(gguf, &vocabulary, "bos_token_id")?.or(parts.default_bos_id);
     let eos_id = token_id(gguf, &vocabulary, "eos_token_id")?.or(parts.default_eos_id);
     let bos_token = bos_id.map(|id| vocabulary.text(id).to_string());
-    let add_bos = gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.default_add_bos) && bos_id.is_some();
+    let add_bos = match gguf.bool("tokenizer.ggml.add_bos_token")? {
+        Some(add_bos) => add_bos || parts.always_adds_bos,
+        None => parts.default_add_bos,
+    };
+    let add_bos = add_bos && bos_id.is_some();
     let mut tokenizer = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": added_tokens(&vocabulary),
+        "added_tokens": added_tokens(&vocabulary, parts.swallows_space),
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
         "post_processor": null,
@@ -75,12 +79,16 @@ struct TokenizerParts {
     decoder: Json,
     model: Json,
     default_add_bos: bool,
+    /// BOS is added even where the file states otherwise.
+    always_adds_bos: bool,
+    /// Whether a token that is matched whole takes the white space after it, by its text.
+    swallows_space: fn(&str) -> bool,
     default_bos_id: Option<u32>,
     default_eos_id: Option<u32>,
 }
 
 /// Tokens that are matched in the text before any other step.
-fn added_tokens(vocabulary: &Vocabulary) -> Vec<Json> {
+fn added_tokens(vocabulary: &Vocabulary, swallows_space: fn(&str) -> bool) -> Vec<Json> {
     let added = vocabulary.tokens().filter(|token| token.kind.is_matched_whole());
     let entry = |token: vocabulary::Token| {
         json!({
@@ -88,7 +96,7 @@ fn added_tokens(vocabulary: &Vocabulary) -> Vec<Json> {
             "content": token.text,
             "single_word": false,
             "lstrip": false,
-            "rstrip": false,
+            "rstrip": swallows_space(token.text),
             "normalized": false,
             "special": token.kind != TokenKind::UserDefined,
         })

@@ -31,6 +31,8 @@ pub fn parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
             "merges": merges(gguf, vocabulary)?,
         }),
         default_add_bos: pre_tokenizer.adds_bos,
+        always_adds_bos: false,
+        swallows_space: |_| false,
         default_bos_id: None,
         default_eos_id: None,
     })

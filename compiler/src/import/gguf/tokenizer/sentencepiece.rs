@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::TokenizerParts;
 use super::byte_level;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Token, TokenKind, Vocabulary};
 use crate::error::Result;
 use crate::import::gguf::reader::Gguf;
 
@@ -14,11 +14,12 @@ pub fn parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
     with_merges(gguf, vocabulary, adds_space, merges(gguf, vocabulary)?)
 }
 
-/// Gemma 4's tokenizer; as in llama.cpp, runs of line breaks are apart from the rest.
+/// Gemma 4's tokenizer; as in llama.cpp, runs of line breaks are apart from the rest, and BOS is added although early
+/// files state otherwise.
 pub fn merging_parts(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<TokenizerParts> {
     let merges = byte_level::merges(gguf, vocabulary)?;
     let pre_tokenizer = byte_level::split(r"[^\n]+|[\n]+");
-    Ok(TokenizerParts { pre_tokenizer, ..with_merges(gguf, vocabulary, false, merges)? })
+    Ok(TokenizerParts { pre_tokenizer, always_adds_bos: true, ..with_merges(gguf, vocabulary, false, merges)? })
 }
 
 /// The parts for these merges; `adds_space`: before a text.
@@ -57,9 +58,20 @@ fn with_merges(gguf: &Gguf, vocabulary: &Vocabulary, adds_space: bool, merges: V
             "merges": merges,
         }),
         default_add_bos: true,
+        always_adds_bos: false,
+        swallows_space: if is_phi3(gguf)? { swallows_space_in_phi3 } else { |_| false },
         default_bos_id: in_vocabulary(1),
         default_eos_id: in_vocabulary(2),
     })
+}
+
+/// Phi-3's tokens take the white space after them, which no key of a file states.
+fn is_phi3(gguf: &Gguf) -> Result<bool> {
+    Ok(gguf.string("general.architecture")? == Some("phi3"))
+}
+
+fn swallows_space_in_phi3(token: &str) -> bool {
+    !["<unk>", "<s>", "<|endoftext|>"].contains(&token)
 }
 
 /// What SentencePiece writes for a space.
@@ -69,6 +81,7 @@ const SPACE: &str = "▁";
 /// whole has the best score, and that is the order of this list. Pairs of equal score go by length, longest first.
 fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
     let scores = vocabulary.scores(gguf)?;
+    let scores = if are_equal(vocabulary, &scores) { scores_by_id(vocabulary) } else { scores };
     let mut pairs = Vec::new();
     for token in vocabulary.tokens() {
         let mut splits: Vec<Split> = splits(token.text, scores[token.id as usize], vocabulary).collect();
@@ -81,6 +94,20 @@ fn merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<Json>> {
     });
     let text = |id| vocabulary.text(id);
     Ok(pairs.iter().map(|pair| json!([text(pair.left_id), text(pair.right_id)])).collect())
+}
+
+/// Whether all ordinary tokens have the same score, as in a file that was made without SentencePiece's.
+fn are_equal(vocabulary: &Vocabulary, scores: &[f32]) -> bool {
+    let ordinary = vocabulary.tokens().filter(|token| token.kind == TokenKind::Ordinary);
+    let mut scores = ordinary.map(|token| scores[token.id as usize]);
+    let first = scores.next();
+    scores.all(|score| Some(score) == first)
+}
+
+/// SentencePiece numbers tokens from the best score on, but for runs of spaces, whose score is the worst.
+fn scores_by_id(vocabulary: &Vocabulary) -> Vec<f32> {
+    let is_spaces = |token: &Token| token.text.replace(SPACE, "").is_empty();
+    vocabulary.tokens().map(|token| if is_spaces(&token) { f32::MIN } else { -(token.id as f32) }).collect()
 }
 
 /// A token as two others.
@@ -108,8 +135,20 @@ fn splits(token: &str, score: f32, vocabulary: &Vocabulary) -> impl Iterator<Ite
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tokenizers::Tokenizer;
+
+    use super::super::read;
     use super::super::tests::{encode, parsed, tokenizer_of};
+    use crate::import::gguf::reader::Gguf;
     use crate::import::gguf::test_file::{TestFile, TestValue};
+
+    /// The tokenizer alone: the rest of the file is of another architecture.
+    fn tokenizer_with(file: &TestFile) -> Tokenizer {
+        let bytes = file.bytes();
+        read(&Gguf::read(Path::new("model.gguf"), &bytes).unwrap()).unwrap().tokenizer_json.parse().unwrap()
+    }
 
     /// Tokens 0-2 unknown, bos, eos; 3-5 the bytes of é; then letters, words and a user-defined token.
     fn file() -> TestFile {
@@ -157,6 +196,25 @@ mod tests {
         assert_eq!(encode(&tokenizer_of(&file()), "a<b>a"), ["▁a", "<b>", "▁a"]);
     }
 
+    /// Llama 2's vocabulary with a score of -1000 for each token: llama.cpp's ids of the true file then.
+    #[test]
+    fn equal_scores_merge_in_the_order_of_the_tokens() {
+        let mut file = file();
+        file.set("tokenizer.ggml.scores", TestValue::Floats(&[-1000.0; 15]));
+        assert_eq!(encode(&tokenizer_of(&file), "abc"), ["▁ab", "c"]);
+    }
+
+    #[test]
+    fn phi_3s_tokens_take_the_white_space_after_them() {
+        let mut file = file();
+        assert_eq!(encode(&tokenizer_of(&file), "<b> \na"), ["<b>", "▁", "▁", "<0x0A>", "a"]);
+        file.set("general.architecture", TestValue::String("phi3"));
+        let tokenizer = tokenizer_with(&file);
+        let ids = |text| tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+        assert_eq!(ids("<b> \na"), [14, 12]);
+        assert_eq!(ids("<s> a"), [1, 6, 12]);
+    }
+
     #[test]
     fn gemma_puts_no_space_before_a_text() {
         let mut file = file();
@@ -188,6 +246,7 @@ mod tests {
         let tokenizer = tokenizer_of(&file);
         assert_eq!(encode(&tokenizer, "ab a\n\né"), ["ab", "▁a", "\n\n", "<0xC3>", "<0xA9>"]);
         assert_eq!(tokenizer.decode(&[11, 10, 9, 3, 4], false).unwrap(), "ab a\n\né");
+        file.set("tokenizer.ggml.add_bos_token", TestValue::Bool(false));
         assert!(parsed(&file).add_bos);
     }
 
