@@ -19,6 +19,7 @@ mod chat;
 mod context_window;
 mod continuation;
 
+mod added_letters;
 mod tokenizer;
 mod vocabulary;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use unicorn_artifact::TokenizerSection;
 
+use crate::added_letters::decode_added_letters;
 use crate::error::TextError;
 
 /// A model's tokenizer. Cloning is cheap: clones share the vocabulary. All methods may be called from several threads at once.
@@ -37,6 +38,7 @@ impl Tokenizer {
         let mut tokenizer: tokenizers::Tokenizer = section.tokenizer_json.parse().map_err(unusable)?;
         // Some files keep the truncation and the padding of their training.
         tokenizer.with_truncation(None).map_err(unusable)?.with_padding(None);
+        decode_added_letters(&mut tokenizer).map_err(unusable)?;
         let prompt_bos = section.bos_id.filter(|_| section.add_bos);
         Ok(Tokenizer { tokenizer: Arc::new(tokenizer), prompt_bos })
     }

@@ -78,7 +78,7 @@ impl Spelling {
 }
 
 /// GPT-2's: printable characters of Latin-1 stand for themselves, the other bytes are numbered from U+0100 on.
-fn alphabet() -> HashMap<char, u8> {
+pub(crate) fn alphabet() -> HashMap<char, u8> {
     let stands_for_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut next = '\u{100}'..;
     (0..=u8::MAX)
