@@ -109,6 +109,28 @@ impl PromptEncoder {
         Ok(tokens)
     }
 
+    /// Ids of a text whose embedding is wanted, the parameter `name`, with the tokens that end it; ids stay as they are.
+    ///
+    /// # Errors
+    /// As [`PromptEncoder::encode`].
+    pub(crate) fn encode_embedded(
+        &self,
+        name: &str,
+        prompt: &Prompt,
+        client: &ClientGone,
+    ) -> Result<Vec<u32>, ApiError> {
+        let tokens = match prompt {
+            Prompt::Text(text) => {
+                client.check()?;
+                self.check_length(name, text, client)?;
+                self.tokenizer.encode_embedded(text).map_err(rejected)?
+            }
+            other => self.plain_tokens(other, true, client)?,
+        };
+        self.check_tokens(name, &tokens)?;
+        Ok(tokens)
+    }
+
     /// Ids of a prompt that is not a chat; `is_first`: nothing precedes it.
     fn plain_tokens(&self, prompt: &Prompt, is_first: bool, client: &ClientGone) -> Result<Vec<u32>, ApiError> {
         client.check()?;

@@ -23,6 +23,8 @@ pub struct Tokenizer {
     tokenizer: Arc<tokenizers::Tokenizer>,
     /// The beginning-of-sequence token, if it precedes plain prompts.
     prompt_bos: Option<u32>,
+    /// The tokens that follow a text that is embedded.
+    text_end: Vec<u32>,
 }
 
 impl Tokenizer {
@@ -40,7 +42,8 @@ impl Tokenizer {
         tokenizer.with_truncation(None).map_err(unusable)?.with_padding(None);
         decode_added_letters(&mut tokenizer).map_err(unusable)?;
         let prompt_bos = section.bos_id.filter(|_| section.add_bos);
-        Ok(Tokenizer { tokenizer: Arc::new(tokenizer), prompt_bos })
+        let text_end = text_end(&tokenizer).map_err(unusable)?;
+        Ok(Tokenizer { tokenizer: Arc::new(tokenizer), prompt_bos, text_end })
     }
 
     /// Ids of a plain prompt: those of `text`, preceded by the beginning-of-sequence token if the model expects one and the text
@@ -55,6 +58,17 @@ impl Tokenizer {
         {
             ids.insert(0, bos);
         }
+        Ok(ids)
+    }
+
+    /// Ids of a text whose embedding is wanted: those of [`Tokenizer::encode_prompt`], followed by the tokens that the model's own
+    /// tokenizer puts after a text, such as the end-of-text token of Qwen3-Embedding.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode_embedded(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode_prompt(text)?;
+        ids.extend(&self.text_end);
         Ok(ids)
     }
 
@@ -120,6 +134,15 @@ impl Tokenizer {
     }
 }
 
+/// What the tokenizer's post-processor puts after a text.
+fn text_end(tokenizer: &tokenizers::Tokenizer) -> Result<Vec<u32>, tokenizers::Error> {
+    let (text, whole) = (tokenizer.encode_fast("a", false)?, tokenizer.encode_fast("a", true)?);
+    let (text, whole) = (text.get_ids(), whole.get_ids());
+    let starts = 0..=whole.len().saturating_sub(text.len());
+    let start = starts.into_iter().find(|start| whole[*start..].starts_with(text)).unwrap_or(whole.len());
+    Ok(whole.get(start + text.len()..).unwrap_or_default().to_vec())
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -166,6 +189,17 @@ pub(crate) mod tests {
         assert_eq!(tokenizer.encode_prompt("a a").unwrap(), [0, 1, 5]);
         assert_eq!(tokenizer.encode_prompt("<s>a").unwrap(), [0, 1]);
         assert_eq!(tokenizer.encode("a").unwrap(), [1]);
+    }
+
+    #[test]
+    fn an_embedded_text_ends_as_the_post_processor_has_it() {
+        assert_eq!(tokenizer(BYTE_LEVEL).encode_embedded("a a").unwrap(), [1, 5]);
+        let end = r#""post_processor": {"type": "TemplateProcessing", "pair": [], "single": [
+            {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}}"#;
+        let with_end = tokenizer(&BYTE_LEVEL.replace(r#""post_processor": null"#, end));
+        assert_eq!(with_end.encode_embedded("a a").unwrap(), [1, 5, 0]);
+        assert_eq!(with_end.encode_prompt("a a").unwrap(), [1, 5]);
     }
 
     #[test]

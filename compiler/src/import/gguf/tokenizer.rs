@@ -58,8 +58,10 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
         "decoder": parts.decoder,
         "model": parts.model,
     });
-    if let (true, Some(id), Some(token)) = (add_bos, bos_id, &bos_token) {
-        tokenizer["post_processor"] = bos_template(token, id);
+    let add_eos = gguf.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let (first, last) = (bos_id.filter(|_| add_bos), eos_id.filter(|_| add_eos));
+    if first.or(last).is_some() {
+        tokenizer["post_processor"] = template(&vocabulary, first, last);
     }
     Ok(TokenizerSection {
         tokenizer_json: tokenizer.to_string(),
@@ -104,14 +106,22 @@ fn added_tokens(vocabulary: &Vocabulary, swallows_space: fn(&str) -> bool) -> Ve
     added.map(entry).collect()
 }
 
-fn bos_template(token: &str, id: u32) -> Json {
-    let bos = json!({ "SpecialToken": { "id": token, "type_id": 0 } });
+/// A text between the tokens that are added to it.
+fn template(vocabulary: &Vocabulary, first: Option<u32>, last: Option<u32>) -> Json {
+    let special = |id: Option<u32>| id.map(|id| json!({ "SpecialToken": { "id": vocabulary.text(id), "type_id": 0 } }));
     let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
+    let around =
+        |texts: Vec<Json>| -> Vec<Json> { special(first).into_iter().chain(texts).chain(special(last)).collect() };
+    let added = first.into_iter().chain(last);
+    let tokens: serde_json::Map<String, Json> = added
+        .map(|id| (vocabulary.text(id), id))
+        .map(|(text, id)| (text.to_string(), json!({ "id": text, "ids": [id], "tokens": [text] })))
+        .collect();
     json!({
         "type": "TemplateProcessing",
-        "single": [bos, sequence("A")],
-        "pair": [bos, sequence("A"), sequence("B")],
-        "special_tokens": { token: { "id": token, "ids": [id], "tokens": [token] } },
+        "single": around(vec![sequence("A")]),
+        "pair": around(vec![sequence("A"), sequence("B")]),
+        "special_tokens": tokens,
     })
 }
 

@@ -95,7 +95,7 @@ impl RequestHandler {
             dimensions: self.dimensions(&mut fields)?,
         };
         let inputs = prompts(&input).map_err(|error| ApiError::parameter("input", error.message))?;
-        let tokens = inputs.iter().map(|input| self.encoder.encode_plain("input", input, client));
+        let tokens = inputs.iter().map(|input| self.encoder.encode_embedded("input", input, client));
         Ok((form, self.pool(tokens, || PoolingTask::Hidden(Pool::new(pooling)))?))
     }
 

@@ -260,4 +260,14 @@ mod tests {
         file.set("tokenizer.ggml.add_bos_token", TestValue::Bool(false));
         assert!(!parsed(&file).add_bos);
     }
+
+    #[test]
+    fn eos_is_added_where_the_file_states_it() {
+        let mut file = file();
+        file.set("tokenizer.ggml.add_eos_token", TestValue::Bool(true));
+        let with_special = |file: &TestFile| tokenizer_of(file).encode("ab", true).unwrap().get_ids().to_vec();
+        assert_eq!(with_special(&file), [1, 13, 2]);
+        file.set("tokenizer.ggml.add_bos_token", TestValue::Bool(false));
+        assert_eq!(with_special(&file), [13, 2]);
+    }
 }
