@@ -8,11 +8,13 @@ use crate::api::fields::unexpected;
 use crate::api::prompt::Prompt;
 
 /// Special tokens of a family: they begin the prefix, the suffix, and the text to be filled in.
-const FAMILIES: [[&str; 3]; 5] = [
+const FAMILIES: [[&str; 3]; 6] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
     ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
     ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+    // GLM-4.5's.
+    ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
 ];
 /// Special tokens that precede each further file.
