@@ -358,6 +358,11 @@ fn the_format_of_replies_follows_from_the_template() {
     let pythonic = format("{{ tools }} ipython: use exact format: [func_name1(param1=value1)]", true);
     assert_eq!(pythonic.tools, Some(ToolFormat::Pythonic));
     assert_eq!(format("{{ tools }}[TOOL_CALLS]", true).tools, Some(ToolFormat::Mistral));
+    assert_eq!(format("List of tools: [{{ tools }}]</think>", true).tools, Some(ToolFormat::Lfm2));
+    for source in ["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "{{ tools }}<｜tool▁call▁begin｜>"]
+    {
+        assert_eq!(format(source, true).tools, Some(ToolFormat::DeepSeek));
+    }
     let gemma = format("{{ tools }}<|tool_call><channel|>", true);
     assert_eq!(
         (gemma.tools, gemma.thinks, gemma.marks),

@@ -48,6 +48,11 @@ impl ReasoningMarks {
         }
     }
 
+    /// Whether reasoning may begin again within the answer, and its end stand where it did not begin.
+    pub fn recur(self) -> bool {
+        self == ReasoningMarks::ThoughtChannel
+    }
+
     /// The texts before and behind an answer, if it has marks as well.
     pub(crate) fn of_answer(self) -> Option<(&'static str, &'static str)> {
         (self == ReasoningMarks::ThinkAndResponse).then_some(("<response>", "</response>"))
@@ -76,7 +81,7 @@ pub enum ToolFormat {
     Lfm2,
     /// OLMo 3: `<function_calls>name(key=value)</function_calls>`, Python's calls on lines of their own, with JSON's literals as well.
     Olmo3,
-    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`.
+    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, mostly without an id.
     Mistral,
     /// Granite 3: `<|tool_call|>[{"name": …, "arguments": {…}}]`. Before Granite 3.2, the text `<tool_call>` may take the token's place.
     Granite,
@@ -84,9 +89,15 @@ pub enum ToolFormat {
     Gemma,
     /// Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>`.
     Gemma4,
+    /// DeepSeek: `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`, before V3.1 with
+    /// `function` before the separator and name and JSON in Markdown behind it. JSON as of the next format is read too.
+    DeepSeek,
     /// For a model whose template has no tools: the system message requests `{"name": …, "arguments": {…}}`.
     Json,
 }
+
+/// What LFM2.5's templates write before the tools; some of them have no calls.
+const LFM2_TOOLS: &str = "List of tools: [";
 
 impl ReplyFormat {
     /// The format that `template`, a chat template, was made for. `has_tools`: the request offers tools.
@@ -98,13 +109,15 @@ impl ReplyFormat {
             return ReplyFormat { tools, harmony: true, ..ReplyFormat::default() };
         }
         let format = match () {
+            // Templates that describe no tools have their calls all the same.
+            () if has("<｜tool▁call▁begin｜>") => ToolFormat::DeepSeek,
             () if !reads_tools => ToolFormat::Json,
             () if has("[TOOL_CALLS]") => ToolFormat::Mistral,
             () if has("<arg_key>") => ToolFormat::Glm,
             () if has("<tool_call>") && has("<function=") => ToolFormat::Tagged,
             () if has("<|tool_call|>") => ToolFormat::Granite,
             () if has("<tool_call>") => ToolFormat::Hermes,
-            () if has("<|tool_call_start|>") || has("<|tool_list_start|>") => ToolFormat::Lfm2,
+            () if has("<|tool_call_start|>") || has("<|tool_list_start|>") || has(LFM2_TOOLS) => ToolFormat::Lfm2,
             () if has("<function_calls>") => ToolFormat::Olmo3,
             () if has("<start_function_call>") => ToolFormat::Gemma,
             () if has("<|tool_call>") => ToolFormat::Gemma4,
@@ -175,7 +188,7 @@ impl ReplyFormat {
                 let behind = name.map(|name| format!("{name}{{")).unwrap_or_default();
                 format!("{}call:{behind}", format.openers()[0])
             }
-            (_, ToolFormat::Json) => format!("{{\"name\": \"{}", arguments("arguments")),
+            (_, ToolFormat::DeepSeek | ToolFormat::Json) => format!("{{\"name\": \"{}", arguments("arguments")),
         };
         Some(thought.to_owned() + &call)
     }
@@ -199,21 +212,35 @@ impl ToolFormat {
             ToolFormat::Glm4 => &["<|assistant|>"],
             ToolFormat::Gemma => &["<start_function_call>"],
             ToolFormat::Gemma4 => &["<|tool_call>"],
+            ToolFormat::DeepSeek => &["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"],
             ToolFormat::Json => &[],
         }
     }
 
     /// Texts after a call that have no other meaning.
-    pub(crate) fn closers(self) -> &'static [&'static str] {
+    pub fn closers(self) -> &'static [&'static str] {
         match self {
-            ToolFormat::Hermes | ToolFormat::Tagged | ToolFormat::Glm => &["</tool_call>"],
+            ToolFormat::Hermes | ToolFormat::Tagged => &["</function>", "</tool_call>"],
+            ToolFormat::Glm => &["</tool_call>"],
             ToolFormat::Llama | ToolFormat::Pythonic => &["<|python_end|>", "<|eom_id|>"],
             ToolFormat::Lfm2 => &["<|tool_call_end|>"],
             ToolFormat::Olmo3 => &["</function_calls>"],
             ToolFormat::Gemma => &["<end_function_call>"],
             ToolFormat::Gemma4 => &["<tool_call|>", "<|tool_response>"],
+            // The arguments may stand in Markdown.
+            ToolFormat::DeepSeek => &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
             ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Glm4 | ToolFormat::Json => &[],
         }
+    }
+
+    /// Text that begins a call, and is a part of it, where a model leaves out the opener: Qwen's coders do.
+    pub fn bare_opener(self) -> Option<&'static str> {
+        (self == ToolFormat::Tagged).then_some("<function=")
+    }
+
+    /// Text of a call that ends reasoning, whose closer Qwen 3.5 may leave out before it.
+    pub fn ends_reasoning(self) -> Option<&'static str> {
+        (self == ToolFormat::Tagged).then_some("<tool_call>\n<function=")
     }
 
     /// The text on both sides of a text in Gemma's calls; `None`: arguments are written otherwise.
@@ -232,16 +259,19 @@ impl ToolFormat {
 
     /// Whether calls in JSON may be in a list.
     pub(super) fn reads_lists(self) -> bool {
-        self.reads_python() || matches!(self, ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::Json)
+        let has_lists =
+            matches!(self, ToolFormat::Mistral | ToolFormat::Granite | ToolFormat::DeepSeek | ToolFormat::Json);
+        has_lists || self.reads_python()
     }
 
     /// Whether a reply that begins as JSON, or as a list of calls, may be one.
     pub fn is_bare(self) -> bool {
-        matches!(self, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Glm4 | ToolFormat::Json)
+        use ToolFormat::{DeepSeek, Glm4, Json, Llama, Pythonic};
+        matches!(self, Llama | Pythonic | Glm4 | DeepSeek | Json)
     }
 
     /// Whether the name of a tool may stand before its arguments, which are JSON.
     pub fn has_names_before_json(self) -> bool {
-        matches!(self, ToolFormat::Mistral | ToolFormat::Glm4)
+        matches!(self, ToolFormat::Mistral | ToolFormat::Glm4 | ToolFormat::DeepSeek)
     }
 }

@@ -4,6 +4,7 @@
 //! text ──► ReplyParser ── pending: text that may be a part of a marker
 //!             │  by ReplyFormat: marks of reasoning, and the ToolFormat that the chat template was made for
 //!             ├─ json_call: {"name": …, "arguments": {…}}, streamed from the first byte of the arguments
+//!             ├─ call_name: a name before JSON, streamed alike
 //!             ├─ pythonic, tagged, gemma: calls that are read once they are whole, which call_end finds
 //!             └─ harmony: channels instead of markers
 //!             ▼
@@ -15,6 +16,7 @@
 
 mod argument;
 mod call_end;
+mod call_name;
 mod format;
 mod gemma;
 mod harmony;
@@ -26,6 +28,7 @@ mod tagged;
 mod value_scan;
 
 pub use argument::admits_text;
+pub use call_name::{NamedCall, named_call};
 pub use format::{ReasoningMarks, ReplyFormat, ToolFormat};
 pub use parser::ReplyParser;
 

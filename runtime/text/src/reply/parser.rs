@@ -1,9 +1,10 @@
 //! The parser of a reply, whatever its format.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Delta;
 use super::call_end::CallEnd;
+use super::call_name::{NamedCall, named_call};
 use super::format::{ReasoningMarks, ReplyFormat, ToolFormat};
 use super::harmony::{self, Harmony};
 use super::json_call::{JsonCall, Part};
@@ -28,6 +29,8 @@ pub struct ReplyParser {
     state: State,
     thinks: bool,
     marks: ReasoningMarks,
+    /// Reasoning may begin again, and its end stand where it did not begin.
+    rethinks: bool,
     /// The marks around the answer.
     answer: Option<(&'static str, &'static str)>,
     /// The answer has begun with its mark.
@@ -52,6 +55,8 @@ enum State {
     /// Before the first letter of the reply.
     Start,
     Reasoning,
+    /// Behind the token of Gemma 4 that opens a channel.
+    Channel,
     Content,
     /// Behind the opener of a call.
     Call,
@@ -76,8 +81,6 @@ enum Whole {
     /// GLM's name and its tags.
     Keyed,
     Gemma,
-    /// A name before the arguments: Mistral's, with `[ARGS]` between both or not, and GLM-4's on a line of its own.
-    Name,
 }
 
 impl ReplyParser {
@@ -93,6 +96,7 @@ impl ReplyParser {
             state,
             thinks: format.thinks.is_some(),
             marks: format.marks,
+            rethinks: format.thinks.is_some() && format.marks.recur(),
             answer: format.thinks.and(format.marks.of_answer()),
             in_answer: false,
             tools: format.tools,
@@ -141,6 +145,7 @@ impl ReplyParser {
                 parts.into_iter().for_each(|part| self.add_harmony(part, &mut deltas));
             }
             State::Reasoning => add_text(&mut deltas, rest, Delta::Reasoning),
+            State::Channel => self.content(CHANNEL.to_owned() + &rest, &mut deltas),
             State::Json(call) => {
                 // The call was cut off.
                 if let Some(text) = call.undecided().map(str::to_owned) {
@@ -157,31 +162,9 @@ impl ReplyParser {
     fn step(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
         match &mut self.state {
             State::Start => self.start(at_end),
-            State::Reasoning => {
-                let (text, ended) = self.pending.take_until(&[self.marks.closer()]);
-                add_text(deltas, text, Delta::Reasoning);
-                if ended.is_some() {
-                    self.state = State::Start;
-                    (self.thinks, self.trims) = (false, true);
-                }
-                ended.is_some()
-            }
-            State::Content => {
-                let openers = self.tools.map_or(&[][..], ToolFormat::openers);
-                let closer = self.answer.filter(|_| self.in_answer).map(|(_, closer)| closer);
-                let markers: Vec<&str> = openers.iter().copied().chain(closer).collect();
-                let (text, found) = self.pending.take_until(&markers);
-                self.content(text, deltas);
-                match found.map(|found| openers.get(found)) {
-                    Some(Some(opener)) => {
-                        (*opener).clone_into(&mut self.skipped);
-                        self.state = State::Call;
-                    }
-                    Some(None) => self.in_answer = false,
-                    None => {}
-                }
-                found.is_some()
-            }
+            State::Reasoning => self.reasoning(at_end, deltas),
+            State::Channel => self.channel(at_end, deltas),
+            State::Content => self.read_answer(deltas),
             State::Call => self.call(at_end, deltas),
             State::Json(call) => {
                 let schemas = &self.schemas;
@@ -202,18 +185,91 @@ impl ReplyParser {
         }
     }
 
+    /// Reads reasoning up to its end.
+    fn reasoning(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
+        let call = self.tools.and_then(ToolFormat::ends_reasoning);
+        let markers: Vec<&str> = [self.marks.closer()].into_iter().chain(call).collect();
+        let (text, found) = self.pending.take_until(&markers);
+        add_text(deltas, text, Delta::Reasoning);
+        let Some(found) = found else { return false };
+        if found == 0 {
+            self.state = if self.has_content { State::Content } else { State::Start };
+            (self.thinks, self.trims) = (self.rethinks, true);
+            return true;
+        }
+        let is_call = self.begins_call(self.pending.text(), &['>'], at_end);
+        match is_call {
+            Some(false) => add_text(deltas, markers[found].to_owned(), Delta::Reasoning),
+            _ => self.pending.put_back(markers[found]),
+        }
+        if is_call == Some(true) {
+            (self.state, self.thinks, self.trims) = (State::Content, false, true);
+        }
+        is_call.is_some()
+    }
+
+    /// Decides what a channel of Gemma 4 is. A second one may begin at once, and no line break follow.
+    fn channel(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
+        const THOUGHT: &str = "thought";
+        let text = self.pending.text();
+        if text.starts_with(CHANNEL) {
+            self.pending.take(CHANNEL.len());
+            return true;
+        }
+        if let Some(behind) = text.strip_prefix(THOUGHT).filter(|behind| at_end || !behind.is_empty()) {
+            let has_line_break = behind.starts_with('\n');
+            self.pending.take(THOUGHT.len() + usize::from(has_line_break));
+            self.state = State::Reasoning;
+            return true;
+        }
+        if [CHANNEL, THOUGHT].iter().any(|marker| marker.starts_with(text)) && !at_end {
+            return false;
+        }
+        self.state = State::Content;
+        self.content(CHANNEL.to_owned(), deltas);
+        true
+    }
+
+    /// Reads the answer up to a call, or to another mark.
+    fn read_answer(&mut self, deltas: &mut Vec<Delta>) -> bool {
+        let openers = self.tools.map_or(&[][..], ToolFormat::openers);
+        let bare_opener = self.tools.and_then(ToolFormat::bare_opener);
+        let closer = self.answer.filter(|_| self.in_answer).map(|(_, closer)| closer);
+        let channels = if self.rethinks { &[CHANNEL, self.marks.closer()][..] } else { &[] };
+        let markers: Vec<&str> =
+            openers.iter().copied().chain(bare_opener).chain(closer).chain(channels.iter().copied()).collect();
+        let (text, found) = self.pending.take_until(&markers);
+        self.content(text, deltas);
+        let Some(found) = found else { return false };
+        match (openers.get(found), markers[found]) {
+            (Some(opener), _) => {
+                (*opener).clone_into(&mut self.skipped);
+                self.state = State::Call;
+            }
+            (None, marker) if Some(marker) == bare_opener => {
+                self.pending.put_back(marker);
+                self.state = State::Call;
+            }
+            (None, CHANNEL) => self.state = State::Channel,
+            // The end of reasoning that did not begin has no meaning.
+            (None, _) => self.in_answer = false,
+        }
+        true
+    }
+
     /// Decides what the reply, or what follows its reasoning, begins with.
     fn start(&mut self, at_end: bool) -> bool {
         let text = self.pending.text().trim_start();
         if text.is_empty() {
             return false;
         }
-        let (opener, may_begin) = (self.marks.opener(), |marker: &str| marker.starts_with(text) && !at_end);
+        let opener = if self.rethinks { CHANNEL } else { self.marks.opener() };
+        let may_begin = |marker: &str| marker.starts_with(text) && !at_end;
         if self.thinks && (text.starts_with(opener) || may_begin(opener)) {
             if text.starts_with(opener) {
                 self.pending.take_space();
                 self.pending.take(opener.len());
-                self.state = State::Reasoning;
+                self.state = if self.rethinks { State::Channel } else { State::Reasoning };
                 return true;
             }
             return false;
@@ -275,10 +331,19 @@ impl ReplyParser {
                 self.skip(bracket, first == '[');
                 return true;
             }
-            (ToolFormat::Hermes | ToolFormat::Tagged, '<') => {
-                let value = tagged::QWEN_VALUE;
-                whole(Whole::Function, CallEnd::BehindTags { closers, value, in_value: false })
-            }
+            (ToolFormat::Hermes | ToolFormat::Tagged, '<') => match self.begins_function(text, at_end) {
+                None => return false,
+                Some(true) => {
+                    let value = tagged::QWEN_VALUE;
+                    whole(Whole::Function, CallEnd::BehindTags { closers, value, in_value: false })
+                }
+                Some(false) => {
+                    // The letter is no opener of a call again.
+                    let letter = self.pending.take(first.len_utf8());
+                    self.no_call(letter, deltas);
+                    State::Content
+                }
+            },
             (ToolFormat::Olmo3, _) if is_name(text) => match self.begins_call(text, &['('], at_end) {
                 None => return false,
                 Some(true) => whole(Whole::Pythonic, CallEnd::Bracket(ValueScan::python())),
@@ -293,12 +358,18 @@ impl ReplyParser {
                 Some(false) => self.not_a_call(deltas),
             },
             (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma, CallEnd::First(closers)),
-            (ToolFormat::Glm4, _) if is_name(text) => match self.begins_named(text, at_end) {
-                None => return false,
-                Some(true) => whole(Whole::Name, CallEnd::First(&["{"])),
-                Some(false) => self.not_a_call(deltas),
-            },
-            (ToolFormat::Mistral, _) if is_name(text) => whole(Whole::Name, CallEnd::First(&["[ARGS]", "{"])),
+            (ToolFormat::Mistral | ToolFormat::Glm4 | ToolFormat::DeepSeek, _) if is_name(text) => {
+                match named_call(format, text) {
+                    NamedCall::Partial if !at_end => return false,
+                    NamedCall::Whole(name, at) if self.is_tool(name) => {
+                        let name = name.to_owned();
+                        self.pending.take(at);
+                        self.begin_call(name, deltas);
+                        State::Json(JsonCall::of_arguments())
+                    }
+                    _ => self.not_a_call(deltas),
+                }
+            }
             _ => self.not_a_call(deltas),
         };
         true
@@ -312,6 +383,15 @@ impl ReplyParser {
             None if at_end => Some(false),
             None if names.any(|name| name.starts_with(text.trim_end())) => None,
             None => Some(false),
+        }
+    }
+
+    /// Whether `text` begins with the first of Qwen's tags and a tool's name; `None`: more text decides that.
+    fn begins_function(&self, text: &str, at_end: bool) -> Option<bool> {
+        let text = text.trim_start();
+        match text.strip_prefix(tagged::FUNCTION) {
+            Some(name) => self.begins_call(name, &['>'], at_end),
+            None => (at_end || !tagged::FUNCTION.starts_with(text)).then_some(false),
         }
     }
 
@@ -347,33 +427,15 @@ impl ReplyParser {
     fn whole(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
         let State::Whole { kind, end, scanned } = &mut self.state else { return false };
         let kind = *kind;
-        let Some((at, end)) = end.find(self.pending.text(), scanned) else {
+        let Some((at, _)) = end.find(self.pending.text(), scanned) else {
             if at_end {
                 let text = self.pending.take_all();
                 self.read_whole(kind, &text, deltas);
             }
             return false;
         };
-        match kind {
-            Whole::Name => {
-                let name = self.pending.take(at);
-                if !self.schemas.iter().any(|tool| tool.0 == name.trim()) {
-                    self.no_call(name, deltas);
-                    self.state = State::Content;
-                    return true;
-                }
-                // The arguments begin with their brace.
-                if !self.pending.text().starts_with('{') {
-                    self.pending.take(end - at);
-                }
-                self.begin_call(name.trim().to_owned(), deltas);
-                self.state = State::Json(JsonCall::of_arguments());
-            }
-            _ => {
-                let text = self.pending.take(at);
-                self.read_whole(kind, &text, deltas);
-            }
-        }
+        let text = self.pending.take(at);
+        self.read_whole(kind, &text, deltas);
         true
     }
 
@@ -386,10 +448,8 @@ impl ReplyParser {
                 let mark = self.tools.and_then(ToolFormat::text_mark);
                 mark.and_then(|mark| gemma::call(text, mark)).map(|call| vec![call])
             }
-            Whole::Name => None,
         };
-        let is_tool = |(name, _): &(String, Map<String, Value>)| self.schemas.iter().any(|tool| tool.0 == *name);
-        match calls.filter(|calls| calls.iter().all(is_tool)) {
+        match calls.filter(|calls| calls.iter().all(|(name, _)| self.is_tool(name))) {
             None => {
                 self.no_call(text.to_owned(), deltas);
                 self.state = State::Content;
@@ -402,6 +462,10 @@ impl ReplyParser {
                 self.state = State::Call;
             }
         }
+    }
+
+    fn is_tool(&self, name: &str) -> bool {
+        self.schemas.iter().any(|tool| tool.0 == name)
     }
 
     /// Schema of a tool's arguments; null: it is not known.
@@ -457,6 +521,7 @@ impl ReplyParser {
     /// Text of the answer. White space at its end is held back where a call may follow.
     fn content(&mut self, text: String, deltas: &mut Vec<Delta>) {
         if self.tools.is_none() {
+            self.has_content |= !text.is_empty();
             return add_text(deltas, text, Delta::Content);
         }
         let kept = text.trim_end().len();
@@ -471,6 +536,9 @@ impl ReplyParser {
         deltas.push(Delta::Content(text.to_owned()));
     }
 }
+
+/// What opens a channel of Gemma 4, before its name.
+const CHANNEL: &str = "<|channel>";
 
 fn whole(kind: Whole, end: CallEnd) -> State {
     State::Whole { kind, end, scanned: 0 }

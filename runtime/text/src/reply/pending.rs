@@ -11,6 +11,11 @@ impl Pending {
         self.text += text;
     }
 
+    /// Restores `text` that was removed from the beginning.
+    pub(super) fn put_back(&mut self, text: &str) {
+        self.text.insert_str(0, text);
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 
 use super::argument::raw_argument;
 
+/// What a call begins with, before the name of its tool.
+pub(super) const FUNCTION: &str = "<function=";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";
 const KEY: [&str; 2] = ["<arg_key>", "</arg_key>"];
@@ -14,7 +16,7 @@ pub(super) const GLM_VALUE: [&str; 2] = ["<arg_value>", "</arg_value>"];
 
 /// Name and arguments of a call in Qwen's tags. Values have the types of `schema_of` the tool's name.
 pub(super) fn function<'s>(text: &str, schema_of: impl Fn(&str) -> &'s Value) -> Option<(String, Map<String, Value>)> {
-    let (name, mut rest) = text.trim().strip_prefix("<function=")?.split_once('>')?;
+    let (name, mut rest) = text.trim().strip_prefix(FUNCTION)?.split_once('>')?;
     let schema = schema_of(name.trim());
     let mut arguments = Map::new();
     while let Some((_, parameter)) = rest.split_once(PARAMETER) {

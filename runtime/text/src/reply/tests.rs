@@ -83,6 +83,37 @@ fn llama_calls_are_the_whole_reply() {
 }
 
 #[test]
+fn a_coder_may_leave_out_what_opens_its_calls() {
+    let format = tools(ToolFormat::Tagged);
+    let call = |name: &str, a: &str| format!("<function={name}>\n<parameter=a>\n{a}\n</parameter>\n</function>");
+    let both = format!("I add.\n{}\n</tool_call>\n<tool_call>\n{}\n</tool_call>", call("add", "1"), call("add", "x"));
+    let calls = [("add", r#"{"a":1}"#), ("add", r#"{"a":"x"}"#)];
+    assert_eq!(whole(&format, &both), reply("", "I add.", &calls));
+    assert_eq!(whole(&format, &format!("{} Done.", call("add", "1"))), reply("", "Done.", &calls[..1]));
+    for text in [call("unknown", "1"), "#include <functional>, <function=add and <function".to_owned()] {
+        assert_eq!(whole(&format, &text), reply("", &text, &[]));
+    }
+    // A function that is no tool is not held back.
+    let mut parser = ReplyParser::new(&format, TOOLS);
+    let pushed = parser.push("<tool_call><function=unknown> ask");
+    assert_eq!(pushed, ["<tool_call><", "function=unknown> ask"].map(|text| Delta::Content(text.into())));
+}
+
+#[test]
+fn a_call_in_qwen_s_tags_ends_reasoning() {
+    let format = ReplyFormat { thinks: Some(true), ..tools(ToolFormat::Tagged) };
+    let call = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
+    let calls = [("add", r#"{"a":1}"#)];
+    assert_eq!(whole(&format, &format!("I add.\n{call}")), reply("I add.\n", "", &calls));
+    assert_eq!(whole(&format, call), reply("", "", &calls));
+    let mention = "A <tool_call> or <tool_call>\n<function=unknown> or <function=add>, or <tool_call>";
+    assert_eq!(whole(&format, &format!("{mention}</think>\n\n{call}")), reply(mention, "", &calls));
+    // JSON's calls are written behind the reasoning.
+    let hermes = ReplyFormat { thinks: Some(true), ..tools(ToolFormat::Hermes) };
+    assert_eq!(whole(&hermes, call), reply(call, "", &[]));
+}
+
+#[test]
 fn values_between_tags_have_the_types_of_their_schema() {
     let parameters = serde_json::json!({"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "note": {"type": ["string", "null"]},
@@ -216,6 +247,30 @@ fn mistral_calls_follow_their_marker() {
     assert_eq!(whole(&format, list), reply("", "", &[WEATHER, ("add", "{}")]));
     let named = r#"[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]add{"a": 1}"#;
     assert_eq!(whole(&format, named), reply("", "", &[WEATHER, ("add", r#"{"a": 1}"#)]));
+    let with_ids =
+        r#"Sure.[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{"city": "Paris"}[TOOL_CALLS]add[CALL_ID]2[ARGS]{}"#;
+    assert_eq!(whole(&format, with_ids), reply("", "Sure.", &[WEATHER, ("add", "{}")]));
+    // Text behind a call is not held back.
+    let mut parser = ReplyParser::new(&format, TOOLS);
+    parser.push("[TOOL_CALLS]add[ARGS]{}");
+    assert_eq!(parser.push(" It is"), [Delta::Content("It is".into())]);
+}
+
+#[test]
+fn deepseek_s_calls_have_a_name_before_json() {
+    let format = ReplyFormat { thinks: Some(true), ..tools(ToolFormat::DeepSeek) };
+    let v31 = |name: &str, json: &str| format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json}<｜tool▁call▁end｜>");
+    let r1 = |name: &str, json: &str| v31("function", &format!("{name}\n```json\n{json}\n```"));
+    for call in [&v31 as &dyn Fn(&str, &str) -> String, &r1] {
+        let calls = format!("{}\n{}", call(WEATHER.0, WEATHER.1), call("add", "{}"));
+        let text = format!("Hm.</think>I look.<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>");
+        assert_eq!(whole(&format, &text), reply("Hm.", "I look.", &[WEATHER, ("add", "{}")]));
+        let unknown = format!("<｜tool▁calls▁begin｜>{}", call("unknown", "{}"));
+        assert_eq!(whole(&format, &format!("</think>{unknown}")), reply("", &unknown, &[]));
+    }
+    // Where the template describes no tools, the system message requests JSON.
+    let json = r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#;
+    assert_eq!(whole(&format, &format!("Hm.</think>\n\n{json}")), reply("Hm.", "", &[WEATHER]));
 }
 
 #[test]
@@ -236,6 +291,14 @@ fn gemma_4_thinks_on_a_channel_and_marks_texts_with_a_token() {
     assert_eq!(whole(&format, &text), reply("Hm.", "", &[("add", arguments), ("add", arguments)]));
     assert_eq!(whole(&format, "<|channel>thought\n<channel|>Yes."), reply("", "Yes.", &[]));
     assert_eq!(whole(&format, "<|channel>other"), reply("", "<|channel>other", &[]));
+    // Marks of reasoning without a meaning, and reasoning between two parts of the answer.
+    let empty = "<|channel>thought<channel|>";
+    let channels =
+        format!("<|channel>{empty}Yes.<channel|>{empty} And <|channel>thought\nWhy?<channel|>no.{empty}<channel|>");
+    for format in [ReplyFormat { tools: None, ..format.clone() }, format.clone()] {
+        assert_eq!(whole(&format, &channels), reply("Why?", "Yes. And no.", &[]));
+        assert_eq!(whole(&format, "Yes.<|channel>"), reply("", "Yes.<|channel>", &[]));
+    }
     assert_eq!(
         whole(&format, r#"<|tool_call>call:get_weather{}<tool_call|>"#),
         reply("", "", &[("get_weather", "{}")])
@@ -372,7 +435,15 @@ fn part() -> impl Strategy<Value = &'static str> {
         "</function>",
         "[TOOL_CALLS]",
         "[ARGS]",
+        "[CALL_ID]",
         "add",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "```json",
+        "<|channel>",
+        "thought",
         "<start_function_call>",
         "call:add{",
         "<escape>",
@@ -421,7 +492,8 @@ proptest! {
         thinks in prop::sample::select(vec![None, Some(false), Some(true)]),
         tools in prop::sample::select(vec![None, Some(ToolFormat::Hermes), Some(ToolFormat::Tagged), Some(ToolFormat::Llama),
             Some(ToolFormat::Glm), Some(ToolFormat::Glm4), Some(ToolFormat::Pythonic), Some(ToolFormat::Lfm2), Some(ToolFormat::Olmo3),
-            Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::Json)]),
+            Some(ToolFormat::Mistral), Some(ToolFormat::Granite), Some(ToolFormat::Gemma), Some(ToolFormat::Gemma4), Some(ToolFormat::DeepSeek),
+            Some(ToolFormat::Json)]),
         marks in prop::sample::select(vec![ReasoningMarks::Think, ReasoningMarks::ThoughtChannel, ReasoningMarks::Brackets,
             ReasoningMarks::ThinkAndResponse]),
         harmony in any::<bool>(),
