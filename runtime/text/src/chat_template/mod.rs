@@ -5,6 +5,7 @@
 //!                                           template ──► dialect ─────────┘ └─ json, strftime
 //! ```
 
+mod call_ids;
 mod conversation;
 mod dialect;
 mod dictionary;
@@ -22,6 +23,7 @@ use std::{io, thread};
 use minijinja::{Environment, ErrorKind, Value, context};
 use unicorn_artifact::TokenizerSection;
 
+use self::call_ids::with_short_ids;
 use self::conversation::{arrangements, marked, missing_mark};
 use self::dialect::for_minijinja;
 use self::dictionary::{Dictionary, dictionary, from_json};
@@ -139,15 +141,17 @@ impl ChatTemplate {
         ReplyFormat::of_template(&self.source, self.reads_tools, has_tools)
     }
 
-    /// Tools become text where the template has no place for them, and results observations where it has that role for them.
+    /// Tools become text where the template has no place for them, results observations where it has that role for them, and ids of calls
+    /// short where it refuses others.
     fn render_arranged(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let uses_tools = !around.tools.is_empty() || messages.iter().any(|message| message.uses_tools());
-        let has_observations = || self.reply_format(true).tools == Some(ToolFormat::Glm4);
+        let is_for = |format: ToolFormat| self.reply_format(true).tools == Some(format);
         match uses_tools {
             true if !self.reads_tools => {
                 self.checked(&without_tools(messages, around.tools), &Surroundings { tools: &[], ..*around })
             }
-            true if has_observations() => self.checked(&with_observations(messages), around),
+            true if is_for(ToolFormat::Glm4) => self.checked(&with_observations(messages), around),
+            true if is_for(ToolFormat::Mistral) => self.checked(&with_short_ids(messages), around),
             _ => self.checked(messages, around),
         }
     }

@@ -341,6 +341,18 @@ fn results_are_observations_where_the_template_has_that_role() {
     assert_eq!(template.reply_format(true).tools, Some(ToolFormat::Glm4));
 }
 
+/// Mistral's templates raise an error for an id of any other length, such as those that servers give.
+#[test]
+fn mistral_s_template_gets_ids_of_nine_letters() {
+    const MISTRAL: &str = "{% macro short(id) %}{% if id | length != 9 %}{{ raise_exception('expected nine letters') }}{% endif %}\
+        {{ id }}{% endmacro %}{{ tools | length }} {% for message in messages %}{% if message.role == 'tool' %}\
+        [TOOL_RESULTS]{{ short(message.tool_call_id) }} {{ message.content }}{% elif message.tool_calls %}\
+        [TOOL_CALLS]{{ short(message.tool_calls[0].id) }}{% else %}[INST]{{ message.content }}[/INST]{% endif %}{% endfor %}";
+    let (messages, tools) = conversation_with_tools();
+    let rendered = template(MISTRAL).unwrap().render_with_tools(&messages, &tools, &TemplateArguments::new());
+    assert_eq!(rendered.unwrap(), "1 [INST]2 + 1?[/INST][TOOL_CALLS]000000001[TOOL_RESULTS]000000001 3");
+}
+
 #[test]
 fn the_format_of_replies_follows_from_the_template() {
     let format = |source: &str, has_tools: bool| template(source).unwrap().reply_format(has_tools);
