@@ -31,6 +31,8 @@ pub(super) fn environment(now: fn() -> u64) -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", move |format: &str| strftime(format, now()));
     environment.add_filter("string", string);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
     environment.add_filter("tojson", tojson);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_iterable);
@@ -47,6 +49,14 @@ fn string(value: &Value) -> Value {
         ValueKind::String => value.clone(),
         ValueKind::Number => Value::from(number(value)),
         _ => Value::from(value.to_string()),
+    }
+}
+
+/// As in Jinja, an undefined value has the length 0.
+fn length(value: &Value) -> Result<usize, Error> {
+    match value.is_undefined() {
+        true => Ok(0),
+        false => minijinja::filters::length(value),
     }
 }
 
