@@ -8,7 +8,8 @@
 The environment is that of transformers' apply_chat_template: jinja2's immutable sandbox with trimmed blocks, loop controls,
 a tag for generated text, and `tojson`, `raise_exception` and `strftime_now`. Around it is what this project promises: a
 `developer` is the system; a system message that a template refuses or leaves out joins the others, or the first question;
-parts of a content are lines, but for a user's where the template goes through them; and a message that would be missing is an error.
+parts of a content are lines, but for a user's where the template goes through them; reasoning is a part of the assistant's content where
+the template has it there; and a message that would be missing is an error.
 """
 
 import datetime
@@ -58,6 +59,7 @@ def environment():
 
 def render(template, messages, conversation):
     tokens = {"bos_token": "<bos>", "eos_token": "<eos>"}
+    messages = with_thoughts(messages) if template.thinks_in_parts else messages
     own = {"messages": messages, "tools": conversation.get("tools"), "documents": None, "add_generation_prompt": True}
     return template.render(**tokens, **conversation.get("arguments", {}), **own)
 
@@ -84,6 +86,19 @@ def with_lines(messages, kept=()):
         return {**message, "content": "\n".join(part["text"] for part in message["content"])}
 
     return [lined(message) for message in messages]
+
+
+def with_thoughts(messages):
+    """The same with the assistant's reasoning as a part of its content."""
+
+    def thinking(message):
+        reasoning = message.get("reasoning_content")
+        if message["role"] != "assistant" or not reasoning:
+            return message
+        text = [{"type": "text", "text": message["content"]}] if message["content"] else []
+        return {**message, "content": [{"type": "thinking", "thinking": reasoning}] + text}
+
+    return [thinking(message) for message in messages]
 
 
 def system_at_start(messages):
@@ -145,7 +160,9 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     conversations = json.loads((HERE / "conversations.json").read_text())
     for path in sorted(folder.glob("*.jinja")):
-        template = environment().from_string(path.read_text())
+        source = path.read_text()
+        template = environment().from_string(source)
+        template.thinks_in_parts = "[THINK]" in source and "'thinking'" in source
         outcomes = {c["name"]: outcome(template, c) for c in conversations}
         path.with_suffix(".json").write_text(json.dumps(outcomes, ensure_ascii=False, indent=1) + "\n")
         kinds = [next(iter(o)) for o in outcomes.values()]

@@ -84,11 +84,17 @@ impl Message {
     }
 
     /// A dictionary, as templates expect it; `in_parts`: with the parts of a user's content, where it has several. A template that goes
-    /// through those may not do so with others: Gemma 3's takes the first part of a system message alone.
-    pub(super) fn value(&self, in_parts: bool) -> Value {
-        let content = match in_parts && self.has_parts() && self.role == "user" {
-            true => text_parts(&self.parts),
-            false => self.content.as_str().into(),
+    /// through those may not do so with others: Gemma 3's takes the first part of a system message alone. `thinks_in_parts`: the
+    /// assistant's reasoning is a part of its content.
+    pub(super) fn value(&self, in_parts: bool, thinks_in_parts: bool) -> Value {
+        let reasoning = self.fields.get("reasoning_content").and_then(serde_json::Value::as_str);
+        let content = match (self.role.as_str(), reasoning) {
+            ("user", _) if in_parts && self.has_parts() => text_parts(&self.parts),
+            ("assistant", Some(reasoning)) if thinks_in_parts && !reasoning.is_empty() => {
+                let text = Some(("text", self.content.as_str())).filter(|(_, text)| !text.is_empty());
+                [("thinking", reasoning)].into_iter().chain(text).map(|(kind, text)| part(kind, text)).collect()
+            }
+            _ => self.content.as_str().into(),
         };
         let own = [("role", self.role.as_str().into()), ("content", content)];
         let fields = self.fields.iter().map(|(name, value)| (name.as_str(), from_json(value)));
@@ -98,10 +104,12 @@ impl Message {
 
 /// A list of parts, as OpenAI's API has them and transformers gives them to templates.
 pub(super) fn text_parts(texts: &[impl AsRef<str>]) -> Value {
-    let part = |text: &str| -> Value {
-        [("type", "text".into()), ("text", text.into())].into_iter().collect::<Dictionary>().into()
-    };
-    texts.iter().map(|text| part(text.as_ref())).collect()
+    texts.iter().map(|text| part("text", text.as_ref())).collect()
+}
+
+/// One of them, whose text has the name of its kind.
+fn part(kind: &str, text: &str) -> Value {
+    [("type", kind.into()), (kind, text.into())].into_iter().collect::<Dictionary>().into()
 }
 
 #[cfg(test)]

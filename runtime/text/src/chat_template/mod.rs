@@ -34,7 +34,7 @@ use self::observations::with_observations;
 use self::plain_tools::without_tools;
 use self::strftime::strftime;
 use crate::error::TextError;
-use crate::reply::{ReplyFormat, ToolFormat};
+use crate::reply::{ReasoningMarks, ReplyFormat, ToolFormat};
 
 /// Further variables of a template, by name: what llama-server and vLLM call `chat_template_kwargs`. Templates of models that
 /// reason read `enable_thinking` (a boolean) or `reasoning_effort` (a text).
@@ -208,7 +208,18 @@ impl ChatTemplate {
 
     fn render_once(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let in_parts = messages.iter().any(Message::has_parts) && self.goes_through_parts();
-        self.render_values(messages.iter().map(|message| message.value(in_parts)).collect(), around)
+        let values = messages.iter().map(|message| message.value(in_parts, self.thinks_in_parts())).collect();
+        let mut text = self.render_values(values, around)?;
+        // Gemma 4's template leaves it out behind a result, if there is text beside the call.
+        if around.begins_reply && text.ends_with(GEMMA4_TURN[1]) {
+            text += GEMMA4_TURN[0];
+        }
+        Ok(text)
+    }
+
+    /// Whether reasoning is a part of the assistant's content, as in the templates of Ministral 3 and Magistral.
+    fn thinks_in_parts(&self) -> bool {
+        self.reply_format(false).marks == ReasoningMarks::Brackets && self.source.contains("'thinking'")
     }
 
     /// Whether a content that is a list of a text becomes what the text becomes, and of a list of two nothing is left out.
@@ -265,6 +276,9 @@ const TEMPLATE_NAME: &str = "chat";
 
 /// Contents by which a template shows what it does with parts: letters only, which no filter changes.
 const PROBES: [&str; 2] = ["contentinparts", "anotherpart"];
+
+/// What begins a turn of Gemma 4, and what ends one.
+const GEMMA4_TURN: [&str; 2] = ["<|turn>model\n", "<turn|>\n"];
 
 /// Variables that a rendering sets itself.
 const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];

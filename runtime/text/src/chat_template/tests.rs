@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::reply::{ReasoningMarks, ToolFormat};
 
 const GEMMA: &str = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}\
     {% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}\
@@ -351,6 +350,36 @@ fn mistral_s_template_gets_ids_of_nine_letters() {
     let (messages, tools) = conversation_with_tools();
     let rendered = template(MISTRAL).unwrap().render_with_tools(&messages, &tools, &TemplateArguments::new());
     assert_eq!(rendered.unwrap(), "1 [INST]2 + 1?[/INST][TOOL_CALLS]000000001[TOOL_RESULTS]000000001 3");
+}
+
+/// Where text stands beside a call, the template writes it behind the result, as the end of a turn.
+#[test]
+fn gemma_4_s_prompt_ends_with_the_beginning_of_a_reply() {
+    const GEMMA4: &str = "{# <|tool_call> #}{{ tools and '' }}{% for message in messages %}{% if message.role == 'user' %}\
+        <|turn>user\n{{ message.content }}<turn|>\n{% elif message.role == 'assistant' %}<|turn>model\n\
+        {{ messages[loop.index].content }}{{ message.content }}<turn|>\n{% endif %}{% endfor %}";
+    let template = template(GEMMA4).unwrap();
+    let (mut messages, tools) = conversation_with_tools();
+    messages[1].content = "I add.".to_owned();
+    let arguments = TemplateArguments::new();
+    let rendered = template.render_with_tools(&messages, &tools, &arguments).unwrap();
+    assert!(rendered.ends_with("3I add.<turn|>\n<|turn>model\n"), "{rendered}");
+    let history = template.render_history(&messages, &tools, &arguments).unwrap();
+    assert!(history.ends_with("I add.<turn|>\n"), "{history}");
+}
+
+#[test]
+fn ministral_s_reasoning_is_a_part_of_its_content() {
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/templates/ministral3.jinja");
+    let template = template(&std::fs::read_to_string(golden).unwrap()).unwrap();
+    let (mut messages, tools) = conversation_with_tools();
+    messages[1].fields.insert("reasoning_content".into(), json!("2 and 1."));
+    let arguments = TemplateArguments::new();
+    for (content, expected) in [("", "[THINK]2 and 1.[/THINK][TOOL_CALLS]"), ("I add.", "[/THINK]I add.[TOOL_CALLS]")] {
+        messages[1].content = content.to_owned();
+        let rendered = template.render_with_tools(&messages, &tools, &arguments).unwrap();
+        assert!(rendered.contains(expected), "{rendered}");
+    }
 }
 
 #[test]
