@@ -39,7 +39,7 @@ impl fmt::Debug for AnswerStructure {
 
 impl AnswerConstraint for AnswerStructure {
     fn sampler(&self, sampling: &Sampling, format: &ReplyFormat) -> Box<dyn TokenSampler> {
-        let constraint = self.constraint.clone().behind(Start::of_answer(format));
+        let constraint = self.constraint.clone().behind(Start::without_choice(format));
         Box::new(ReplySampler::constrained(sampling, constraint))
     }
 }

@@ -1,5 +1,7 @@
 //! Where the arguments of a call begin in a reply: behind `{"name": "f", "arguments": `, however its white space.
 
+use unicorn_text::{NamedCall, ToolFormat, named_call};
+
 /// What a text is as the beginning of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Head<'t> {
@@ -77,18 +79,12 @@ pub(super) fn python_call_head(text: &str) -> Head<'_> {
     python_name(call, text.len() - call.len())
 }
 
-/// The same for a name before its arguments: Mistral's `NAME[ARGS]{`, and GLM-4's name on the line before `{`.
-pub(super) fn named_head(text: &str) -> Head<'_> {
-    let call = text.trim_start();
-    let is_part = |letter: char| letter.is_alphanumeric() || "_.-".contains(letter);
-    let name = &call[..call.find(|letter| !is_part(letter)).unwrap_or(call.len())];
-    let behind = call[name.len()..].trim_start();
-    let arguments = behind.strip_prefix("[ARGS]").map_or(behind, str::trim_start);
-    match () {
-        () if name.is_empty() && !call.is_empty() => Head::Not,
-        () if arguments.starts_with('{') => Head::Whole(name, text.len() - arguments.len()),
-        () if "[ARGS]".starts_with(arguments) => Head::Partial,
-        () => Head::Not,
+/// The same for a name before its arguments, as `format` has it.
+pub(super) fn named_head(format: ToolFormat, text: &str) -> Head<'_> {
+    match named_call(format, text) {
+        NamedCall::Partial => Head::Partial,
+        NamedCall::Not => Head::Not,
+        NamedCall::Whole(name, at) => Head::Whole(name, at),
     }
 }
 
@@ -187,12 +183,6 @@ mod tests {
         }
         assert_eq!([python_call_head("\nf("), python_call_head("\nf")], [Head::Whole("f", 1), Head::Partial]);
         assert_eq!(python_call_head("</"), Head::Not);
-        let text = "\nget-it [ARGS] {";
-        assert_eq!([named_head(text), named_head("f\n{")], [Head::Whole("get-it", 15), Head::Whole("f", 2)]);
-        for end in 0..text.len() - 1 {
-            assert_eq!(named_head(&text[..end]), Head::Partial, "{end}");
-        }
-        assert_eq!([named_head("f is"), named_head("[{"), named_head("{")], [Head::Not, Head::Not, Head::Not]);
     }
 
     #[test]

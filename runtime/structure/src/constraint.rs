@@ -1,5 +1,9 @@
 //! When a reply is constrained: from its beginning, behind its reasoning, or while it writes the arguments of a call.
 
+mod alternative_calls;
+mod free_reasoning;
+mod optional_reasoning;
+
 use std::sync::Arc;
 
 use llguidance::Matcher;
@@ -8,6 +12,9 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
+use self::alternative_calls::AlternativeCalls;
+use self::free_reasoning::{FreeReasoning, Skipped};
+use self::optional_reasoning::OptionalReasoning;
 use crate::call_head::{
     Head, gemma_head, harmony_head, head, keyed_head, named_head, python_call_head, python_head, tagged_head,
 };
@@ -31,13 +38,22 @@ pub struct Constraint {
     calls: Option<Calls>,
     /// Calls that the reply may have instead.
     instead: Option<Box<AlternativeCalls>>,
+    /// Reasoning that may precede what the matcher covers.
+    optional: Option<OptionalReasoning>,
+    /// Reasoning, in which no calls are made.
+    reasoning: FreeReasoning,
     /// The end of the reply so far, in which a text is searched for.
     seen: Vec<u8>,
 }
 
-/// Texts that precede the constrained part of a reply, in order.
+/// What precedes the constrained part of a reply.
 #[derive(Clone)]
-pub struct Start(Vec<&'static str>);
+pub struct Start {
+    /// Texts in order.
+    texts: Vec<&'static str>,
+    /// Reasoning that may be left out.
+    optional: Option<OptionalReasoning>,
+}
 
 /// The arguments of calls match their tools' schemas.
 #[derive(Clone)]
@@ -45,13 +61,17 @@ struct Calls {
     /// Matcher of each tool's arguments, with the tool's name. Created with the request, because that can take long.
     tools: Vec<(String, Matcher)>,
     openers: Vec<&'static str>,
+    /// Texts that open a call and are a part of it.
+    bare_openers: Vec<String>,
     is_harmony: bool,
+    /// A reply, or what follows its reasoning, may begin with a call that nothing opens.
+    is_bare: bool,
     /// Gemma's calls: what stands around a text.
     mark: Option<Mark>,
     /// Calls of all tools in the format's own syntax, which is not JSON.
     written: Option<(Syntax, Matcher)>,
-    /// A call may have its name before JSON's arguments.
-    is_named: bool,
+    /// A call may have its name before JSON's arguments, as in this format.
+    is_named: Option<ToolFormat>,
     /// A call is the only one.
     is_only: bool,
     /// What was seen may be the head of a call.
@@ -129,23 +149,29 @@ impl Syntax {
 }
 
 /// Most bytes of a reply that are kept, in which a text is searched for.
-const MAX_SEEN_BYTES: usize = 64;
+const MAX_SEEN_BYTES: usize = 128;
 /// Longest head of a call.
 const MAX_HEAD_BYTES: usize = 1 << 10;
 
 impl Start {
     /// Nothing precedes the constrained part.
     pub fn at_once() -> Start {
-        Start(Vec::new())
+        Start { texts: Vec::new(), optional: None }
     }
 
-    /// Texts that precede the answer in a reply that is parsed by `format`.
+    /// What precedes the answer in a reply that is parsed by `format`.
     pub fn of_answer(format: &ReplyFormat) -> Start {
-        Start(match format {
+        Start { optional: OptionalReasoning::of(format), ..Start::without_choice(format) }
+    }
+
+    /// The same without reasoning that may be left out, for a reply that is not parsed.
+    pub(crate) fn without_choice(format: &ReplyFormat) -> Start {
+        let texts = match format {
             ReplyFormat { harmony: true, .. } => vec!["<|channel|>final", "<|message|>"],
             ReplyFormat { thinks: Some(true), marks, .. } => vec![marks.closer()],
             _ => Vec::new(),
-        })
+        };
+        Start { texts, optional: None }
     }
 }
 
@@ -167,6 +193,8 @@ impl Constraint {
             later: None,
             calls: None,
             instead: None,
+            optional: None,
+            reasoning: FreeReasoning::none(),
             seen: Vec::new(),
         };
         Ok(at_once.behind(start))
@@ -191,14 +219,18 @@ impl Constraint {
         }
         let mut constraint = Constraint::whole(vocabulary.clone(), structure, start)?;
         let openers: &[&str] = if format.harmony { &[] } else { kind.openers() };
-        let calls = Constraint::of_calls(vocabulary, tools, format, "", is_only);
+        // They begin behind the reasoning.
+        let mut behind_reasoning = format.clone();
+        behind_reasoning.thinks = None;
+        let calls = Constraint::of_calls(vocabulary, tools, &behind_reasoning, "", is_only);
         constraint.instead = calls.map(|calls| Box::new(AlternativeCalls::new(calls, openers)));
         Ok(constraint)
     }
 
     /// The same behind `start`, for a reply that has not begun.
     pub fn behind(mut self, start: Start) -> Constraint {
-        if !start.0.is_empty() {
+        self.optional = start.optional.clone().filter(|_| self.matcher.is_some());
+        if !start.texts.is_empty() {
             self.later = self.matcher.take().map(|matcher| (start, matcher));
         }
         self
@@ -216,17 +248,21 @@ impl Constraint {
         let kind = format.tools?;
         let schemas = described(tools);
         let mut openers = kind.openers().to_vec();
-        let begins_bare = kind.is_bare() && !format.harmony && format.thinks != Some(true);
+        let is_bare = kind.is_bare() && !format.harmony;
         if format.harmony {
             openers = vec!["to=functions."];
-        } else if kind.is_bare() {
-            openers.push(format.marks.closer());
         }
+        let bare_opener = kind.bare_opener().filter(|_| !format.harmony);
+        let bare_openers =
+            bare_opener.iter().flat_map(|opener| schemas.iter().map(move |(name, _)| format!("{opener}{name}>")));
+        let bare_openers = bare_openers.collect();
         let mark_of = |text: &'static str| Mark { text, is_special: vocabulary.is_special(text) };
+        // A call that ends the reply may be closed first.
+        let closing = if is_only { optional_closers(kind, mark_of) } else { String::new() };
         let mark = kind.text_mark().map(mark_of);
         let matcher = |name: &str, schema: &Value| {
             let grammar = match mark {
-                Some(mark) => gemma_call::call_grammar(&[(name, schema)], mark),
+                Some(mark) => gemma_call::call_grammar(&[(name, schema)], mark, &closing),
                 None => Structure::Schema(schema.clone()).grammar(),
             };
             vocabulary.matcher(grammar, &[]).ok()
@@ -239,9 +275,9 @@ impl Constraint {
             match syntax {
                 Syntax::Tags => tagged_call::call_grammar(&schemas, &Tags::qwen(mark_of("</tool_call>"))),
                 Syntax::Keyed => tagged_call::call_grammar(&schemas, &Tags::glm(mark_of)),
-                Syntax::Python => python_call::calls_grammar(&schemas, Notation::Python, is_only),
-                Syntax::PythonOrJson => python_call::calls_grammar(&schemas, Notation::PythonOrJson, is_only),
-                Syntax::Lines => python_call::call_grammar(&schemas, Notation::PythonOrJson),
+                Syntax::Python => python_call::calls_grammar(&schemas, Notation::Python, is_only, &closing),
+                Syntax::PythonOrJson => python_call::calls_grammar(&schemas, Notation::PythonOrJson, is_only, &closing),
+                Syntax::Lines => python_call::call_grammar(&schemas, Notation::PythonOrJson, &closing),
             }
         };
         let matcher = |syntax: Syntax| {
@@ -252,16 +288,18 @@ impl Constraint {
             made.ok().map(|matcher| (syntax, matcher))
         };
         let written = Syntax::of(kind).filter(|_| !format.harmony && !schemas.is_empty()).and_then(matcher);
-        let is_named = kind.has_names_before_json() && !format.harmony;
+        let is_named = (kind.has_names_before_json() && !format.harmony).then_some(kind);
         let calls = Calls {
             tools,
             openers,
+            bare_openers,
             is_harmony: format.harmony,
+            is_bare,
             mark,
             written,
             is_named,
             is_only,
-            in_head: begins_bare,
+            in_head: is_bare,
         };
         let mut constraint = Constraint {
             vocabulary,
@@ -270,9 +308,12 @@ impl Constraint {
             later: None,
             calls: Some(calls),
             instead: None,
+            optional: None,
+            // The beginning of a call follows the reasoning.
+            reasoning: if beginning.is_empty() { FreeReasoning::of(format) } else { FreeReasoning::none() },
             seen: Vec::new(),
         };
-        constraint.begin_call(&schemas, kind, beginning);
+        constraint.begin_call(&schemas, kind, beginning, &closing);
         // Text behind a call that has no mark of its own would be read as a part of it.
         constraint.is_whole = constraint.matcher.is_some() && (is_only || kind.is_bare());
         Some(constraint)
@@ -294,10 +335,18 @@ impl Constraint {
         if let Some(instead) = self.instead.as_mut().filter(|instead| instead.has_begun()) {
             return instead.allowed(&self.vocabulary);
         }
+        if let Some(reasoning) = self.optional.as_ref().filter(|reasoning| reasoning.has_begun()) {
+            let mut mask = SimpleVob::alloc(self.vocabulary.len());
+            reasoning.permit(&self.vocabulary, &mut mask);
+            return Ok(Some(mask));
+        }
         let mask = self.matcher.as_mut().map(|matcher| matcher.compute_mask_or_eos());
         let mut mask = mask.transpose().map_err(|error| error.to_string())?;
         if let (Some(mask), Some(instead)) = (&mut mask, &self.instead) {
             instead.permit(&self.vocabulary, mask);
+        }
+        if let (Some(mask), Some(reasoning)) = (&mut mask, &self.optional) {
+            reasoning.permit(&self.vocabulary, mask);
         }
         Ok(mask)
     }
@@ -307,6 +356,9 @@ impl Constraint {
     /// # Errors
     /// When the token may not follow, or that takes too long to find out.
     pub fn observe(&mut self, token: u32) -> Result<(), String> {
+        if self.begins_reasoning(token)? {
+            return Ok(());
+        }
         if let Some(instead) = &mut self.instead {
             if instead.has_begun() {
                 return instead.observe(token, self.vocabulary.bytes(token));
@@ -345,8 +397,27 @@ impl Constraint {
         }
     }
 
+    /// Whether the token is one of those that reasoning begins with, where the reply may reason first.
+    fn begins_reasoning(&mut self, token: u32) -> Result<bool, String> {
+        let (Some(reasoning), Some(matcher)) = (&mut self.optional, &mut self.matcher) else { return Ok(false) };
+        if !reasoning.has_begun() {
+            let is_answer = matcher.validate_tokens(&[token]).map_err(|error| error.to_string())? > 0;
+            if is_answer || !reasoning.takes(self.vocabulary.bytes(token)) {
+                self.optional = None;
+                return Ok(false);
+            }
+        } else if !reasoning.takes(self.vocabulary.bytes(token)) {
+            return Err("expected the beginning of reasoning to go on".to_owned());
+        }
+        if let Some(closer) = reasoning.closer_behind_opener() {
+            let start = Start { texts: vec![closer], optional: None };
+            (self.optional, self.later) = (None, self.matcher.take().map(|matcher| (start, matcher)));
+        }
+        Ok(true)
+    }
+
     fn look_for_start(&mut self) -> Result<(), String> {
-        while let Some((Start(texts), _)) = &mut self.later {
+        while let Some((Start { texts, .. }, _)) = &mut self.later {
             let Some(end) = end_of(&self.seen, texts[0]) else {
                 forget(&mut self.seen);
                 return Ok(());
@@ -366,15 +437,23 @@ impl Constraint {
 
     fn look_for_calls(&mut self) {
         let Some(calls) = &mut self.calls else { return };
+        match self.reasoning.skip(&mut self.seen) {
+            Skipped::All => return forget(&mut self.seen),
+            Skipped::Nothing => {}
+            Skipped::ToAnswer => calls.in_head = calls.is_bare,
+            Skipped::ToCall => calls.in_head = true,
+        }
         if !calls.in_head {
-            let Some(end) = calls.openers.iter().filter_map(|opener| end_of(&self.seen, opener)).min() else {
+            let opened = calls.openers.iter().filter_map(|opener| end_of(&self.seen, opener));
+            let bare = calls.bare_openers.iter().filter_map(|opener| Some(end_of(&self.seen, opener)? - opener.len()));
+            let Some(end) = opened.chain(bare).min() else {
                 return forget(&mut self.seen);
             };
             self.seen.drain(..end);
             calls.in_head = true;
         }
         let text = String::from_utf8_lossy(&self.seen);
-        let named = if calls.is_named { named_head(&text) } else { Head::Not };
+        let named = calls.is_named.map_or(Head::Not, |format| named_head(format, &text));
         let is_named = named != Head::Not;
         let found = match calls.mark {
             _ if is_named => named,
@@ -399,7 +478,9 @@ impl Constraint {
             let tokens = matcher.tok_env().ok()?.tokenize_bytes(&text.as_bytes()[at..]);
             matcher.consume_tokens(&tokens).ok().map(|()| matcher)
         });
-        self.is_whole = matcher.is_some() && holds_call && calls.is_only;
+        // DeepSeek's calls are closed by tokens behind them.
+        let is_closed = calls.is_named == Some(ToolFormat::DeepSeek);
+        self.is_whole = matcher.is_some() && holds_call && calls.is_only && !is_closed;
         self.matcher = matcher.map(Box::new);
         calls.in_head = false;
         if self.matcher.is_none() {
@@ -408,7 +489,7 @@ impl Constraint {
     }
 
     /// The call that the prompt ends with: its name, if it is open yet, and its arguments.
-    fn begin_call(&mut self, schemas: &[(String, Value)], kind: ToolFormat, beginning: &str) {
+    fn begin_call(&mut self, schemas: &[(String, Value)], kind: ToolFormat, beginning: &str, closing: &str) {
         let Some(calls) = &self.calls else { return };
         if calls.is_harmony {
             if beginning.ends_with('{') {
@@ -446,96 +527,13 @@ impl Constraint {
                 schemas.iter().map(|(name, value)| (name.as_str(), schema(value))).collect();
             let tools: Vec<(&str, &Value)> = tools.iter().map(|(name, value)| (*name, value)).collect();
             match calls.mark {
-                Some(mark) => gemma_call::call_grammar(&tools, mark),
+                Some(mark) => gemma_call::call_grammar(&tools, mark, closing),
                 None => call_grammar(&tools, key),
             }
         };
         let matcher = |grammar| self.vocabulary.matcher(grammar, begun.as_bytes()).ok();
         let matcher = matcher(of(&Value::clone)).or_else(|| matcher(of(&|_| any_object())));
         self.matcher = matcher.map(Box::new);
-    }
-}
-
-// Calls in the place of an answer:
-//
-//   free (reasoning) ──► the answer may begin ──► it begins: the answer's matcher alone
-//                            └── a token of what opens a call ──► the rest of that ──► calls
-//
-// In harmony, the channel decides, which no matcher covers: whichever of both applies first is it.
-
-/// Calls that a reply may have instead of its answer.
-#[derive(Clone)]
-struct AlternativeCalls {
-    calls: Constraint,
-    /// Texts that calls begin with; in harmony, none.
-    openers: &'static [&'static str],
-    /// The beginning of one of them.
-    begun: Vec<u8>,
-    /// Its tokens.
-    tokens: Vec<u32>,
-    is_chosen: bool,
-}
-
-impl AlternativeCalls {
-    fn new(calls: Constraint, openers: &'static [&'static str]) -> AlternativeCalls {
-        AlternativeCalls { calls, openers, begun: Vec::new(), tokens: Vec::new(), is_chosen: false }
-    }
-
-    /// Whether the reply has begun with a call, or with a part of what opens one.
-    fn has_begun(&self) -> bool {
-        self.is_chosen || !self.begun.is_empty()
-    }
-
-    /// Whether some tokens may not follow, of a reply that has begun so.
-    fn applies(&self) -> bool {
-        !self.is_chosen || self.calls.applies()
-    }
-
-    /// Tokens that may follow, of a reply that has begun so; `None`: all.
-    fn allowed(&mut self, vocabulary: &Vocabulary) -> Result<Option<SimpleVob>, String> {
-        match self.is_chosen {
-            true => self.calls.allowed(),
-            false => {
-                let mut mask = SimpleVob::alloc(vocabulary.len());
-                self.permit(vocabulary, &mut mask);
-                Ok(Some(mask))
-            }
-        }
-    }
-
-    /// Adds the tokens with which a call may begin, or its opener go on.
-    fn permit(&self, vocabulary: &Vocabulary, mask: &mut SimpleVob) {
-        let rests: Vec<&[u8]> =
-            self.openers.iter().filter_map(|opener| opener.as_bytes().strip_prefix(self.begun.as_slice())).collect();
-        for token in 0..vocabulary.len() as u32 {
-            let bytes = vocabulary.bytes(token);
-            if !bytes.is_empty() && rests.iter().any(|rest| rest.starts_with(bytes) || bytes.starts_with(rest)) {
-                mask.allow_token(token);
-            }
-        }
-    }
-
-    /// Advances by a token of a reply that begins, or has begun, with a call.
-    fn observe(&mut self, token: u32, bytes: &[u8]) -> Result<(), String> {
-        if self.is_chosen {
-            return self.calls.observe(token);
-        }
-        self.begun.extend_from_slice(bytes);
-        self.tokens.push(token);
-        self.is_chosen = self.openers.iter().any(|opener| self.begun.starts_with(opener.as_bytes()));
-        match self.is_chosen {
-            true => self.tokens.iter().try_for_each(|&token| self.calls.observe(token)),
-            false => Ok(()),
-        }
-    }
-
-    /// In harmony: advances by a token before it is decided which of both the reply is.
-    fn look_for_call(&mut self, token: u32) -> Result<(), String> {
-        if self.openers.is_empty() {
-            self.calls.observe(token)?;
-            self.is_chosen = self.calls.applies();
-        }
-        Ok(())
     }
 }
 
@@ -547,6 +545,15 @@ fn described(tools: &[&Value]) -> Vec<(String, Value)> {
         Some((function.get("name")?.as_str()?.to_owned(), schema.cloned().unwrap_or_else(any_object)))
     };
     tools.iter().filter_map(describe).collect()
+}
+
+/// What may stand between a call and the end of the reply, as a grammar has it.
+fn optional_closers(kind: ToolFormat, mark_of: impl Fn(&'static str) -> Mark) -> String {
+    let closers: Vec<String> = kind.closers().iter().map(|closer| mark_of(closer).written()).collect();
+    match closers.join(" | ") {
+        none if none.is_empty() => none,
+        one => format!("\"\\n\"? ({one})? ({one})?"),
+    }
 }
 
 /// The key of the arguments in a call that is JSON.

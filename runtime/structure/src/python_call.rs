@@ -6,17 +6,22 @@ use serde_json::Value;
 use crate::rules::{literal, properties};
 use crate::schema_rules::{Notation, SchemaRules};
 
-/// A list of calls of `tools`, each a name and the schema of its arguments. `is_only`: of one call.
-pub(crate) fn calls_grammar(tools: &[(&str, &Value)], notation: Notation, is_only: bool) -> TopLevelGrammar {
+/// A list of calls of `tools`, each a name and the schema of its arguments, and what closes it. `is_only`: of one call.
+pub(crate) fn calls_grammar(
+    tools: &[(&str, &Value)],
+    notation: Notation,
+    is_only: bool,
+    closing: &str,
+) -> TopLevelGrammar {
     grammar(tools, notation, &|call| {
         let further = if is_only { String::new() } else { format!("({} {call})*", notation.separator()) };
-        format!("\"[\" {call} {further} \"]\"")
+        format!("\"[\" {call} {further} \"]\" {closing}")
     })
 }
 
-/// One of these calls.
-pub(crate) fn call_grammar(tools: &[(&str, &Value)], notation: Notation) -> TopLevelGrammar {
-    grammar(tools, notation, &str::to_owned)
+/// One of these calls, and what closes it.
+pub(crate) fn call_grammar(tools: &[(&str, &Value)], notation: Notation, closing: &str) -> TopLevelGrammar {
+    grammar(tools, notation, &|call| format!("{call} {closing}"))
 }
 
 /// What `listed` makes of the rule of a call.

@@ -5,11 +5,11 @@
 //!                        └── no token is left ──► Ending (forced) ──┘
 //! ```
 //!
-//! In harmony, reasoning may begin again behind its end; all of it together has the tokens.
+//! In harmony and with Gemma 4, reasoning may begin again behind its end; all of it together has the tokens.
 
 use std::sync::Arc;
 
-use unicorn_text::{ReplyFormat, Tokenizer};
+use unicorn_text::{ReplyFormat, Tokenizer, ToolFormat};
 
 use crate::vocabulary::Vocabulary;
 
@@ -19,7 +19,10 @@ pub struct ReasoningBudget {
     vocabulary: Arc<Vocabulary>,
     opener: &'static str,
     closer: &'static str,
-    is_harmony: bool,
+    /// A call that ends the reasoning as well.
+    call: Option<&'static str>,
+    /// Reasoning may begin again.
+    recurs: bool,
     /// Tokens of reasoning that may still follow.
     left: u32,
     /// Tokens that end it.
@@ -75,7 +78,8 @@ impl ReasoningBudget {
             vocabulary,
             opener,
             closer,
-            is_harmony: format.harmony,
+            call: format.tools.filter(|_| !format.harmony).and_then(ToolFormat::ends_reasoning),
+            recurs: format.harmony || format.marks.recur(),
             left: n_tokens,
             ending: encode(ending)?,
             next_ending: encode(next_ending)?,
@@ -110,7 +114,8 @@ impl ReasoningBudget {
             State::Within => {
                 self.see(token);
                 self.left = self.left.saturating_sub(1);
-                match contains(&self.seen, self.closer) {
+                let is_over = [Some(self.closer), self.call].into_iter().flatten().any(|end| contains(&self.seen, end));
+                match is_over {
                     true => self.leave(),
                     false => self.end_when_spent(),
                 }
@@ -124,7 +129,7 @@ impl ReasoningBudget {
     }
 
     fn look_for_opener(&mut self) {
-        let begins = match self.is_harmony {
+        let begins = match self.recurs {
             true => contains(&self.seen, self.opener),
             false => {
                 // A reply reasons at its beginning or not at all.
@@ -151,7 +156,7 @@ impl ReasoningBudget {
 
     fn leave(&mut self) {
         self.seen.clear();
-        self.state = if self.is_harmony { State::Before } else { State::Behind };
+        self.state = if self.recurs { State::Before } else { State::Behind };
     }
 }
 
@@ -176,13 +181,25 @@ fn ends_within_character(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::{Map, Value, json};
-    use unicorn_text::TokenizerSection;
+    use unicorn_text::{ReasoningMarks, TokenizerSection};
 
     use super::*;
 
-    /// A token for each byte that the texts have, and the markers of two formats.
-    const MARKERS: [&str; 8] =
-        ["<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<stop>", "<none>"];
+    /// A token for each byte that the texts have, and the markers of some formats.
+    const MARKERS: [&str; 12] = [
+        "<think>",
+        "</think>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "<|start|>",
+        "<stop>",
+        "<none>",
+        "<tool_call>",
+        "\n<function=",
+        "<|channel>thought\n",
+        "<channel|>",
+    ];
 
     fn tokenizer() -> Tokenizer {
         let mut vocab: Map<String, Value> =
@@ -206,7 +223,7 @@ mod tests {
     /// these differ.
     fn written(format: &ReplyFormat, n_tokens: u32, message: &str, text: &str) -> String {
         let tokenizer = tokenizer();
-        let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 37, &[35]));
+        let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 41, &[35]));
         let mut budget = ReasoningBudget::new(vocabulary, &tokenizer, format, n_tokens, message).unwrap();
         let mut tokens = Vec::new();
         let mut wanted = tokenizer.encode(text).unwrap().into_iter();
@@ -243,8 +260,27 @@ mod tests {
             assert_eq!(written(&thinks(false), 1, "", text), text);
         }
         let tokenizer = tokenizer();
-        let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 37, &[35]));
+        let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 41, &[35]));
         assert!(ReasoningBudget::new(vocabulary, &tokenizer, &ReplyFormat::default(), 1, "").is_none());
+    }
+
+    #[test]
+    fn a_call_in_qwen_s_tags_ends_reasoning() {
+        let mut format = thinks(true);
+        format.tools = Some(ToolFormat::Tagged);
+        let text = "ab<tool_call>\n<function=abcdefghijklmnopqrstuvwxyz";
+        assert_eq!(written(&format, 10, "", text), text);
+        format.tools = Some(ToolFormat::Hermes);
+        assert_ne!(written(&format, 10, "", text), text);
+    }
+
+    #[test]
+    fn gemma_4_s_reasoning_has_its_tokens_in_all() {
+        let mut format = thinks(false);
+        format.marks = ReasoningMarks::ThoughtChannel;
+        let once = "<|channel>thought\nab<channel|>c";
+        let twice = format!("{once}{once}");
+        assert_eq!(written(&format, 4, "", &twice), format!("{once}<|channel>thought\na<channel|>b<channel|>c"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use unicorn_text::{TokenBytes, Tokenizer};
 
@@ -53,6 +53,15 @@ impl Vocabulary {
     /// Whether `text` is the name of a special token.
     pub(crate) fn is_special(&self, text: &str) -> bool {
         self.tokens.iter().any(|token| token.is_special && token.bytes == text.as_bytes())
+    }
+
+    /// Adds the tokens with which one of `texts` begins, or that begin with it.
+    pub(crate) fn permit_beginnings(&self, texts: &[&[u8]], mask: &mut SimpleVob) {
+        for (token, TokenBytes { bytes, .. }) in self.tokens.iter().enumerate() {
+            if !bytes.is_empty() && texts.iter().any(|text| text.starts_with(bytes) || bytes.starts_with(text)) {
+                mask.allow_token(token as u32);
+            }
+        }
     }
 
     /// A matcher of texts that begin with `begun`, which is there already.

@@ -32,6 +32,13 @@ pub(super) fn vocabulary_with(marks: &[&str]) -> Arc<Vocabulary> {
 }
 
 const MARK: &str = "<|\"|>";
+const DEEPSEEK: [&str; 5] = [
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+];
 
 fn tokens(mut text: &str, marks: &[&str]) -> Vec<u32> {
     let mut tokens = Vec::new();
@@ -114,11 +121,26 @@ fn a_schema_that_is_too_large_is_an_error_and_the_next_reply_has_its_structure()
 #[test]
 fn reasoning_is_free_and_the_answer_is_not() {
     let format = || {
-        let start = Start(vec!["</think>"]);
+        let start = Start { texts: vec!["</think>"], optional: None };
         Constraint::whole(vocabulary(), &Structure::Regex("[0-9]+".into()), start).ok().unwrap()
     };
     assert!(accepts(format(), "let me < think</think>12", true));
     assert!(!accepts(format(), "well</think>a", false));
+}
+
+#[test]
+fn a_reply_that_may_reason_does_so_before_its_answer() {
+    let mut format = ReplyFormat::default();
+    format.thinks = Some(false);
+    let reply = |text: &str, ends| {
+        let structure = Structure::Regex("[0-9]+".into());
+        let constraint = Constraint::whole(vocabulary(), &structure, Start::of_answer(&format));
+        accepts(constraint.map_err(|error| error.message).unwrap(), text, ends)
+    };
+    assert!(reply("12", true) && reply("<think>why 1 </think>12", true));
+    for wrong in ["a", "<a", "<think>why</think>a", "<think>why</think>12<think>", "1<"] {
+        assert!(!reply(wrong, false), "{wrong}");
+    }
 }
 
 fn calls(kind: ToolFormat, beginning: &str) -> Constraint {
@@ -153,6 +175,49 @@ fn the_arguments_of_a_call_match_its_schema_and_other_text_is_free() {
 }
 
 #[test]
+fn a_call_that_reasoning_mentions_is_free() {
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+    let reply = |kind: ToolFormat, thinks: bool, text: &str| {
+        let mut format = ReplyFormat::default();
+        (format.tools, format.thinks) = (Some(kind), Some(thinks));
+        accepts(Constraint::of_calls(vocabulary(), &[&tool], &format, "", true).unwrap(), text, true)
+    };
+    let mistral = |value: &str| format!("[TOOL_CALLS]f[CALL_ID]1[ARGS]{{\"a\": {value}}}");
+    let lfm2 = |value: &str| format!("<|tool_call_start|>[f(a={value})]<|tool_call_end|>");
+    let json = |value: &str| format!("{{\"name\": \"f\", \"arguments\": {{\"a\": {value}}}}}");
+    for (kind, call) in [
+        (ToolFormat::Mistral, &mistral as &dyn Fn(&str) -> String),
+        (ToolFormat::Lfm2, &lfm2),
+        (ToolFormat::Json, &json),
+    ] {
+        for (thinks, opener) in [(false, "<think>"), (true, "")] {
+            let thought = format!("{opener}I could write {} or {}.</think>", call("x"), call("1"));
+            assert!(reply(kind, thinks, &format!("{thought}{}", call("1"))), "{kind:?}");
+            assert!(!reply(kind, thinks, &format!("{thought}{}", call("x"))), "{kind:?}");
+        }
+        assert!(reply(kind, false, &call("1")) && !reply(kind, false, &call("x")), "{kind:?}");
+    }
+    let deepseek = |value: &str| {
+        let call = format!(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{{\"a\": {value}}}\n```<｜tool▁call▁end｜>"
+        );
+        format!("<｜tool▁calls▁begin｜>{call}\n{call}<｜tool▁calls▁end｜>")
+    };
+    let is_written = |value: &str| {
+        let mut format = ReplyFormat::default();
+        format.tools = Some(ToolFormat::DeepSeek);
+        let constraint = Constraint::of_calls(vocabulary_with(&DEEPSEEK), &[&tool], &format, "", false).unwrap();
+        accepts_with(&DEEPSEEK, constraint, &deepseek(value), true)
+    };
+    assert!(is_written("1") && !is_written("x"));
+    let tagged = |value: &str| {
+        format!("Hm.\n<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>")
+    };
+    assert!(reply(ToolFormat::Tagged, true, &tagged("1")) && !reply(ToolFormat::Tagged, true, &tagged("x")));
+}
+
+#[test]
 fn gemma_s_calls_are_written_in_their_own_syntax() {
     let parameters = json!({"type": "object", "properties": {
         "city": {"type": "string"},
@@ -170,6 +235,11 @@ fn gemma_s_calls_are_written_in_their_own_syntax() {
         r#"<|tool_call>call:f{city:<|"|>Rome, {x<|"|>,days:[1,-20],inner:{on:null},unit:<|"|>C<|"|>}<tool_call|>"#;
     let least = r#"<|tool_call>call:f{city:<|"|><|"|>}<tool_call|>"#;
     assert!(accepts(gemma(""), &format!("Sure. {whole}{least} done"), true));
+    let mut format = ReplyFormat::default();
+    format.tools = Some(ToolFormat::Gemma4);
+    let only =
+        |text: &str| accepts(Constraint::of_calls(vocabulary(), &[&tool], &format, "", true).unwrap(), text, true);
+    assert!(only(least) && only(&format!("{whole}<|tool_response>")) && !only(&format!("{least}{least}")));
     for wrong in [
         "call:f{days",
         "call:f{town",
