@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 
 /// Most rules of values; what would need more is any value.
 const MAX_RULES: usize = 2000;
+/// Most parts whose every order has rules: one for each set of them.
+const MAX_PERMUTED: usize = 5;
 /// Longest text, or list, whose length is bounded: a grammar grows with the bound.
 const MAX_COUNT: u64 = 1000;
 
@@ -53,6 +55,45 @@ impl Rules {
             [first, behind] = bodies.map(|body| self.rule(&body));
         }
         first
+    }
+
+    /// The same in any order: models do not always keep to the one that a tool declares. Of more than [`MAX_PERMUTED`] parts, that is
+    /// the order of the parts, or those that have to be there in any order and then others, each any number of times.
+    pub(crate) fn any_order(&mut self, parts: Vec<(String, bool)>, separator: &str) -> String {
+        let (required, others): (Vec<_>, Vec<_>) = parts.iter().cloned().partition(|(_, is_required)| *is_required);
+        if self.count > MAX_RULES / 2 || required.len() > MAX_PERMUTED {
+            return self.sequence(parts, separator);
+        }
+        if parts.len() <= MAX_PERMUTED {
+            return self.permutation(&parts, separator, "\"\"");
+        }
+        let other = others.iter().map(|(part, _)| part.as_str()).collect::<Vec<_>>().join(" | ");
+        let other = self.rule(&other);
+        let permuted = match required.is_empty() {
+            true => format!("({other} ({separator} {other})*)?"),
+            false => self.permutation(&required, separator, &format!("({separator} {other})*")),
+        };
+        let ordered = self.sequence(parts, separator);
+        self.rule(&format!("{ordered} | {permuted}"))
+    }
+
+    /// Rule of these parts in any order, each once at most, and then `end`.
+    fn permutation(&mut self, parts: &[(String, bool)], separator: &str, end: &str) -> String {
+        let all = (1_usize << parts.len()) - 1;
+        // The rule of what may follow each set of parts, a bit for each part.
+        let mut behind = vec![String::new(); all + 1];
+        for found in (0..=all).rev() {
+            let separator = if found == 0 { "" } else { separator };
+            let missing = || parts.iter().enumerate().filter(|(number, _)| found >> number & 1 == 0);
+            let mut bodies: Vec<String> = missing()
+                .map(|(number, (part, _))| format!("{separator} {part} {}", behind[found | 1 << number]))
+                .collect();
+            if missing().all(|(_, (_, is_required))| !is_required) {
+                bodies.push(end.to_owned());
+            }
+            behind[found] = self.rule(&bodies.join(" | "));
+        }
+        behind.swap_remove(0)
     }
 
     /// The grammar of one of `starts`, which may use the rules of `common` too.

@@ -244,6 +244,10 @@ impl SchemaRules {
             let value = self.value(property, root, depth + 1);
             pairs.push((self.rules.rule(&format!("{key} {value}")), is_required(schema, name)));
         }
-        self.rules.sequence(pairs, self.notation.separator())
+        // A value within arguments has its keys in order.
+        match (self.notation, depth) {
+            (Notation::Python | Notation::PythonOrJson, 0) => self.rules.any_order(pairs, self.notation.separator()),
+            (notation, _) => self.rules.sequence(pairs, notation.separator()),
+        }
     }
 }

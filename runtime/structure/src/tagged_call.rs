@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A value is JSON, except that a text stands there as it is, up to the first tag that ends a value. Where a schema has texts among other
-//! values, any text may be written. Of a text, the schema's enumerations, constants and lengths count. Parameters come in the schema's
+//! values, any text may be written. Of a text, the schema's enumerations, constants and lengths count. Parameters come in any
 //! order.
 
 use llguidance::api::TopLevelGrammar;
@@ -114,7 +114,7 @@ pub(crate) fn call_grammar(tools: &[(&str, &Value)], tags: &Tags) -> TopLevelGra
                     let parameter = rules.rule(&format!("{} {value}", around(&tags.parameter, &literal(name))));
                     parameters.push((parameter, is_required(schema, name)));
                 }
-                rules.sequence(parameters, "")
+                rules.any_order(parameters, "")
             }
             None => format!("{any}*"),
         };

@@ -299,6 +299,45 @@ fn tags_hold_texts_as_they_are_and_other_values_as_json() {
     assert!(!accepted("<tool_call><function=g>"), "a tool of the request");
 }
 
+/// Models do not always keep to the order in which a tool declares its parameters.
+#[test]
+fn parameters_come_in_any_order() {
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let tool = |n: usize| {
+        let properties: Map<String, Value> =
+            names[..n].iter().map(|name| ((*name).to_owned(), json!({"type": "integer"}))).collect();
+        tool("f", &json!({"type": "object", "properties": properties, "required": ["a", "b"]}))
+    };
+    for (n, order, is_right) in [
+        (3, "abc", true),
+        (3, "cba", true),
+        (3, "ba", true),
+        (3, "ca", false),
+        (3, "bba", false),
+        (7, "abcdefg", true),
+        (7, "bagec", true),
+        (7, "ba", true),
+        (7, "bgc", false),
+        (7, "gec", false),
+    ] {
+        let tools = [tool(n)];
+        let tagged: String = order.chars().map(|name| format!("<parameter={name}>\n1\n</parameter>\n")).collect();
+        let python: Vec<String> = order.chars().map(|name| format!("{name}=1")).collect();
+        let keyed: String = order.chars().map(|name| keyed(&name.to_string(), "1")).collect();
+        for (kind, text) in [
+            (ToolFormat::Tagged, format!("<tool_call>\n<function=f>\n{tagged}</function>\n</tool_call>")),
+            // What opens the first call may be missing.
+            (ToolFormat::Tagged, format!("I call it.\n<function=f>\n{tagged}</function>\n</tool_call>")),
+            (ToolFormat::Glm, format!("<tool_call>f\n{keyed}</tool_call>")),
+            (ToolFormat::Lfm2, format!("<|tool_call_start|>[f({})]<|tool_call_end|>", python.join(", "))),
+        ] {
+            for is_only in [false, true] {
+                assert_eq!(is_accepted(&tools, kind, None, is_only, &text), is_right, "{kind:?} {text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn glm_s_tags_may_be_tokens_and_stand_without_line_breaks() {
     const MARKS: [&str; 6] = ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
