@@ -5,7 +5,7 @@ use std::fmt::Display;
 use unicorn_text::encode_with_images;
 use unicorn_text::unicorn_artifact::step::is_image_row;
 use unicorn_text::unicorn_runtime::{Image, Model};
-use unicorn_text::{ChatTemplate, Message, Picture, ReplyFormat, TemplateArguments, TextError, Tokenizer};
+use unicorn_text::{Begun, ChatTemplate, Message, Picture, ReplyFormat, TemplateArguments, TextError, Tokenizer};
 
 use crate::admission::ClientGone;
 use crate::api::error::ApiError;
@@ -39,7 +39,7 @@ pub(crate) struct EncodedPrompt {
     pub(crate) format: ReplyFormat,
     /// How the reply is written: the same, also where reasoning is left in the text.
     pub(crate) written: ReplyFormat,
-    /// The end of the prompt that is a part of the reply: the beginning of a call that has to be made.
+    /// The end of the prompt that is read with the reply: the beginning of a call that has to be made, or a mark before it.
     pub(crate) beginning: String,
 }
 
@@ -208,9 +208,9 @@ impl PromptEncoder {
         };
         self.check_bytes("messages", messages.iter().map(|message| message.content.len()).sum())?;
         // A reply that has begun continues from its text.
-        let (messages, begun) = match messages.split_last() {
-            Some((last, before)) if request.continues => (before, last.content.as_str()),
-            _ => (messages, ""),
+        let (messages, last) = match messages.split_last() {
+            Some((last, before)) if request.continues => (before, Some(last)),
+            _ => (messages, None),
         };
         let rendered = match request.begins_reply {
             true => template.render_with_tools(messages, &request.tools, arguments),
@@ -220,14 +220,14 @@ impl PromptEncoder {
             TextError::TemplateOutput { .. } => ApiError::context_length("messages", error),
             error => rejected(error),
         })?;
-        let mut format = template.reply_format(!request.tools.is_empty());
+        let format = template.reply_format(!request.tools.is_empty());
         // A template that always begins to reason: without reasoning, that ends at once.
         if arguments.get("enable_thinking") == Some(&false.into()) && format.ends_within_reasoning(&text) {
             text += format.marks.closer();
         }
-        if begun.is_empty() {
-            format = format.behind(&text);
-        }
+        let reasoning = last.and_then(|last| last.fields.get("reasoning_content")?.as_str()).unwrap_or_default();
+        let content = last.map_or("", |last| last.content.as_str());
+        let Begun { text: begun, mut format, opener } = format.begun(&text, reasoning, content);
         let written = format.clone();
         if !request.splits_reasoning.unwrap_or(self.splits_reasoning) {
             format.thinks = None;
@@ -238,9 +238,9 @@ impl PromptEncoder {
             ToolChoice::Auto | ToolChoice::None => None,
         };
         let beginning = name.and_then(|name| format.call_beginning(name)).unwrap_or_default();
-        text += begun;
+        text += &begun;
         text += &beginning;
-        Ok(Rendered { text, format, written, beginning })
+        Ok(Rendered { text, format, written, beginning: opener.to_owned() + &beginning })
     }
 
     /// Refuses a text that has too many tokens whatever they are, or, counted in pieces, that has clearly too many.

@@ -55,7 +55,9 @@ pub use error::TextError;
 pub use images::{IMAGE_MARK, encode_with_images, without_marks};
 pub use output::{EndReason, OutputText, Piece, StopConditions};
 pub use picture::Picture;
-pub use reply::{Delta, NamedCall, ReasoningMarks, ReplyFormat, ReplyParser, ToolFormat, admits_text, named_call};
+pub use reply::{
+    Begun, Delta, NamedCall, ReasoningMarks, ReplyFormat, ReplyParser, ToolFormat, admits_text, named_call,
+};
 pub use resize::Filter;
 pub use sampling::{default_sampling, random_seed};
 pub use stop_strings::StopStrings;

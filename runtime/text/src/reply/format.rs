@@ -154,11 +154,7 @@ impl ReplyFormat {
     /// that begins so has to be a call.
     pub fn call_beginning(&self, name: Option<&str>) -> Option<String> {
         let arguments = |key: &str| name.map(|name| format!("{name}\", \"{key}\": {{")).unwrap_or_default();
-        let thought = match (self.thinks, self.marks) {
-            (Some(true), ReasoningMarks::Think | ReasoningMarks::ThinkAndResponse) => "</think>\n\n",
-            (Some(true), marks) => marks.closer(),
-            _ => "",
-        };
+        let thought = if self.thinks == Some(true) { self.end_of_thought() } else { "" };
         let call = match (self.harmony, self.tools?) {
             (true, _) => {
                 let behind = name.map(|name| format!("{name} <|constrain|>json<|message|>{{")).unwrap_or_default();

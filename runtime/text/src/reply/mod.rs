@@ -15,6 +15,7 @@
 //! its parts. Every parser takes time in proportion to the text, however it is cut.
 
 mod argument;
+mod begun;
 mod call_end;
 mod call_name;
 mod format;
@@ -28,6 +29,7 @@ mod tagged;
 mod value_scan;
 
 pub use argument::admits_text;
+pub use begun::Begun;
 pub use call_name::{NamedCall, named_call};
 pub use format::{ReasoningMarks, ReplyFormat, ToolFormat};
 pub use parser::ReplyParser;
