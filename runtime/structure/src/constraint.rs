@@ -572,6 +572,8 @@ fn forget(seen: &mut Vec<u8>) {
 }
 
 #[cfg(test)]
+mod structures;
+#[cfg(test)]
 mod template_calls;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The text of a GBNF grammar as rules.
 
-use super::{Node, Rules, escaped};
+use super::class::Class;
+use super::{Node, Rules};
 
 /// Most nested parentheses.
 const MAX_NESTED: usize = 100;
@@ -107,7 +108,7 @@ impl<'t> Parser<'t> {
                 '[' => self.class()?,
                 '.' => {
                     self.at += 1;
-                    Node::Class("(?s:.)".to_owned())
+                    Node::Class(Class::any())
                 }
                 '(' => {
                     self.at += 1;
@@ -166,32 +167,31 @@ impl<'t> Parser<'t> {
     fn class(&mut self) -> Result<Node, String> {
         self.at += 1;
         let is_negated = self.peek() == Some('^');
-        let mut class = if is_negated { "[^".to_owned() } else { "[".to_owned() };
         self.at += usize::from(is_negated);
-        let mut is_empty = true;
+        let mut ranges = Vec::new();
         loop {
             match self.peek() {
-                Some(']') if !is_empty => {
+                Some(']') if !ranges.is_empty() => {
                     self.at += 1;
-                    return Ok(Node::Class(class + "]"));
+                    return Ok(Node::Class(Class { ranges, is_negated }));
                 }
                 Some(']') | None => return Err(self.wrong("a character of a class, and a bracket behind the last")),
-                Some(_) => {
-                    let first = self.character()?;
-                    class += &escaped(first);
-                    let rest = self.rest();
-                    if rest.starts_with('-') && !rest.starts_with("-]") {
-                        self.at += 1;
-                        let last = self.character()?;
-                        if last < first {
-                            return Err(self.wrong("ranges from the lower character to the higher"));
-                        }
-                        class += "-";
-                        class += &escaped(last);
-                    }
-                }
+                Some(_) => ranges.push(self.range()?),
             }
-            is_empty = false;
+        }
+    }
+
+    /// A character of a class, or the first and the last of several.
+    fn range(&mut self) -> Result<(char, char), String> {
+        let first = self.character()?;
+        if !self.rest().starts_with('-') || self.rest().starts_with("-]") {
+            return Ok((first, first));
+        }
+        self.at += 1;
+        let last = self.character()?;
+        match first <= last {
+            true => Ok((first, last)),
+            false => Err(self.wrong("ranges from the lower character to the higher")),
         }
     }
 
