@@ -46,3 +46,9 @@ fn a_text_may_end_with_what_it_may_also_contain() {
     let grammar = "root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"ab\" | \"aba\"";
     assert_grammar(grammar, &["ab", "aba", "aaba", "babb", "aabaa", "babab"], &["a", "abb", "aab", "baba"]);
 }
+
+#[test]
+fn repetitions_by_rules_and_by_lexemes_count_alike() {
+    let grammar = "root ::= pair{2,3} \"x\"{0,2500}\npair ::= \"(\" pair? \")\" | \"x\"";
+    assert_grammar(grammar, &["()x", "xx", "xxx", "(())()(x)", "xxxx"], &["x", "()", "()()()()"]);
+}

@@ -3,10 +3,12 @@
 use super::class::Class;
 use super::{Node, Rules};
 
-/// Most nested parentheses.
+/// Most nested parentheses, and repetitions of one another.
 const MAX_NESTED: usize = 100;
-/// Most repetitions that a number may give, as in llama.cpp.
-const MAX_REPETITIONS: u32 = 2000;
+/// Most repetitions that a number may give.
+const MAX_REPETITIONS: u32 = 100_000;
+/// Most repetitions of one another: more than llama.cpp permits, too, could take too much memory only once a text is matched.
+const MAX_NESTED_REPETITIONS: u64 = 2000;
 
 /// Every rule by its name.
 pub(super) fn rules(text: &str) -> Result<Rules, String> {
@@ -19,11 +21,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, String> {
         parser.expect("::=")?;
         parser.skip(true);
         let node = parser.choice(0)?;
-        // Rules of one name are alternatives of it.
-        let node = match rules.remove(&name) {
-            Some(before) => Node::Choice(vec![before, node]),
-            None => node,
-        };
+        // Of rules with one name, the last one counts, as in llama.cpp.
         rules.insert(name, node);
         parser.skip(true);
     }
@@ -60,7 +58,7 @@ impl<'t> Parser<'t> {
     fn skip(&mut self, lines: bool) {
         while let Some(next) = self.peek() {
             match next {
-                '#' => self.at += self.rest().find('\n').unwrap_or(self.rest().len()),
+                '#' => self.at += self.rest().find(['\n', '\r']).unwrap_or(self.rest().len()),
                 '\n' | '\r' if !lines => return,
                 next if next.is_whitespace() => self.at += next.len_utf8(),
                 _ => return,
@@ -122,15 +120,14 @@ impl<'t> Parser<'t> {
                 _ => return Err(self.wrong("a text in quotes, a class, a rule, or a parenthesis")),
             };
             self.skip(nested > 0);
-            let node = self.repeated(node)?;
-            self.skip(nested > 0);
-            nodes.push(node);
+            nodes.push(self.repeated(node, nested)?);
         }
         Ok(if nodes.len() == 1 { nodes.remove(0) } else { Node::Sequence(nodes) })
     }
 
-    fn repeated(&mut self, mut node: Node) -> Result<Node, String> {
-        loop {
+    /// The node with the repetitions that stand behind it.
+    fn repeated(&mut self, mut node: Node, nested: usize) -> Result<Node, String> {
+        for _ in 0..MAX_NESTED {
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),
                 Some('+') => (1, None),
@@ -138,15 +135,22 @@ impl<'t> Parser<'t> {
                 Some('{') => {
                     self.at += 1;
                     let end = self.rest().find('}').ok_or_else(|| self.wrong("a closing brace"))?;
-                    let (least, most) = bounds(&self.rest()[..end]).ok_or_else(|| self.wrong("numbers in braces"))?;
+                    let expected = "numbers in braces, the lower one first, up to 100000";
+                    let (least, most) = bounds(&self.rest()[..end]).ok_or_else(|| self.wrong(expected))?;
                     self.at += end;
                     (least, most)
                 }
                 _ => return Ok(node),
             };
-            self.at += 1;
+            let inner = repetitions(&node);
             node = Node::Repeat(Box::new(node), least, most);
+            if inner > 1 && repetitions(&node) > MAX_NESTED_REPETITIONS {
+                return Err(self.wrong("at most 2000 repetitions by numbers within one another"));
+            }
+            self.at += 1;
+            self.skip(nested > 0);
         }
+        Err(self.wrong("fewer repetitions of one another"))
     }
 
     fn literal(&mut self) -> Result<Node, String> {
@@ -209,9 +213,14 @@ impl<'t> Parser<'t> {
             'x' => 2,
             'u' => 4,
             'U' => 8,
+            // What has a meaning elsewhere, as \d, would be a plain letter here.
+            other if other.is_ascii_alphanumeric() => {
+                return Err(self.wrong("n, r, t, x, u, U or a punctuation mark behind the backslash"));
+            }
             other => return Ok(other),
         };
-        let code = self.rest().get(..digits).and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let hex = self.rest().get(..digits).filter(|hex| hex.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let code = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok());
         let character = code.and_then(char::from_u32).ok_or_else(|| self.wrong("a character's number in base 16"))?;
         self.at += digits;
         Ok(character)
@@ -223,11 +232,65 @@ fn bounds(text: &str) -> Option<(u32, Option<u32>)> {
     let number = |text: &str| text.trim().parse().ok().filter(|number| *number <= MAX_REPETITIONS);
     match text.split_once(',') {
         None => number(text).map(|times| (times, Some(times))),
-        Some((least, "")) => Some((number(least)?, None)),
+        Some((least, most)) if most.trim().is_empty() => Some((number(least)?, None)),
         Some((least, most)) => {
-            let least = if least.trim().is_empty() { 0 } else { number(least)? };
-            let most = number(most)?;
+            let (least, most) = (number(least)?, number(most)?);
             (least <= most).then_some((least, Some(most)))
         }
+    }
+}
+
+/// How often a part of a node is repeated at most, by the numbers of all repetitions around it.
+fn repetitions(node: &Node) -> u64 {
+    match node {
+        Node::Text(_) | Node::Class(_) | Node::Rule(_) => 1,
+        Node::Sequence(nodes) | Node::Choice(nodes) => nodes.iter().map(repetitions).max().unwrap_or(1),
+        Node::Repeat(node, least, most) => repetitions(node).saturating_mul(u64::from(most.unwrap_or(*least).max(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(text: &str) -> Node {
+        rules(text).unwrap().remove("root").unwrap()
+    }
+
+    #[test]
+    fn repetitions_have_spaces_and_numbers() {
+        let times = |least, most| Node::Repeat(Box::new(Node::Text("a".to_owned())), least, most);
+        for (text, least, most) in [("{ 4}", 4, Some(4)), ("{2 , 3 }", 2, Some(3)), ("{2, }", 2, None), (" *", 0, None)]
+        {
+            assert_eq!(root(&format!("root ::= \"a\"{text}")), times(least, most), "{text}");
+        }
+        assert_eq!(root("root ::= \"a\"{3,5000}"), times(3, Some(5000)));
+        assert_eq!(root("root ::= \"a\"* ?"), Node::Repeat(Box::new(times(0, None)), 0, Some(1)));
+    }
+
+    #[test]
+    fn the_last_rule_of_a_name_counts() {
+        assert_eq!(root("root ::= \"a\"\nroot ::= \"b\" # c\rroot ::= \"c\""), Node::Text("c".to_owned()));
+    }
+
+    #[test]
+    fn what_is_no_gbnf_is_refused() {
+        for (text, expected) in [
+            (r#"root ::= "a"{,}"#, "numbers in braces"),
+            (r#"root ::= "a"{,10}"#, "numbers in braces"),
+            (r#"root ::= "a"{4,2}"#, "the lower one first"),
+            (r#"root ::= "a"{100001}"#, "up to 100000"),
+            (r#"root ::= ((([^x]*){0,99}){0,99}){0,99}"#, "2000 repetitions"),
+            (r#"root ::= "\d""#, "behind the backslash"),
+            (r#"root ::= [\w]"#, "behind the backslash"),
+            (r#"root ::= "\x+f""#, "in base 16"),
+            (r#"root ::= "a" b ::= "c""#, "a text in quotes"),
+        ] {
+            let message = rules(text).unwrap_err();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+        // Deep rules would overflow the stack.
+        let deep = format!("root ::= \"a\"{}", "*".repeat(60_000));
+        assert!(rules(&deep).unwrap_err().contains("fewer repetitions"));
     }
 }
