@@ -27,6 +27,8 @@ use conflicts::Steps;
 use lexemes::LexemeGrammar;
 use regex::RegexWriter;
 
+pub(super) use regex::escaped;
+
 /// A part of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {

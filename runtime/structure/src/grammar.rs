@@ -69,8 +69,14 @@ impl Structure {
             Structure::Schema(schema) => TopLevelGrammar::from_json_schema(bounded(schema)),
             Structure::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Structure::Choice(texts) => {
-                let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
-                TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+                // One lexeme, which cannot be empty, since only 2000 of them may be possible at a place.
+                let is_optional = texts.iter().any(String::is_empty);
+                let filled = texts.iter().filter(|text| !text.is_empty());
+                let filled: Vec<String> = filled.map(|text| text.chars().map(gbnf::escaped).collect()).collect();
+                TopLevelGrammar::from_lark(match filled.is_empty() {
+                    true => "start: \"\"".to_owned(),
+                    false => format!("start: TEXT{}\nTEXT: /{}/", if is_optional { "?" } else { "" }, filled.join("|")),
+                })
             }
             Structure::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
         }

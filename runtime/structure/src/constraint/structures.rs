@@ -52,3 +52,12 @@ fn repetitions_by_rules_and_by_lexemes_count_alike() {
     let grammar = "root ::= pair{2,3} \"x\"{0,2500}\npair ::= \"(\" pair? \")\" | \"x\"";
     assert_grammar(grammar, &["()x", "xx", "xxx", "(())()(x)", "xxxx"], &["x", "()", "()()()()"]);
 }
+
+#[test]
+fn a_choice_may_have_many_texts() {
+    let texts: Vec<String> = (0..3000).map(|number| format!("choice {number}")).chain(["".to_owned()]).collect();
+    let structure = Structure::Choice(texts);
+    assert_eq!(permitted(&structure, &["choice 2999", "choice 3", "", "choice", "3"]), ["choice 2999", "choice 3", ""]);
+    let marks = ["\n", "/", "\"\\d\"", "a|b", "\u{1}", "é"].map(str::to_owned).to_vec();
+    assert_eq!(permitted(&Structure::Choice(marks), &["\n", "/", "\"\\d\"", "a|b", "a", "1"]).len(), 4);
+}
