@@ -20,6 +20,7 @@ use crate::call_head::{
 };
 use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar, with_calls};
+use crate::schema;
 use crate::schema_rules::{Mark, Notation};
 use crate::tagged_call::Tags;
 use crate::vocabulary::Vocabulary;
@@ -185,6 +186,7 @@ impl Constraint {
         structure: &Structure,
         start: Start,
     ) -> Result<Constraint, StructureError> {
+        structure.check()?;
         let matcher = Some(Box::new(vocabulary.matcher(structure.grammar(), &[])?));
         let at_once = Constraint {
             vocabulary,
@@ -541,7 +543,7 @@ impl Constraint {
 fn described(tools: &[&Value]) -> Vec<(String, Value)> {
     let describe = |tool: &&Value| {
         let function = tool.get("function")?;
-        let schema = function.get("parameters").filter(|schema| schema.is_object());
+        let schema = function.get("parameters").filter(|schema| schema.is_object() && schema::check(schema).is_ok());
         Some((function.get("name")?.as_str()?.to_owned(), schema.cloned().unwrap_or_else(any_object)))
     };
     tools.iter().filter_map(describe).collect()

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::StructureError;
 use crate::gbnf;
+use crate::schema;
 
 /// What a reply has to match.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +61,15 @@ impl Structure {
         match text.contains("::=") {
             true => gbnf::to_lark(&text).map(Structure::Lark).map_err(StructureError::new),
             false => Ok(Structure::Lark(text)),
+        }
+    }
+
+    /// # Errors
+    /// For a schema that cannot be kept.
+    pub(crate) fn check(&self) -> Result<(), StructureError> {
+        match self {
+            Structure::Schema(schema) => schema::check(schema),
+            _ => Ok(()),
         }
     }
 
@@ -148,9 +158,9 @@ pub(crate) fn any_object() -> Value {
     json!({"type": "object"})
 }
 
-/// The schema with a bound on white space, unless it has its own options.
+/// The schema as llguidance reads it, with a bound on white space, unless it has its own options.
 pub(crate) fn bounded(schema: &Value) -> Value {
-    let mut schema = schema.clone();
+    let mut schema = schema::prepared(schema);
     if let Some(fields) = schema.as_object_mut() {
         fields.entry("x-guidance").or_insert_with(|| json!({"whitespace_pattern": WHITE_SPACE}));
     }

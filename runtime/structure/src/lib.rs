@@ -47,6 +47,7 @@ mod rules;
 mod schema_rules;
 
 mod grammar;
+mod schema;
 
 mod gbnf;
 

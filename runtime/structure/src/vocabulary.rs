@@ -83,6 +83,9 @@ impl Vocabulary {
 
 /// The first lines of an error: the rest is the parser's state.
 fn first_lines(error: &str) -> String {
+    if error.contains("NoExtensionBias") {
+        return "nothing matches the structure: no token can be its first one".to_owned();
+    }
     error
         .lines()
         .filter(|line| !line.trim().is_empty() && *line != "<non-verbose/>")

@@ -1,5 +1,7 @@
 //! Texts that grammars and schemas permit, and such that they do not.
 
+use serde_json::json;
+
 use super::tests::{accepts, vocabulary};
 use super::*;
 
@@ -13,6 +15,11 @@ fn permitted<'t>(structure: &Structure, texts: &[&'t str]) -> Vec<&'t str> {
 fn assert_grammar(grammar: &str, matching: &[&str], others: &[&str]) {
     let structure = Structure::from_grammar(grammar.to_owned()).unwrap();
     assert_eq!(permitted(&structure, &[matching, others].concat()), matching, "{grammar}");
+}
+
+fn assert_schema(schema: Value, matching: &[&str], others: &[&str]) {
+    let structure = Structure::Schema(schema.clone());
+    assert_eq!(permitted(&structure, &[matching, others].concat()), matching, "{schema}");
 }
 
 #[test]
@@ -60,4 +67,69 @@ fn a_choice_may_have_many_texts() {
     assert_eq!(permitted(&structure, &["choice 2999", "choice 3", "", "choice", "3"]), ["choice 2999", "choice 3", ""]);
     let marks = ["\n", "/", "\"\\d\"", "a|b", "\u{1}", "é"].map(str::to_owned).to_vec();
     assert_eq!(permitted(&Structure::Choice(marks), &["\n", "/", "\"\\d\"", "a|b", "a", "1"]).len(), 4);
+}
+
+#[test]
+fn a_negated_class_of_a_pattern_permits_no_escape_of_what_it_excludes() {
+    let pattern = |pattern: &str| json!({"type": "string", "pattern": pattern});
+    assert_schema(pattern(r#"^[^"]*$"#), &[r#""""#, r#""a\\b""#, r#""\n""#], &[r#""\"""#, r#""a\"b""#]);
+    assert_schema(pattern(r"^[^\\]+$"), &[r#""\"""#, r#""\n""#], &[r#""\\""#, r#""""#]);
+    assert_schema(pattern(r"^[^]a]$"), &[r#""b""#, r#""\"""#], &[r#""]""#, r#""a""#]);
+    assert_schema(pattern(r"^\[\^[^a]$"), &[r#""[^b""#], &[r#""[^a""#]);
+    let named =
+        json!({"type": "object", "patternProperties": {"^[^\"]$": {"const": 1}}, "additionalProperties": false});
+    assert_schema(named, &[r#"{"a": 1}"#, r#"{"\\": 1}"#], &[r#"{"\"": 1}"#]);
+}
+
+#[test]
+fn keywords_without_effect_are_no_error() {
+    let tags = json!({"type": "array", "items": {"const": 1}, "uniqueItems": false, "unevaluatedItems": true});
+    assert_schema(tags, &["[]", "[1, 1]"], &["[2]"]);
+    for names in [json!({"type": "string"}), json!(true), json!({})] {
+        let record = json!({"type": "object", "propertyNames": names, "additionalProperties": {"type": "integer"}});
+        assert_schema(record, &["{}", r#"{"a": 1}"#], &[r#"{"a": "b"}"#]);
+    }
+    // A property may have a keyword's name, and a constant any.
+    let named = json!({"type": "object", "properties": {"propertyNames": {"const": {"uniqueItems": false}}},
+        "required": ["propertyNames"], "additionalProperties": false});
+    assert_schema(named, &[r#"{"propertyNames": {"uniqueItems": false}}"#], &["{}", r#"{"propertyNames": {}}"#]);
+}
+
+#[test]
+fn a_format_that_json_schema_does_not_define_is_a_note() {
+    let path = json!({"type": "string", "format": "directory-path", "maxLength": 3});
+    assert_schema(path, &[r#""a/b""#], &[r#""a/bc""#]);
+    assert_schema(json!({"type": "string", "format": "ipv4"}), &[r#""10.0.0.255""#], &[r#""10.0.0.256""#]);
+}
+
+#[test]
+fn references_may_be_escaped() {
+    let schema = json!({"$ref": "#/$defs/List%3CA~0B%3E", "$defs": {"List<A~B>": {"type": "integer"}}});
+    assert_schema(schema, &["1"], &["\"\""]);
+}
+
+#[test]
+fn what_cannot_be_kept_is_an_error_with_the_keyword() {
+    for (schema, expected) in [
+        (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+        (json!({"type": "object", "propertyNames": {"maxLength": 3}}), "propertyNames"),
+        (json!({"type": "string", "format": "json-pointer"}), "json-pointer"),
+        (json!({"enum": ["a", 9007199254740993i64]}), "9007199254740993"),
+        (json!({"properties": {"a": {"const": 18446744073709551615u64}}}), "18446744073709551615"),
+        (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), "nothing matches"),
+    ] {
+        let refused = Constraint::whole(vocabulary(), &Structure::Schema(schema.clone()), Start::at_once());
+        let message = refused.map(|_| ()).unwrap_err().message;
+        assert!(message.contains(expected) && !message.contains('\n'), "{schema}: {message}");
+    }
+    assert_schema(json!({"enum": [9007199254740992i64]}), &["9007199254740992"], &["9007199254740993"]);
+}
+
+#[test]
+fn bounds_that_are_no_doubles_permit_nothing_beyond_them() {
+    let bounded = json!({"type": "integer", "minimum": -9223372036854775807i64, "maximum": 9223372036854775807i64});
+    let matching = ["9223372036854774784", "-9223372036854774784", "0"];
+    assert_schema(bounded, &matching, &["9223372036854775808", "-9223372036854775808"]);
+    let above = json!({"type": "integer", "exclusiveMinimum": 9007199254740993i64});
+    assert_schema(above, &["9007199254740996"], &["9007199254740992", "9007199254740993"]);
 }
