@@ -7,7 +7,6 @@ mod optional_reasoning;
 use std::sync::Arc;
 
 use llguidance::Matcher;
-use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
@@ -283,11 +282,8 @@ impl Constraint {
             }
         };
         let matcher = |syntax: Syntax| {
-            let made = vocabulary.matcher(grammar(syntax, &schemas), &[]).or_else(|_| {
-                let any: Vec<(String, Value)> = schemas.iter().map(|(name, _)| (name.clone(), any_object())).collect();
-                vocabulary.matcher(grammar(syntax, &any), &[])
-            });
-            made.ok().map(|matcher| (syntax, matcher))
+            let make = |schemas: &[(String, Value)]| vocabulary.matcher(grammar(syntax, schemas), &[]).ok();
+            make(&schemas).or_else(|| make(&supported(&schemas, make))).map(|matcher| (syntax, matcher))
         };
         let written = Syntax::of(kind).filter(|_| !format.harmony && !schemas.is_empty()).and_then(matcher);
         let is_named = (kind.has_names_before_json() && !format.harmony).then_some(kind);
@@ -524,17 +520,15 @@ impl Constraint {
         let Some(at) = beginning.find(if calls.mark.is_some() { "call:" } else { "{" }) else { return };
         let key = key_of_arguments(kind);
         let begun = &beginning[at..];
-        let of = |schema: &dyn Fn(&Value) -> Value| -> TopLevelGrammar {
-            let tools: Vec<(&str, Value)> =
-                schemas.iter().map(|(name, value)| (name.as_str(), schema(value))).collect();
-            let tools: Vec<(&str, &Value)> = tools.iter().map(|(name, value)| (*name, value)).collect();
-            match calls.mark {
+        let make = |schemas: &[(String, Value)]| {
+            let tools: Vec<(&str, &Value)> = schemas.iter().map(|(name, value)| (name.as_str(), value)).collect();
+            let grammar = match calls.mark {
                 Some(mark) => gemma_call::call_grammar(&tools, mark, closing),
                 None => call_grammar(&tools, key),
-            }
+            };
+            self.vocabulary.matcher(grammar, begun.as_bytes()).ok()
         };
-        let matcher = |grammar| self.vocabulary.matcher(grammar, begun.as_bytes()).ok();
-        let matcher = matcher(of(&Value::clone)).or_else(|| matcher(of(&|_| any_object())));
+        let matcher = make(schemas).or_else(|| make(&supported(schemas, make)));
         self.matcher = matcher.map(Box::new);
     }
 }
@@ -556,6 +550,15 @@ fn optional_closers(kind: ToolFormat, mark_of: impl Fn(&'static str) -> Mark) ->
         none if none.is_empty() => none,
         one => format!("\"\\n\"? ({one})? ({one})?"),
     }
+}
+
+/// The tools, with any object in the place of a schema of which `make` makes no matcher.
+fn supported(tools: &[(String, Value)], make: impl Fn(&[(String, Value)]) -> Option<Matcher>) -> Vec<(String, Value)> {
+    let alone = |tool: &(String, Value)| match make(std::slice::from_ref(tool)) {
+        Some(_) => tool.clone(),
+        None => (tool.0.clone(), any_object()),
+    };
+    tools.iter().map(alone).collect()
 }
 
 /// The key of the arguments in a call that is JSON.

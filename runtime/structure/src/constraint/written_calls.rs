@@ -433,3 +433,25 @@ fn tools_without_schemas_and_with_odd_ones_leave_any_arguments() {
         }
     }
 }
+
+#[test]
+fn a_schema_that_is_not_supported_leaves_those_of_other_tools() {
+    let of = |schema: &Value| json!({"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": false});
+    let tools = [tool("f", &of(&json!({"not": {"type": "null"}}))), tool("g", &of(&json!({"type": "integer"})))];
+    for (name, value, is_permitted) in [("f", "\"x\"", true), ("g", "5", true), ("g", "\"x\"", false)] {
+        let call = format!("{{\"name\": \"{name}\", \"arguments\": {{\"a\": {value}}}}}");
+        for (kind, text) in [
+            (ToolFormat::Json, call.clone()),
+            (ToolFormat::Hermes, format!("<tool_call>\n{call}")),
+            (
+                ToolFormat::Tagged,
+                format!(
+                    "<tool_call>\n<function={name}>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>",
+                    value.replace('"', "")
+                ),
+            ),
+        ] {
+            assert_eq!(is_accepted(&tools, kind, Some(None), true, &text), is_permitted, "{kind:?} {text}");
+        }
+    }
+}
