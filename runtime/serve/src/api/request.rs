@@ -106,6 +106,7 @@ const MAX_STOP_BYTES: usize = 1 << 10;
 /// Parameters of OpenAI, llama.cpp and vLLM that are not implemented, with the value that has no effect.
 fn not_implemented() -> Vec<(&'static str, Value)> {
     vec![
+        ("adaptive_target", json!(-1.0)),
         ("audio", Value::Null),
         ("dry_multiplier", json!(0.0)),
         ("dynatemp_range", json!(0.0)),
@@ -518,7 +519,12 @@ mod tests {
         let no_effect =
             json!({"logprobs": null, "mirostat": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
         assert!(text(no_effect).is_ok());
-        for (name, value) in [("xtc_probability", json!(0.5)), ("mirostat", json!(2)), ("dry_multiplier", json!(1))] {
+        for (name, value) in [
+            ("xtc_probability", json!(0.5)),
+            ("adaptive_target", json!(0.3)),
+            ("mirostat", json!(2)),
+            ("dry_multiplier", json!(1)),
+        ] {
             let message = text(json!({name: value})).unwrap_err();
             assert!(message.starts_with(&format!("{name}: not supported here, found ")), "{message}");
         }

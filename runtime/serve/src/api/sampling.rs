@@ -35,9 +35,24 @@ pub(super) fn sampling(fields: &mut Fields, defaults: &Sampling) -> Result<Sampl
     // vLLM has -1 for all tokens.
     sampling.top_k = top_k.map(|k: i32| k.max(0) as u32).unwrap_or(defaults.top_k);
     sampling.repeat_penalty = repeat_penalty.unwrap_or(defaults.repeat_penalty);
-    sampling.repeat_last_n = fields.take("repeat_last_n", "a whole number")?.unwrap_or(defaults.repeat_last_n);
+    sampling.repeat_last_n = repeat_last_n(fields, &sampling)?;
     sampling.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok(sampling)
+}
+
+/// Most recent tokens that penalties apply to. Where no penalty has an effect, neither has their number, which may be any.
+fn repeat_last_n(fields: &mut Fields, sampling: &Sampling) -> Result<u32, ApiError> {
+    const LAST: &str = "a whole number from 0 to 256";
+    let requested: Option<i64> = fields.take("repeat_last_n", LAST)?;
+    let Some(last) = requested else { return Ok(sampling.repeat_last_n) };
+    let penalises =
+        |name: &str| fields.0.get(name).is_some_and(|penalty| penalty.as_f64() != Some(0.0) && !penalty.is_null());
+    let has_effect = sampling.repeat_penalty != 1.0 || penalises("presence_penalty") || penalises("frequency_penalty");
+    match u32::try_from(last).ok().filter(|last| *last <= 256) {
+        Some(last) => Ok(last),
+        None if has_effect => Err(unexpected("repeat_last_n", LAST, &last.into())),
+        None => Ok(sampling.repeat_last_n),
+    }
 }
 
 /// `None`: a random one, for which llama.cpp has -1.
@@ -211,6 +226,25 @@ mod tests {
         assert!(n_top(chat, json!({"top_logprobs": 5})).unwrap_err().contains("expected logprobs to be true"));
         assert!(n_top(chat, json!({"logprobs": 3})).unwrap_err().contains("true or false"));
         assert!(n_top(plain, json!({"n_probs": 101})).unwrap_err().contains("0 to 100"));
+    }
+
+    #[test]
+    fn a_number_of_penalised_tokens_counts_with_a_penalty() {
+        let last = |body: Value| {
+            let mut fields = Fields(body.as_object().unwrap().clone());
+            sampling(&mut fields, &Sampling::default())
+                .map(|sampling| sampling.repeat_last_n)
+                .map_err(|error| error.message)
+        };
+        assert_eq!(last(json!({"repeat_last_n": 256, "repeat_penalty": 1.1})), Ok(256));
+        assert_eq!(last(json!({"repeat_last_n": 0, "presence_penalty": 1})), Ok(0));
+        for n in [-1, 300] {
+            assert_eq!(last(json!({"repeat_last_n": n, "frequency_penalty": 0, "presence_penalty": null})), Ok(64));
+            for penalty in ["repeat_penalty", "repetition_penalty", "frequency_penalty", "presence_penalty"] {
+                let message = last(json!({"repeat_last_n": n, penalty: 0.5})).unwrap_err();
+                assert!(message.contains(&format!("a whole number from 0 to 256, found {n}")), "{message}");
+            }
+        }
     }
 
     #[test]
