@@ -1,8 +1,9 @@
 //! When a reply is constrained: from its beginning, behind its reasoning, or while it writes the arguments of a call.
 
-mod alternative_calls;
 mod free_reasoning;
 mod optional_reasoning;
+mod search;
+mod syntax;
 
 use std::sync::Arc;
 
@@ -11,12 +12,11 @@ use llguidance::toktrie::SimpleVob;
 use serde_json::Value;
 use unicorn_text::{ReplyFormat, ToolFormat};
 
-use self::alternative_calls::AlternativeCalls;
 use self::free_reasoning::{FreeReasoning, Skipped};
 use self::optional_reasoning::OptionalReasoning;
-use crate::call_head::{
-    Head, gemma_head, harmony_head, head, keyed_head, named_head, python_call_head, python_head, tagged_head,
-};
+use self::search::end_of;
+use self::syntax::Syntax;
+use crate::call_head::{Head, gemma_head, harmony_head, head, named_head};
 use crate::error::StructureError;
 use crate::grammar::{Structure, any_object, call_grammar, with_calls};
 use crate::schema;
@@ -82,69 +82,6 @@ impl Calls {
     /// Whether a call may follow another one without what opens calls.
     fn may_be_listed(&self) -> bool {
         !self.is_harmony && self.written.as_ref().is_none_or(|(syntax, _)| syntax.is_listed())
-    }
-}
-
-/// How calls are written that are neither JSON nor Gemma's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Syntax {
-    /// Qwen's tags.
-    Tags,
-    /// GLM's name and tags.
-    Keyed,
-    /// A list of Python's calls.
-    Python,
-    /// The same with JSON's literals beside Python's, as LFM2's chat template writes them within objects.
-    PythonOrJson,
-    /// Such calls one by one, without a list around them.
-    Lines,
-}
-
-impl Syntax {
-    fn of(kind: ToolFormat) -> Option<Syntax> {
-        match kind {
-            ToolFormat::Hermes | ToolFormat::Tagged => Some(Syntax::Tags),
-            ToolFormat::Glm => Some(Syntax::Keyed),
-            ToolFormat::Llama | ToolFormat::Pythonic => Some(Syntax::Python),
-            ToolFormat::Lfm2 => Some(Syntax::PythonOrJson),
-            ToolFormat::Olmo3 => Some(Syntax::Lines),
-            _ => None,
-        }
-    }
-
-    /// The format whose calls are always written so.
-    fn format(self) -> ToolFormat {
-        match self {
-            Syntax::Tags => ToolFormat::Tagged,
-            Syntax::Keyed => ToolFormat::Glm,
-            Syntax::Python => ToolFormat::Pythonic,
-            Syntax::PythonOrJson => ToolFormat::Lfm2,
-            Syntax::Lines => ToolFormat::Olmo3,
-        }
-    }
-
-    /// Where the grammar of calls begins in the beginning of one.
-    fn begins(self, beginning: &str) -> Option<usize> {
-        match self {
-            Syntax::Tags => beginning.find("<function="),
-            Syntax::Keyed => end_of(beginning.as_bytes(), "<tool_call>"),
-            Syntax::Python | Syntax::PythonOrJson => beginning.find('['),
-            Syntax::Lines => end_of(beginning.as_bytes(), "<function_calls>"),
-        }
-    }
-
-    /// Whether a call may follow another one at once.
-    fn is_listed(self) -> bool {
-        self != Syntax::Keyed
-    }
-
-    fn head(self, text: &str) -> Head<'_> {
-        match self {
-            Syntax::Tags => tagged_head(text),
-            Syntax::Keyed => keyed_head(text),
-            Syntax::Python | Syntax::PythonOrJson => python_head(text),
-            Syntax::Lines => python_call_head(text),
-        }
     }
 }
 
@@ -533,6 +470,83 @@ impl Constraint {
     }
 }
 
+// Calls in the place of an answer:
+//
+// free (reasoning) ──► the answer may begin ──► it begins: the answer's matcher alone
+//                          └── a token of what opens a call ──► the rest of that ──► calls
+//
+// In harmony, the channel decides, which no matcher covers: whichever of both applies first is it.
+
+/// Calls that a reply may have instead of its answer.
+#[derive(Clone)]
+struct AlternativeCalls {
+    calls: Constraint,
+    /// Texts that calls begin with; in harmony, none.
+    openers: &'static [&'static str],
+    /// The beginning of one of them.
+    begun: Vec<u8>,
+    /// Its tokens.
+    tokens: Vec<u32>,
+    is_chosen: bool,
+}
+
+impl AlternativeCalls {
+    fn new(calls: Constraint, openers: &'static [&'static str]) -> AlternativeCalls {
+        AlternativeCalls { calls, openers, begun: Vec::new(), tokens: Vec::new(), is_chosen: false }
+    }
+
+    /// Whether the reply has begun with a call, or with a part of what opens one.
+    fn has_begun(&self) -> bool {
+        self.is_chosen || !self.begun.is_empty()
+    }
+
+    /// Whether some tokens may not follow, of a reply that has begun so.
+    fn applies(&self) -> bool {
+        !self.is_chosen || self.calls.applies()
+    }
+
+    /// Tokens that may follow, of a reply that has begun so; `None`: all.
+    fn allowed(&mut self, vocabulary: &Vocabulary) -> Result<Option<SimpleVob>, String> {
+        match self.is_chosen {
+            true => self.calls.allowed(),
+            false => {
+                let mut mask = SimpleVob::alloc(vocabulary.len());
+                self.permit(vocabulary, &mut mask);
+                Ok(Some(mask))
+            }
+        }
+    }
+
+    /// Adds the tokens with which a call may begin, or its opener go on.
+    fn permit(&self, vocabulary: &Vocabulary, mask: &mut SimpleVob) {
+        let rests = self.openers.iter().filter_map(|opener| opener.as_bytes().strip_prefix(self.begun.as_slice()));
+        vocabulary.permit_beginnings(&rests.collect::<Vec<_>>(), mask);
+    }
+
+    /// Advances by a token of a reply that begins, or has begun, with a call.
+    fn observe(&mut self, token: u32, bytes: &[u8]) -> Result<(), String> {
+        if self.is_chosen {
+            return self.calls.observe(token);
+        }
+        self.begun.extend_from_slice(bytes);
+        self.tokens.push(token);
+        self.is_chosen = self.openers.iter().any(|opener| self.begun.starts_with(opener.as_bytes()));
+        match self.is_chosen {
+            true => self.tokens.iter().try_for_each(|&token| self.calls.observe(token)),
+            false => Ok(()),
+        }
+    }
+
+    /// In harmony: advances by a token before it is decided which of both the reply is.
+    fn look_for_call(&mut self, token: u32) -> Result<(), String> {
+        if self.openers.is_empty() {
+            self.calls.observe(token)?;
+            self.is_chosen = self.calls.applies();
+        }
+        Ok(())
+    }
+}
+
 /// Names of tools, and the schemas of their arguments.
 fn described(tools: &[&Value]) -> Vec<(String, Value)> {
     let describe = |tool: &&Value| {
@@ -564,11 +578,6 @@ fn supported(tools: &[(String, Value)], make: impl Fn(&[(String, Value)]) -> Opt
 /// The key of the arguments in a call that is JSON.
 fn key_of_arguments(kind: ToolFormat) -> &'static str {
     if kind == ToolFormat::Llama { "parameters" } else { "arguments" }
-}
-
-/// Where the first `text` in `seen` ends.
-fn end_of(seen: &[u8], text: &str) -> Option<usize> {
-    seen.windows(text.len()).position(|window| window == text.as_bytes()).map(|at| at + text.len())
 }
 
 /// Keeps the end of `seen`, in which a text may have begun.

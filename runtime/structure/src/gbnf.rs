@@ -10,45 +10,26 @@
 //! a lexeme that could read characters which belong to what follows is divided, if need be into its characters, so that exactly the texts of
 //! the grammar can be written.
 
-mod parse;
-
-mod lexemes;
-
-mod conflicts;
-mod follow;
-
 mod class;
+mod conflicts;
+mod divided;
+mod escape;
+mod follow;
+mod lexemes;
+mod parse;
 mod regex;
+mod rules;
+mod steps;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use class::Class;
-use conflicts::Steps;
-use lexemes::LexemeGrammar;
-use regex::RegexWriter;
+use self::divided::Divided;
+pub(super) use self::escape::escaped;
+use self::lexemes::LexemeGrammar;
+use self::regex::RegexWriter;
+use self::rules::{references, self_referring};
+use self::steps::Steps;
 
-pub(super) use regex::escaped;
-
-/// A part of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Node {
-    /// A literal text.
-    Text(String),
-    /// One character.
-    Class(Class),
-    Rule(String),
-    Sequence(Vec<Node>),
-    Choice(Vec<Node>),
-    /// The least and the most repetitions of a node; `None`: no limit.
-    Repeat(Box<Node>, u32, Option<u32>),
-}
-
-type Rules = BTreeMap<String, Node>;
-
-/// Longest regular expression that rules are put together to, and the deepest rules.
-const MAX_BYTES: usize = 256 << 10;
-const MAX_DEPTH: usize = 200;
-const TOO_LARGE: &str = "grammar is too large: expected at most 256 KiB of regular expressions";
 /// Longest grammar.
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 
@@ -86,73 +67,11 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     }
 }
 
-/// What is no lexeme, nor a part of one, but put together from lexemes.
-struct Divided {
-    rules: BTreeSet<String>,
-    nodes: BTreeSet<Node>,
-}
-
-impl Divided {
-    fn divide(&mut self, node: Node) {
-        match node {
-            Node::Rule(name) => drop(self.rules.insert(name)),
-            other => drop(self.nodes.insert(other)),
-        }
-    }
-
-    /// Adds the rules that lead to one of them.
-    fn extend_to_users(&mut self, rules: &Rules) {
-        loop {
-            let leads = |name: &String, node: &Node| !self.rules.contains(name) && !self.may_be_lexeme(node);
-            let more: Vec<String> =
-                rules.iter().filter(|(name, node)| leads(name, node)).map(|(name, _)| name.clone()).collect();
-            if more.is_empty() {
-                return;
-            }
-            self.rules.extend(more);
-        }
-    }
-
-    /// Whether the rules that a node refers to are parts of lexemes.
-    fn may_be_lexeme(&self, node: &Node) -> bool {
-        let mut used = BTreeSet::new();
-        references(node, &mut used);
-        used.iter().all(|name| !self.rules.contains(*name))
-    }
-}
-
-fn references<'n>(node: &'n Node, found: &mut BTreeSet<&'n str>) {
-    match node {
-        Node::Text(_) | Node::Class(_) => {}
-        Node::Rule(name) => drop(found.insert(name)),
-        Node::Sequence(nodes) | Node::Choice(nodes) => nodes.iter().for_each(|node| references(node, found)),
-        Node::Repeat(node, ..) => references(node, found),
-    }
-}
-
-/// Whether a rule leads to `to`.
-fn reaches(rules: &Rules, from: &str, to: &str) -> bool {
-    let (mut seen, mut waiting) = (BTreeSet::new(), vec![from]);
-    while let Some(name) = waiting.pop() {
-        let mut used = BTreeSet::new();
-        references(&rules[name], &mut used);
-        if used.contains(to) {
-            return true;
-        }
-        waiting.extend(used.into_iter().filter(|name| seen.insert(*name)));
-    }
-    false
-}
-
-/// Rules that refer to themselves, also by way of others.
-fn self_referring(rules: &Rules) -> BTreeSet<String> {
-    rules.keys().filter(|name| reaches(rules, name, name)).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;
 
+    use super::rules::TOO_LARGE;
     use super::*;
 
     #[test]

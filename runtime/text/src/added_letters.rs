@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 use tokenizers::{DecoderWrapper, Tokenizer};
 
-use crate::vocabulary::alphabet;
+use crate::byte_alphabet::byte_alphabet;
 
 /// The characters of the bytes C0, C1 and F5 to FF.
 const LETTERS: [char; 13] = ['À', 'Á', 'õ', 'ö', '÷', 'ø', 'ù', 'ú', 'û', 'ü', 'ý', 'þ', 'ÿ'];
@@ -33,7 +33,7 @@ pub(crate) fn decode_added_letters(tokenizer: &mut Tokenizer) -> Result<(), toke
 
 /// A decoder that writes a letter's own bytes in its place, as the vocabulary does. No other token has the letter.
 fn spell(letter: char) -> Value {
-    let characters = alphabet();
+    let characters = byte_alphabet();
     let character =
         |byte: u8| characters.iter().find(|(_, written)| **written == byte).map(|(character, _)| *character);
     let spelled: String = letter.to_string().bytes().filter_map(character).collect();

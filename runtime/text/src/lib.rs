@@ -20,6 +20,7 @@ mod context_window;
 mod continuation;
 
 mod added_letters;
+mod byte_alphabet;
 mod tokenizer;
 mod vocabulary;
 

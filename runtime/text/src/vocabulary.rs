@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use crate::byte_alphabet::byte_alphabet;
 use crate::tokenizer::Tokenizer;
 
 /// A token's bytes.
@@ -58,7 +59,7 @@ impl Spelling {
                 _ => None,
             }
         });
-        Spelling { alphabet: has("ByteLevel").then(alphabet), replaced, has_byte_tokens: has("ByteFallback") }
+        Spelling { alphabet: has("ByteLevel").then(byte_alphabet), replaced, has_byte_tokens: has("ByteFallback") }
     }
 
     fn bytes(&self, token: &str) -> Vec<u8> {
@@ -75,18 +76,6 @@ impl Spelling {
             },
         }
     }
-}
-
-/// GPT-2's: printable characters of Latin-1 stand for themselves, the other bytes are numbered from U+0100 on.
-pub(crate) fn alphabet() -> HashMap<char, u8> {
-    let stands_for_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut next = '\u{100}'..;
-    (0..=u8::MAX)
-        .map(|byte| match stands_for_itself(byte) {
-            true => (char::from(byte), byte),
-            false => (next.next().expect("there are more characters"), byte),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSection> {
             });
         }
     };
-    let bos_id = token_id(gguf, &vocabulary, "bos_token_id")?.or(parts.default_bos_id);
-    let eos_id = token_id(gguf, &vocabulary, "eos_token_id")?.or(parts.default_eos_id);
+    let bos_id = vocabulary.token_id(gguf, "bos_token_id")?.or(parts.default_bos_id);
+    let eos_id = vocabulary.token_id(gguf, "eos_token_id")?.or(parts.default_eos_id);
     let bos_token = bos_id.map(|id| vocabulary.text(id).to_string());
     let add_bos = match gguf.bool("tokenizer.ggml.add_bos_token")? {
         Some(add_bos) => add_bos || parts.always_adds_bos,
@@ -134,15 +134,6 @@ fn check_rows(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn token_id(gguf: &Gguf, vocabulary: &Vocabulary, name: &str) -> Result<Option<u32>> {
-    let key = format!("tokenizer.ggml.{name}");
-    let Some(id) = gguf.unsigned(&key)? else { return Ok(None) };
-    if id >= vocabulary.len() {
-        return Err(gguf.malformed(format!("{key} is {id}, the vocabulary has {} tokens", vocabulary.len())));
-    }
-    Ok(Some(id as u32))
 }
 
 #[cfg(test)]

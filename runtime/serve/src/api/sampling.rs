@@ -1,6 +1,7 @@
 //! How the tokens of a request are sampled.
 
 use serde_json::Value;
+use unicorn_text::unicorn_artifact::step::MAX_HISTORY;
 use unicorn_text::unicorn_runtime::{HostSampling, Sampling};
 
 use super::error::ApiError;
@@ -48,7 +49,7 @@ fn repeat_last_n(fields: &mut Fields, sampling: &Sampling) -> Result<u32, ApiErr
     let penalises =
         |name: &str| fields.0.get(name).is_some_and(|penalty| penalty.as_f64() != Some(0.0) && !penalty.is_null());
     let has_effect = sampling.repeat_penalty != 1.0 || penalises("presence_penalty") || penalises("frequency_penalty");
-    match u32::try_from(last).ok().filter(|last| *last <= 256) {
+    match u32::try_from(last).ok().filter(|last| *last as usize <= MAX_HISTORY) {
         Some(last) => Ok(last),
         None if has_effect => Err(unexpected("repeat_last_n", LAST, &last.into())),
         None => Ok(sampling.repeat_last_n),

@@ -2,7 +2,7 @@
 
 use unicorn_text::{ReasoningMarks, ReplyFormat};
 
-use super::end_of;
+use super::search::end_of;
 
 /// Where a reply is.
 #[derive(Clone)]

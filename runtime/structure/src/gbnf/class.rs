@@ -1,6 +1,6 @@
 //! One character of several: a class as it is written, and as a set.
 
-use super::regex::escaped;
+use super::escape::escaped;
 
 /// A class of characters: those of its ranges, or all others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,23 +5,8 @@ use std::collections::BTreeSet;
 use super::class::CharacterSet;
 use super::follow::following;
 use super::lexemes::LexemeGrammar;
-use super::{Node, Rules};
-
-/// Steps that are left for the search, so that a grammar cannot take long.
-pub(super) struct Steps(u32);
-
-impl Default for Steps {
-    fn default() -> Steps {
-        Steps(2 << 20)
-    }
-}
-
-impl Steps {
-    pub(super) fn take(&mut self, number: usize) -> Option<()> {
-        self.0 = self.0.checked_sub(u32::try_from(number).ok()?)?;
-        Some(())
-    }
-}
+use super::rules::{Node, Rules};
+use super::steps::Steps;
 
 /// Lexemes that go on behind a text at which another one, or the same, ends, with a character that may follow that one. None where that
 /// takes too many steps to find out.

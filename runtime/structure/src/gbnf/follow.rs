@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::class::CharacterSet;
-use super::conflicts::Steps;
 use super::lexemes::{LexemeGrammar, Part};
+use super::steps::Steps;
 
 /// The characters that may follow each lexeme, by those that each begins with. `None`: that took too many steps to find out.
 pub(super) fn following(

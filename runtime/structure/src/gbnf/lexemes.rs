@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::divided::Divided;
 use super::regex::{Regex, RegexWriter, times};
-use super::{Divided, MAX_BYTES, MAX_DEPTH, Node, Rules, TOO_LARGE};
+use super::rules::{MAX_BYTES, MAX_DEPTH, Node, Rules, TOO_LARGE};
 
 /// A part of a rule, over lexemes by their number.
 pub(super) enum Part {

@@ -1,7 +1,7 @@
 //! The text of a GBNF grammar as rules.
 
 use super::class::Class;
-use super::{Node, Rules};
+use super::rules::{Node, Rules};
 
 /// Most nested parentheses, and repetitions of one another.
 const MAX_NESTED: usize = 100;

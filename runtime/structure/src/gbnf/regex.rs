@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{MAX_BYTES, MAX_DEPTH, Node, Rules, TOO_LARGE};
+use super::escape::escaped;
+use super::rules::{MAX_BYTES, MAX_DEPTH, Node, Rules, TOO_LARGE};
 
 /// Most parts of rules that are put together, whatever their length.
 const MAX_PARTS: u32 = 1 << 20;
@@ -85,14 +86,6 @@ impl RegexWriter<'_> {
                 (*least == 0 || part.0, *most == Some(0) || part.1)
             }
         })
-    }
-}
-
-/// A character as a regular expression.
-pub(in super::super) fn escaped(character: char) -> String {
-    match character.is_ascii_alphanumeric() {
-        true => character.to_string(),
-        false => format!("\\x{{{:X}}}", u32::from(character)),
     }
 }
 

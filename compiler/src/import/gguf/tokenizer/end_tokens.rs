@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::token_id;
-use super::vocabulary::{Token, Vocabulary};
+use super::vocabulary::{Token, Vocabulary, ends_a_text};
 use crate::error::Result;
 use crate::import::gguf::reader::Gguf;
 
@@ -13,7 +12,7 @@ pub fn end_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Res
         ["eot_token_id", "eom_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id"];
     let mut ids: Vec<u32> = eos_id.into_iter().collect();
     for key in KEYS {
-        ids.extend(token_id(gguf, vocabulary, key)?);
+        ids.extend(vocabulary.token_id(gguf, key)?);
     }
     let is_end = |token: &Token| {
         ends_a_text(token.text) || token.kind.is_matched_whole() && END_TEXTS_OR_TEXT.contains(&token.text)
@@ -26,36 +25,6 @@ pub fn end_ids(gguf: &Gguf, vocabulary: &Vocabulary, eos_id: Option<u32>) -> Res
     ids.retain(|id| seen.insert(*id));
     Ok(ids)
 }
-
-/// Whether a token with this text ends a text whatever kind the file gives it.
-pub fn ends_a_text(token: &str) -> bool {
-    END_TEXTS.contains(&token)
-}
-
-const END_TEXTS: [&str; 21] = [
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "<turn|>",
-    "<|tool_response>",
-    "<end_of_utterance>",
-    "<｜end▁of▁sentence｜>",
-    // A model that fills in the middle goes on with padding or a further file where the middle ends.
-    "<|fim_pad|>",
-    "<fim_pad>",
-    "<|fim_repo|>",
-    "<|repo_name|>",
-    "<reponame>",
-    "<|file_sep|>",
-];
 
 /// Texts that some vocabularies have as ordinary tokens, too: in Qwen's, `</s>` is a tag of HTML.
 const END_TEXTS_OR_TEXT: [&str; 5] = ["</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]"];

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::end_tokens::ends_a_text;
 use crate::error::Result;
 use crate::import::gguf::reader::Gguf;
 use crate::import::gguf::value::{Array, Value};
@@ -49,6 +48,36 @@ impl TokenKind {
         self != TokenKind::Ordinary
     }
 }
+
+/// Whether a token with this text ends a text whatever kind the file gives it.
+pub fn ends_a_text(token: &str) -> bool {
+    END_TEXTS.contains(&token)
+}
+
+const END_TEXTS: [&str; 21] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    // A model that fills in the middle goes on with padding or a further file where the middle ends.
+    "<|fim_pad|>",
+    "<fim_pad>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<reponame>",
+    "<|file_sep|>",
+];
 
 const TOKENS_KEY: &str = "tokenizer.ggml.tokens";
 
@@ -100,6 +129,16 @@ impl<'a> Vocabulary<'a> {
 
     pub fn id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
+    }
+
+    /// The token that `tokenizer.ggml.` and `name` have.
+    pub fn token_id(&self, gguf: &Gguf, name: &str) -> Result<Option<u32>> {
+        let key = format!("tokenizer.ggml.{name}");
+        let Some(id) = gguf.unsigned(&key)? else { return Ok(None) };
+        if id >= self.len() {
+            return Err(gguf.malformed(format!("{key} is {id}, the vocabulary has {} tokens", self.len())));
+        }
+        Ok(Some(id as u32))
     }
 
     pub fn tokens(&self) -> impl Iterator<Item = Token<'a>> {
