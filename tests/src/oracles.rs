@@ -1,7 +1,7 @@
 //! What must hold for any bytes from outside. Fuzz targets and tests that replay a fuzzer's findings call these.
 
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use unicorn_artifact::header::{SECTION_ALIGN, Section, encode_header};
 use unicorn_artifact::npu::cdo::CdoCommand;
@@ -17,8 +17,9 @@ use unicorn_npu::lower::{Lowered, lower};
 use unicorn_npu::{gemm, stream};
 use unicorn_runtime::Sampling;
 use unicorn_serve::{Endpoint, MAX_CHOICES, Request};
+use unicorn_structure::{Constraint, Start, Structure, Vocabulary};
 use unicorn_text::{ChatTemplate, Message, Picture, TemplateArguments};
-use unicorn_text::{Delta, ReplyFormat, ReplyParser, ToolFormat};
+use unicorn_text::{Delta, ReplyFormat, ReplyParser, Tokenizer, ToolFormat};
 
 use crate::control_image::with_checksums;
 use crate::generators::{
@@ -270,6 +271,7 @@ pub fn reply(bytes: &[u8]) {
         ToolFormat::Granite,
         ToolFormat::Glm4,
         ToolFormat::Olmo3,
+        ToolFormat::DeepSeek,
     ];
     format.tools = tools.get(choice / 3 % (tools.len() + 1)).copied();
     format.harmony = choice / 3 / (tools.len() + 1) % 2 == 1;
@@ -288,6 +290,39 @@ pub fn reply(bytes: &[u8]) {
     let whole = read(&mut std::iter::once(text.as_ref()));
     let letters = read(&mut text.split_inclusive(|_| true));
     assert_eq!(whole, letters, "{format:?}: {text:?}");
+}
+
+/// A structure that a client sends is read or refused, and a token that it permits may follow. The first byte chooses what the text is, the
+/// second the tokens.
+pub fn structure(bytes: &[u8]) {
+    const EOS: u32 = 2;
+    const VOCAB_SIZE: u32 = 320;
+    static VOCABULARY: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| {
+        let path = models().join("tiny/llama-tied/tokenizer.json");
+        let tokenizer_json = std::fs::read_to_string(path).expect("a tokenizer");
+        let section = TokenizerSection { tokenizer_json, ..TokenizerSection::default() };
+        Arc::new(Vocabulary::new(&Tokenizer::new(&section).expect("a sound one"), VOCAB_SIZE, &[EOS]))
+    });
+    let [kind, choice, text @ ..] = bytes else { return };
+    let Ok(text) = String::from_utf8(text.to_vec()) else { return };
+    let structure = match kind % 4 {
+        0 => Structure::from_grammar(text),
+        1 => Structure::from_schema_text(&text),
+        2 => Ok(Structure::Regex(text)),
+        _ => Ok(Structure::Choice(text.lines().map(str::to_owned).collect())),
+    };
+    let Ok(structure) = structure else { return };
+    let Ok(mut constraint) = Constraint::whole(VOCABULARY.clone(), &structure, Start::at_once()) else { return };
+    for number in 0..16 {
+        // What takes too long to find out ends a reply.
+        let Ok(Some(allowed)) = constraint.allowed() else { return };
+        let tokens: Vec<u32> = (0..VOCAB_SIZE).filter(|&token| allowed.is_allowed(token)).collect();
+        let Some(&token) = tokens.get((usize::from(*choice) + number) % tokens.len().max(1)) else { return };
+        if token == EOS {
+            return;
+        }
+        constraint.observe(token).unwrap_or_else(|error| panic!("token {token} of {structure:?}: {error}"));
+    }
 }
 
 fn open_folder(config_json: &[u8], safetensors: &[u8]) {

@@ -7,7 +7,7 @@ use tests::oracles;
 #[test]
 fn every_regression_file_still_passes() {
     type Oracle = fn(&[u8]);
-    let targets: [(&str, Oracle); 18] = [
+    let targets: [(&str, Oracle); 19] = [
         ("artifact", oracles::artifact),
         ("safetensors", oracles::safetensors),
         ("lora", oracles::lora),
@@ -17,6 +17,7 @@ fn every_regression_file_still_passes() {
         ("chat_template", oracles::chat_template),
         ("request", oracles::request),
         ("reply", oracles::reply),
+        ("structure", oracles::structure),
         ("picture", oracles::picture),
         ("plan", oracles::plan),
         ("module", oracles::module),

@@ -36,6 +36,7 @@ fn main() {
         "reply",
         b"\x01<think>Hm.</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>",
     );
+    write("structure", b"\0\0root ::= item (\",\" item)*\nitem ::= [a-z]{1,3} | \"(\" root \")\" # a list\n");
     write("picture", &smallest_picture());
     write("kv_segment", &codec::encode(&smallest_kv_segment()));
     write("request", fullest_request().to_string().as_bytes());
