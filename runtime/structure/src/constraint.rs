@@ -472,8 +472,8 @@ impl Constraint {
 
 // Calls in the place of an answer:
 //
-// free (reasoning) ──► the answer may begin ──► it begins: the answer's matcher alone
-//                          └── a token of what opens a call ──► the rest of that ──► calls
+//   free (reasoning) ──► the answer may begin ──► it begins: the answer's matcher alone
+//                            └── a token of what opens a call ──► the rest of that ──► calls
 //
 // In harmony, the channel decides, which no matcher covers: whichever of both applies first is it.
 

@@ -208,7 +208,8 @@ impl ChatTemplate {
 
     fn render_once(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
         let in_parts = messages.iter().any(Message::has_parts) && self.goes_through_parts();
-        let values = messages.iter().map(|message| message.value(in_parts, self.thinks_in_parts())).collect();
+        let thinks_in_parts = self.thinks_in_parts();
+        let values = messages.iter().map(|message| message.value(in_parts, thinks_in_parts)).collect();
         let mut text = self.render_values(values, around)?;
         // Gemma 4's template leaves it out behind a result, if there is text beside the call.
         if around.begins_reply && text.ends_with(GEMMA4_TURN[1]) {
