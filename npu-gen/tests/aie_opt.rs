@@ -8,16 +8,12 @@
 
 mod support;
 
-// The tests' own file, for one way of skipping; its other functions are for others.
-#[allow(dead_code)]
-#[path = "../../tests/src/skip.rs"]
-mod skip;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::models::MODELS;
 use support::odd;
+use test_support::skip;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::attention::{self, AttentionProblem};
 use unicorn_npu::device::Tile;
@@ -41,7 +37,7 @@ impl AieOpt {
     /// The one that the environment names; without one, the check is reported as skipped.
     fn find() -> Option<AieOpt> {
         let Some(program) = std::env::var_os("AIE_OPT") else {
-            skip::skip("aie-opt", "AIE_OPT names no program");
+            skip("aie-opt", "AIE_OPT names no program");
             return None;
         };
         let dialect = match std::env::var("AIE_OPT_DIALECT").as_deref() {

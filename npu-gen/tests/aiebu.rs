@@ -4,15 +4,11 @@
 
 mod support;
 
-// The tests' own file, for one way of skipping; its other functions are for others.
-#[allow(dead_code)]
-#[path = "../../tests/src/skip.rs"]
-mod skip;
-
 use std::path::Path;
 use std::process::Command;
 
 use support::small;
+use test_support::skip;
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::lower::{Direction, lower};
@@ -44,7 +40,7 @@ fn disassembled(instruction: &Instruction) -> Vec<String> {
 fn the_disassembler_reads_the_instructions_that_were_meant() {
     let program = |name: &str| std::env::var_os(name);
     let (Some(assembler), Some(disassembler)) = (program("AIEBU_ASM"), program("AIEBU_DUMP")) else {
-        return skip::skip("aiebu", "AIEBU_ASM and AIEBU_DUMP name no programs");
+        return skip("aiebu", "AIEBU_ASM and AIEBU_DUMP name no programs");
     };
     let solved = |cols, depth| {
         let problem = Problem { rows: 512, cols, depth, epilogue: Epilogue::Scale, columns: 4 };

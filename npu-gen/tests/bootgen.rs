@@ -4,16 +4,12 @@
 
 mod support;
 
-// The tests' own file, for one way of skipping; its other functions are for others.
-#[allow(dead_code)]
-#[path = "../../tests/src/skip.rs"]
-mod skip;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{small, small_gemv};
+use test_support::skip;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::control::{Control, CoreProgram, control};
 use unicorn_npu::design::Design;
@@ -44,7 +40,7 @@ fn image_of(program: &Path, control: &Control, folder: PathBuf) -> Vec<u8> {
 #[test]
 fn images_are_those_of_bootgen() {
     let Some(program) = std::env::var_os("BOOTGEN").map(PathBuf::from) else {
-        return skip::skip("bootgen", "BOOTGEN names no program");
+        return skip("bootgen", "BOOTGEN names no program");
     };
     let code = |words: u32| CoreProgram { code: (0..words).collect(), data: vec![(0x400, vec![7; 3])] };
     let of =

@@ -6,11 +6,6 @@
 
 mod support;
 
-// The tests' own file, for one way of skipping; its other functions are for others.
-#[allow(dead_code)]
-#[path = "../../tests/src/skip.rs"]
-mod skip;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +15,7 @@ use std::sync::OnceLock;
 
 use half::bf16;
 use support::{activations, small, small_gemv, values};
+use test_support::skip;
 use unicorn_artifact::npu::control::{check_control, runs_cores};
 use unicorn_kernels::Activation;
 use unicorn_kernels::npu::attention::{AttentionShape, AttentionTile};
@@ -300,7 +296,7 @@ fn what_is_wrong_with_a_compiler_is_named() {
 #[test]
 fn peano_compiles_the_cores() {
     let Some(peano) = std::env::var_os("PEANO") else {
-        return skip::skip("peano", "PEANO names no installation of llvm-aie");
+        return skip("peano", "PEANO names no installation of llvm-aie");
     };
     let peano = Peano::at(Path::new(&peano)).unwrap();
     for (name, shape) in [

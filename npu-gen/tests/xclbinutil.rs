@@ -4,16 +4,12 @@
 
 mod support;
 
-// The tests' own file, for one way of skipping; its other functions are for others.
-#[allow(dead_code)]
-#[path = "../../tests/src/skip.rs"]
-mod skip;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{small, small_gemv};
+use test_support::skip;
 use unicorn_artifact::npu::xclbin::{Program, xclbin};
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::control::control;
@@ -82,7 +78,7 @@ fn sections(file: &[u8]) -> BTreeMap<u32, Vec<u8>> {
 #[test]
 fn the_tool_reads_and_writes_the_same_sections() {
     let Some(program) = std::env::var_os("XCLBINUTIL").map(PathBuf::from) else {
-        return skip::skip("xclbinutil", "XCLBINUTIL names no program");
+        return skip("xclbinutil", "XCLBINUTIL names no program");
     };
     let mut designs: Vec<Design> = (1..=4).map(|columns| gemm::design(&small(columns, 32, Epilogue::Scale))).collect();
     designs.push(gemm::design(&small_gemv(4, 32, Epilogue::Scale)));

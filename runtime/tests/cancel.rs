@@ -31,7 +31,7 @@ fn a_cancelled_load_leaves_nothing_and_can_be_repeated() {
         // The driver keeps threads and memory of its own from the first load on.
         match Model::load(&path, &options) {
             Err(LoadError::Residency { refusals, .. }) => {
-                toy_artifact::skip::skip("upload path", refusals.join("; "));
+                test_support::skip("upload path", refusals.join("; "));
                 continue;
             }
             loaded => drop(loaded.unwrap_or_else(|error| panic!("{upload_path}: {error}"))),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use toy_artifact::skip::skip;
+use test_support::skip;
 use toy_artifact::{
     CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, options, prompt, repeat_penalty, twin, write_toy,
 };

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use toy_artifact::skip::skip;
+use test_support::skip;
 use toy_artifact::{
     CONTEXT, FIRST_SLICE_WORDS, LOGITS_ROWS, VOCAB, multistep, next_token, options, prompt, repeat_penalty, twin,
     write_toy, write_toy_behind_another_layout,

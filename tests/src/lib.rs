@@ -23,8 +23,6 @@ pub mod oracles;
 
 pub mod filetest;
 
-pub mod skip;
-
 pub mod browser;
 pub mod http;
 pub mod hub;
@@ -42,7 +40,7 @@ pub mod launch;
 pub mod recorder;
 pub mod texts;
 
-pub use skip::skip;
+pub use test_support::skip;
 
 /// The program in the README.
 #[cfg(doctest)]

@@ -15,7 +15,7 @@ const RUNTIME: [&str; 16] = [
 ];
 
 /// Sources of each package and program.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "artifacts/src",
     "compiler/src",
     "compiler/src/bin/unicorn-compile",
@@ -31,6 +31,7 @@ const SOURCES: [&str; 16] = [
     "shaders-gen/src",
     "terminal/src",
     "tests/src",
+    "tests/support/src",
     "xtask/src",
 ];
 

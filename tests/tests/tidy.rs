@@ -381,16 +381,20 @@ fn benchmarks_fit_their_page_and_experiments_name_their_commit() {
     }
 }
 
-/// `skip` of `tests/src/skip.rs` counts a check that does not run, and refuses most under UNICORN_STRICT.
+/// `skip` of `tests/support/src/skip.rs` counts a check that does not run, and refuses most under UNICORN_STRICT.
 #[test]
 fn no_check_is_skipped_without_being_counted() {
     // In pieces, so that this file is not its own finding.
     let words = ["eprintln!(\"skip", "println!(\"skip"].map(|word| format!("{word}ped"));
     // `xtask` shows what was counted.
-    let elsewhere = ["tests/src/skip.rs", "xtask/src/skipped.rs"];
+    let elsewhere = ["tests/support/src/skip.rs", "xtask/src/skipped.rs"];
     for file in files("rs").into_iter().filter(|file| !elsewhere.iter().any(|shows| file.ends_with(shows))) {
         let text = read(&file);
-        assert!(!words.iter().any(|word| text.contains(word.as_str())), "{}: use tests/src/skip.rs", shown(&file));
+        assert!(
+            !words.iter().any(|word| text.contains(word.as_str())),
+            "{}: use tests/support/src/skip.rs",
+            shown(&file)
+        );
     }
 }
 

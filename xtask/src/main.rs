@@ -38,12 +38,8 @@ mod radv_report;
 mod release;
 mod test;
 
-mod suites;
-// The tests' own file, for one list of what may be skipped; `skip` itself is for tests.
-#[allow(dead_code)]
-#[path = "../../tests/src/skip.rs"]
-mod skip;
 mod skipped;
+mod suites;
 
 mod debian;
 mod llama;

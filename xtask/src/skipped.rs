@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use test_support::skip;
 
-use crate::skip;
-
-/// The checks that did not run, one a line of a file which the tests write: see `tests/src/skip.rs`.
+/// The checks that did not run, one a line of a file which the tests write: see `tests/support/src/skip.rs`.
 pub struct Skipped {
     file: PathBuf,
     strict: String,

@@ -143,11 +143,6 @@ fn deny_system_calls() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/src/skip.rs"]
-#[allow(dead_code)]
-mod skip;
-
-#[cfg(test)]
 mod tests {
     use std::fs::{self, File};
     use std::io::ErrorKind::PermissionDenied;
@@ -155,6 +150,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::process::Command;
     use std::thread;
+
+    use test_support::skip;
 
     use super::*;
 
@@ -218,7 +215,7 @@ mod tests {
         fs::remove_file(status.join("1.json")).unwrap();
         thread::spawn(|| ()).join().unwrap();
         if files == Files::Unrestricted {
-            skip::skip("files in the sandbox", "this kernel has no Landlock");
+            skip("files in the sandbox", "this kernel has no Landlock");
             return;
         }
         let denied = [

@@ -219,15 +219,11 @@ fn resets(log: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/src/machine_files.rs"]
-pub(crate) mod machine_files;
-
-#[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::machine_files::{LAPTOP, Tree, write_tree};
     use super::*;
+    use test_support::machine_files::{LAPTOP, Tree, write_tree};
 
     fn machine(tree: Tree<'_>) -> Machine {
         Machine::read(write_tree(tree).path())

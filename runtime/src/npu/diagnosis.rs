@@ -60,7 +60,7 @@ pub fn remedy(machine: &Machine) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::machine::machine_files::{LAPTOP, Tree, write_tree};
+    use test_support::machine_files::{LAPTOP, Tree, write_tree};
 
     fn cause(more: Tree<'_>) -> String {
         let tree = [LAPTOP, more].concat();

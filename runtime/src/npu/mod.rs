@@ -28,12 +28,6 @@ mod device;
 mod opener;
 mod xrt;
 
-// The tests' own file, for one way of skipping; its other functions are for others.
-#[cfg(test)]
-#[allow(dead_code)]
-#[path = "../../../tests/src/skip.rs"]
-mod skip;
-
 pub use amdxdna::Amdxdna;
 pub use device::{COMMAND_LIMIT, NpuDevice};
 pub use error::NpuError;

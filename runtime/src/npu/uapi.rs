@@ -161,11 +161,12 @@ structs! {
 
 #[cfg(test)]
 mod tests {
+    use test_support::skip;
+
     use std::path::Path;
     use std::process::Command;
 
     use super::*;
-    use crate::npu::skip;
 
     fn constants() -> Vec<(&'static str, u64)> {
         let all = [
@@ -236,7 +237,7 @@ mod tests {
         if !headers.join("drm/amdxdna_accel.h").exists() {
             let what =
                 "AMDXDNA_HEADERS names no folder with drm/amdxdna_accel.h, which linux-libc-dev has from 6.14 on";
-            return skip::skip("amdxdna headers", what);
+            return skip("amdxdna headers", what);
         }
         compiles(headers, &assertions(&constants())).unwrap();
         // The check itself: a wrong number does not compile.

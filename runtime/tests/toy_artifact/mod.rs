@@ -13,10 +13,6 @@ use unicorn_artifact::{
 };
 use unicorn_runtime::{DeviceChoice, LoadOptions, Sampling};
 
-// The workspace's own: `tests` depends on this package.
-#[path = "../../../tests/src/skip.rs"]
-pub mod skip;
-
 pub const VOCAB: u32 = 97;
 pub const CONTEXT: u32 = 200;
 const PAGE_TOKENS: u32 = 4;

@@ -220,14 +220,15 @@ fn failed(call: &'static str) -> NpuError {
 
 #[cfg(test)]
 mod tests {
+    use test_support::skip;
+
     use super::*;
-    use crate::npu::skip;
 
     /// Read from its file: it needs the libraries of its own system.
     #[test]
     fn debians_xrt_has_the_functions() {
         let Some(path) = std::env::var_os("XRT_LIBRARY") else {
-            return skip::skip("xrt library", "XRT_LIBRARY names no libxrt_coreutil.so.2");
+            return skip("xrt library", "XRT_LIBRARY names no libxrt_coreutil.so.2");
         };
         let file = std::fs::read(path).unwrap();
         let has = |name: &str| {

@@ -331,14 +331,10 @@ fn huge_pages(machine: &Machine) -> Finding {
 }
 
 #[cfg(test)]
-#[path = "../../../../../tests/src/machine_files.rs"]
-mod machine_files;
-
-#[cfg(test)]
 mod tests {
+    use test_support::machine_files::{LAPTOP, Tree, write_tree};
     use unicorn_runtime::{DeviceFeatures, Heap};
 
-    use super::machine_files::{LAPTOP, Tree, write_tree};
     use super::*;
 
     const DISCRETE: Tree<'static> = &[
