@@ -97,6 +97,7 @@ impl Model {
         let rows = of_tokens.map(|program| program.rows);
         let request = ContextRequest {
             requested_tokens: options.context_tokens,
+            min_tokens: options.min_context_tokens,
             max_positions: artifact.meta().model.max_positions,
             slots: options.slots,
             kv_capacity: options.kv_capacity,

@@ -31,6 +31,8 @@ pub struct LoadOptions {
     pub target: Option<String>,
     /// Longest sequence, in tokens, 1 or more; `None`: the model's limit, or as many as memory holds.
     pub context_tokens: Option<u32>,
+    /// Where no context is given: the shortest one, up to the model's limit, for which the model is loaded; loading fails where memory holds less.
+    pub min_context_tokens: u32,
     /// Sequences that can exist at a time, 1 or more.
     pub slots: u32,
     /// Tokens of all sequences together that the KV cache holds. With fewer than the longest sequence in every slot has, a
@@ -84,6 +86,9 @@ pub struct LoadOptions {
     pub robust_buffer_access: bool,
 }
 
+/// Default of [`LoadOptions::min_context_tokens`].
+const MIN_CONTEXT_TOKENS: u32 = 512;
+
 /// Default of [`LoadOptions::submission`]: recent kernels reset an amdgpu ring after 2 s, and a desktop on the same GPU should not
 /// stutter.
 const SUBMISSION: Duration = Duration::from_millis(100);
@@ -130,6 +135,7 @@ impl Default for LoadOptions {
             device: DeviceChoice::Auto,
             target: None,
             context_tokens: None,
+            min_context_tokens: MIN_CONTEXT_TOKENS,
             slots: 1,
             kv_capacity: KvCapacity::default(),
             state_copies: 1,

@@ -249,6 +249,7 @@ fn residency(device: &Device, planned: &Planned) -> Result<Residency, LoadError>
     };
     let request = ContextRequest {
         requested_tokens: None,
+        min_tokens: 512,
         max_positions: planned.checkpoint.config.max_positions as u32,
         slots: 1,
         kv_capacity: KvCapacity::Each,

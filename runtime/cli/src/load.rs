@@ -101,6 +101,8 @@ pub struct Serving {
     pub slots: u32,
     /// Longest context of each sequence; `None`: the library's choice.
     pub context_tokens: Option<u32>,
+    /// The shortest that the library may choose; `None`: its default.
+    pub min_context_tokens: Option<u32>,
     /// Tokens in the KV caches of all sequences together.
     pub kv_capacity: KvCapacity,
     /// What becomes of a draft that is packed into the artifact.
@@ -115,6 +117,7 @@ const SERVED_MULTISTEP: Duration = Duration::from_millis(4);
 pub fn load_to_serve(artifact: &Path, serving: &Serving) -> Result<Model, LoadError> {
     try_load(artifact, &serving.load, |options| {
         options.multistep = SERVED_MULTISTEP;
+        options.min_context_tokens = serving.min_context_tokens.unwrap_or(options.min_context_tokens);
         (options.slots, options.context_tokens, options.kv_capacity, options.draft) =
             (serving.slots, serving.context_tokens, serving.kv_capacity, serving.draft);
     })

@@ -10,8 +10,6 @@ use crate::memory::requirements::{ContextRequest, KvCapacity, group_pages};
 
 /// Part of the memory left by the weights that a default context may take; other processes need memory, too.
 const DEFAULT_KV_SHARE: f64 = 0.8;
-/// Loading without a requested context fails where not even this many tokens fit.
-const MIN_DEFAULT_CONTEXT_TOKENS: u32 = 512;
 /// A default context is a multiple of this.
 const DEFAULT_CONTEXT_STEP_TOKENS: u32 = 256;
 /// Default on software devices, which are for tests: a longer context would only take memory.
@@ -43,7 +41,7 @@ pub fn choose_context(plan: &Plan, memory: &AvailableMemory<'_>, request: &Conte
     if longest == preferred {
         return Ok(preferred);
     }
-    let min_tokens = MIN_DEFAULT_CONTEXT_TOKENS.min(max_positions);
+    let min_tokens = request.min_tokens.min(preferred);
     let context = (longest / DEFAULT_CONTEXT_STEP_TOKENS * DEFAULT_CONTEXT_STEP_TOKENS).max(longest.min(min_tokens));
     if context < min_tokens {
         return Err(does_not_fit(plan, memory, request, min_tokens, fitting(min_tokens, 1.0)));
@@ -142,6 +140,13 @@ mod tests {
         let tight = DeviceFacts { heaps: vec![heap], ..facts(0, "tight", DeviceKind::Integrated) };
         let context = choose(&plan(None), &tight, &request(None)).unwrap();
         assert!(context.is_multiple_of(256) && (25_000..26_300).contains(&context), "{context}");
+        let at_least = |min_tokens| ContextRequest { min_tokens, ..request(None) };
+        assert_eq!(choose(&plan(None), &tight, &at_least(8192)).unwrap(), context);
+        let refused = choose(&plan(None), &tight, &at_least(32_768)).unwrap_err();
+        assert!(matches!(refused, LoadError::InsufficientMemory(_)), "{refused}");
+        // A model that has fewer tokens needs no more.
+        let short = ContextRequest { max_positions: 4096, ..at_least(32_768) };
+        assert_eq!(choose(&plan(None), &tight, &short).unwrap(), 4096);
     }
 
     /// 8 KiB a token in 256 MiB, of which a default takes 80 %.

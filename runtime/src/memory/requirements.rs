@@ -10,6 +10,8 @@ use crate::memory::tier_bytes::TierBytes;
 pub struct ContextRequest {
     /// Tokens of the longest sequence; `None`: as many as memory allows, up to `max_positions`.
     pub requested_tokens: Option<u32>,
+    /// Fewest tokens of that where none are requested, of a model that permits as many.
+    pub min_tokens: u32,
     /// Tokens that the model was trained for.
     pub max_positions: u32,
     /// Sequences that exist at a time.
@@ -160,6 +162,7 @@ pub(crate) mod tests {
     pub(crate) fn request(requested_tokens: Option<u32>) -> ContextRequest {
         ContextRequest {
             requested_tokens,
+            min_tokens: 512,
             max_positions: 131_072,
             slots: 1,
             kv_capacity: KvCapacity::Each,

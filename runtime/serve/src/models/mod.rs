@@ -26,11 +26,12 @@ use residency::Residency;
 
 /// Where the models of a [`ModelServer`] come from.
 pub trait ModelSource: Send + Sync + 'static {
-    /// Loads a model. Is called on a thread of its own, also while other models are loaded.
+    /// Loads a model. Is called on a thread of its own, also while other models are loaded. `min_context_tokens`: the shortest context that is
+    /// worth a place beside them, where the operator gives none.
     ///
     /// # Errors
     /// Why the model cannot be loaded, and whether it is the memory.
-    fn load(&self, name: &str) -> Result<Model, Unloadable>;
+    fn load(&self, name: &str, min_context_tokens: Option<u32>) -> Result<Model, Unloadable>;
 
     /// How requests to a model that was just loaded speculate; `None`, the default: as [`ServeOptions::speculation`] has it.
     ///

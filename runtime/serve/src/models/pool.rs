@@ -25,6 +25,8 @@ use crate::server::{Server, Stopper};
 
 /// How often idle models are looked for.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
+/// Tokens of a context, as requests of agents need them: where less memory is left, another model is unloaded.
+const MIN_TOKENS_BESIDE_OTHERS: u32 = 8192;
 
 pub(super) struct Pool {
     pub(super) names: Vec<String>,
@@ -247,15 +249,16 @@ impl Pool {
     }
 
     fn load_and_run(&self, index: usize, name: &str) -> Result<UnloadedModel, String> {
-        let load = || {
-            let model = self.source.load(name)?;
+        let load = |min_context_tokens| {
+            let model = self.source.load(name, min_context_tokens)?;
             let speculation = self.source.speculation(name, &model)?;
             Ok((model, speculation))
         };
         let (model, speculation) = loop {
-            match load() {
+            let is_beside_others = self.lock().residency.has_others(index);
+            match load(is_beside_others.then_some(MIN_TOKENS_BESIDE_OTHERS)) {
                 Ok(loaded) => break loaded,
-                Err(Unloadable { needs_memory: true, .. }) if self.wait_for_memory(index) => {}
+                Err(Unloadable { needs_memory: true, .. }) if self.wait_for_memory(index) || is_beside_others => {}
                 Err(Unloadable { message, .. }) => return Err(message),
             }
         };

@@ -81,6 +81,7 @@ fn serving_of(args: &ServeArgs) -> Serving {
         load: args.load.clone(),
         slots: args.parallel,
         context_tokens: args.context_tokens(),
+        min_context_tokens: None,
         kv_capacity: args.kv_capacity(),
         draft: if args.deterministic { DraftUse::Unused } else { packed_draft_use(&args.speculation) },
     }

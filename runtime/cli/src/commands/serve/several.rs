@@ -133,11 +133,12 @@ impl Files {
 }
 
 impl ModelSource for Files {
-    fn load(&self, name: &str) -> Result<Model, Unloadable> {
+    fn load(&self, name: &str, min_context_tokens: Option<u32>) -> Result<Model, Unloadable> {
         let unusable = |error: CliError| Unloadable { message: error.to_string(), needs_memory: false };
         let artifact = models::artifact(self.file(name), &self.serving.load, Input::Text).map_err(unusable)?;
         refuse_synthetic(&artifact).map_err(unusable)?;
-        let model = load_to_serve(&artifact, &self.serving).map_err(|error| unloadable(&error))?;
+        let serving = Serving { min_context_tokens, ..self.serving.clone() };
+        let model = load_to_serve(&artifact, &serving).map_err(|error| unloadable(&error))?;
         note(format_args!("model {} is loaded: {}", printable(name), sequences(&model)));
         Ok(model)
     }
