@@ -10,6 +10,7 @@ use unicorn_artifact::{ImageSection, TargetKernels, step};
 
 use crate::device::facts::{DeviceFacts, DeviceKind};
 use crate::device::limits::available_memory_bytes;
+use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
 use crate::load::artifact::ArtifactFile;
 use crate::load::order::LoadOrder;
@@ -19,10 +20,11 @@ use crate::load::slices::{Slice, UploadSource};
 use crate::load::streaming::StreamingLoad;
 use crate::load::upload::{FillTimes, UploadReport, VerifyMethod, WeightUpload};
 use crate::memory::buffers::{Allocator, Buffers, ByModel, HostViews};
-use crate::memory::kv_copy::StagingBuffer;
+
 use crate::memory::kv_pages::{PagePool, PagePools, PagesInUse};
 use crate::memory::npu_memory::NpuBytes;
 use crate::memory::requirements::{ContextRequest, pool_pages, table_stride};
+use crate::memory::staging::StagingPool;
 use crate::memory::state_copies::StateCopies;
 use crate::memory::usage::MemoryUsage;
 use crate::npu::{COMMAND_LIMIT, NpuDevice, NpuUse};
@@ -144,7 +146,7 @@ pub fn make_resident(
         kv: buffers.kv().to_vec(),
         pools: PagePools::new(plan.kv_groups.iter().map(pool).collect()),
         state_copies: StateCopies::record(&device, &plan.kv_groups, buffers.kv(), context_tokens, request)?,
-        staging: StagingBuffer::default(),
+        staging: StagingPool::new(&device, timeout_on(facts), BufferUse::Readback),
         slots: request.slots,
         table_stride: table_stride(plan, context_tokens),
         mask_words: mask_words(artifact),

@@ -1,7 +1,7 @@
 //! Copies weight bytes from the file to the device, once and unchanged: chunk by chunk in load order, each slice over its path.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use crate::device::memory_types::BufferUse;
 use crate::error::LoadError;
@@ -10,13 +10,9 @@ use crate::load::page_cache::PageCache;
 use crate::load::reader::{CACHED_READ_BYTES, Reader, for_each_part};
 use crate::load::slices::{Slice, UploadSource};
 use crate::load::upload_path::UploadPath;
-use crate::vk::buffer::{Allocation, Buffer, Flush, Mapping};
+use crate::memory::staging::{STAGING_BYTES, StagingBuffer, StagingPool};
+use crate::vk::buffer::{Buffer, Flush};
 use crate::vk::command_list::{Command, CommandList};
-use crate::vk::submission::SubmissionQueue;
-
-/// Size of a staging buffer, copied by one submission. Measured on an H200: 17 GB/s with 1 MiB, 24 GB/s with 4 MiB; larger
-/// buffers take longer to allocate.
-const STAGING_BYTES: usize = 4 << 20;
 
 /// Called with a chunk's position in the load order when the chunk is complete. Returning `Break` stops the iteration.
 pub type OnChunk<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
@@ -43,7 +39,7 @@ pub fn fill(
     let mut transfers = transfers.into_iter().flatten().peekable();
     let reader = Reader::new(source.file, &cache);
     let in_place = Reader::into_process_memory(source.file, &cache);
-    let staging = StagingPool::default();
+    let staging = StagingPool::new(source.device, source.timeout, BufferUse::Staging);
     while let Some(path) = transfers.peek().map(|next| next.path) {
         let run: Vec<Transfer<'_>> = std::iter::from_fn(|| transfers.next_if(|next| next.path == path)).collect();
         let flow = match path {
@@ -182,61 +178,28 @@ fn copy_staged(
     on_chunk: &mut OnChunk<'_>,
 ) -> Result<ControlFlow<()>, LoadError> {
     let copy = |transfer: &Transfer<'_>, part: Part<u64>| {
-        let mut buffer = staging.take(source)?;
-        buffer.copy(source, reader, transfer, part)?;
+        let mut buffer = staging.take()?;
+        copy_part(&mut buffer, source, reader, transfer, &part)?;
         staging.put_back(buffer);
         Ok(())
     };
     load_parts(transfers, part_lengths(STAGING_BYTES, transfers), copy, on_chunk)
 }
 
-/// Idle staging buffers: as many as threads have copied at the same time.
-#[derive(Default)]
-struct StagingPool(Mutex<Vec<StagingBuffer>>);
-
-struct StagingBuffer {
-    queue: SubmissionQueue,
-    mapping: Mapping,
-    buffer: Arc<Buffer>,
-}
-
-impl StagingPool {
-    fn take(&self, source: &UploadSource<'_>) -> Result<StagingBuffer, LoadError> {
-        let idle = self.idle().pop();
-        idle.map_or_else(|| StagingBuffer::create(source), Ok)
-    }
-
-    fn put_back(&self, buffer: StagingBuffer) {
-        self.idle().push(buffer);
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<StagingBuffer>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl StagingBuffer {
-    fn create(source: &UploadSource<'_>) -> Result<StagingBuffer, LoadError> {
-        let Allocation { buffer, mapping } = Buffer::create(source.device, STAGING_BYTES as u64, BufferUse::Staging)?;
-        let mapping = mapping.expect("staging buffers are host-visible");
-        Ok(StagingBuffer { queue: SubmissionQueue::create(source.device, source.timeout)?, mapping, buffer })
-    }
-
-    /// Returns when the part is in the slice's buffer.
-    fn copy(
-        &mut self,
-        source: &UploadSource<'_>,
-        reader: &Reader<'_>,
-        transfer: &Transfer<'_>,
-        part: Part<u64>,
-    ) -> Result<(), LoadError> {
-        let bytes = &mut self.mapping.bytes_mut()[..part.bytes as usize];
-        reader.read(transfer.file_offset_bytes + part.begin, bytes)?;
-        self.mapping.flush()?;
-        let copy = Command::Copy {
-            from: self.buffer.range(0, part.bytes),
-            to: transfer.buffer.range(transfer.offset_bytes + part.begin, part.bytes),
-        };
-        Ok(self.queue.run(&[CommandList::record_copies(source.device, vec![copy])?])?)
-    }
+/// Returns when the part is in the slice's buffer.
+fn copy_part(
+    staging: &mut StagingBuffer,
+    source: &UploadSource<'_>,
+    reader: &Reader<'_>,
+    transfer: &Transfer<'_>,
+    part: &Part<u64>,
+) -> Result<(), LoadError> {
+    let bytes = &mut staging.mapping.bytes_mut()[..part.bytes as usize];
+    reader.read(transfer.file_offset_bytes + part.begin, bytes)?;
+    staging.mapping.flush()?;
+    let copy = Command::Copy {
+        from: staging.buffer.range(0, part.bytes),
+        to: transfer.buffer.range(transfer.offset_bytes + part.begin, part.bytes),
+    };
+    Ok(staging.queue.run(&[CommandList::record_copies(source.device, vec![copy])?])?)
 }

@@ -1,42 +1,23 @@
-//! Pages of the KV cache to the host and back, through a buffer that both can access.
+//! Pages of the KV cache to the host and back, by several threads, each through a buffer that host and device can access.
 //!
 //! ```text
-//! payload   ├──── 16 MiB ────┼──── 16 MiB ────┼─ … ─┤     one after the other in the same buffer
+//! payload   ├── 4 MiB ──┼── 4 MiB ──┼─ … ─┤     each in the buffer of the next idle thread
 //! places      ├ K of a layer ┤├ V ┤   ├ K of the next ┤   what of it is where on the device
 //! ```
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use crate::device::memory_types::BufferUse;
 use crate::memory::buffers::KvBuffers;
+use crate::memory::staging::{STAGING_BYTES, StagingPool};
+use crate::parallel;
 use crate::vk::Failure;
-use crate::vk::buffer::{Allocation, Buffer, BufferRange, Mapping};
+use crate::vk::buffer::{Buffer, BufferRange};
 use crate::vk::command_list::{Command, CommandList};
-use crate::vk::device::Device;
-use crate::vk::submission::SubmissionQueue;
 
-/// Largest size of the buffer in between. Parts of a payload begin at multiples of it.
-const STAGING_BYTES: u64 = 16 << 20;
-
-/// The buffer in between, in memory that the host reads fast, too: it hashes there what it has read from a file. It is kept from one transfer to the
-/// next, because drivers take a millisecond and more to allocate such memory, while all sequences wait.
-#[derive(Default)]
-pub struct StagingBuffer(Option<(Arc<Buffer>, Mapping)>);
-
-impl StagingBuffer {
-    /// The buffer, for a payload of `len_bytes`, or parts of it.
-    fn of(&mut self, device: &Arc<Device>, len_bytes: u64) -> Result<(Arc<Buffer>, &mut Mapping), Failure> {
-        let len_bytes = len_bytes.clamp(1, STAGING_BYTES);
-        self.0.take_if(|(buffer, _)| buffer.len_bytes() < len_bytes);
-        if self.0.is_none() {
-            let Allocation { buffer, mapping } = Buffer::create(device, len_bytes, BufferUse::Readback)?;
-            self.0 = Some((buffer, mapping.expect("readbacks are host-visible")));
-        }
-        let (buffer, mapping) = self.0.as_mut().expect("it was just made");
-        Ok((buffer.clone(), mapping))
-    }
-}
+/// Most threads that copy at the same time: each reads and hashes, so that they are what limits the rate. Their buffers are kept from one transfer to
+/// the next, because drivers take a millisecond and more to allocate one, while all sequences wait.
+const MAX_THREADS: usize = 16;
 
 /// A range of a device buffer, and where its bytes are in a payload.
 pub struct Place {
@@ -62,61 +43,67 @@ pub fn places(group: &KvBuffers, pages: &[u32], n_pages: u32, at: u64) -> impl I
     })
 }
 
-/// Appends the bytes of these physical pages of a KV group to `payload`, in the order of [`unicorn_artifact::kv_segment`]. Nothing may be
-/// in flight.
-pub fn read_pages(
-    queue: &mut SubmissionQueue,
-    staging: &mut StagingBuffer,
-    group: &KvBuffers,
-    pages: &[u32],
-    payload: &mut Vec<u8>,
-) -> Result<(), Failure> {
+/// Reads the bytes of these physical pages of a KV group, in the order of [`unicorn_artifact::kv_segment`]. Nothing may be in flight.
+pub fn read_pages(staging: &StagingPool, group: &KvBuffers, pages: &[u32], payload: &mut [u8]) -> Result<(), Failure> {
     if pages.is_empty() {
         return Ok(());
     }
-    let device = queue.device().clone();
     let places: Vec<Place> = places(group, pages, pages.len() as u32, 0).collect();
-    let len_bytes = group.bytes_of(pages);
-    let (staging, mapping) = staging.of(&device, len_bytes)?;
-    payload.reserve_exact(len_bytes as usize);
-    for part in parts(len_bytes) {
-        let copies =
-            copies(&places, &part, &staging, |staged, on_device| Command::Copy { from: on_device, to: staged });
-        queue.run(&[CommandList::record(&device, copies)?])?;
-        mapping.invalidate()?;
-        payload.extend_from_slice(&mapping.bytes()[..(part.end - part.start) as usize]);
-    }
-    Ok(())
+    let parts = parts(payload.len() as u64).zip(payload.chunks_mut(STAGING_BYTES));
+    let read = |(part, bytes): (Range<u64>, &mut [u8])| {
+        let mut buffer = staging.take()?;
+        let command = |staged, on_device| Command::Copy { from: on_device, to: staged };
+        buffer.queue.run(&[CommandList::record(staging.device(), copies(&places, &part, &buffer.buffer, command))?])?;
+        buffer.mapping.invalidate()?;
+        bytes.copy_from_slice(&buffer.mapping.bytes()[..bytes.len()]);
+        staging.put_back(buffer);
+        Ok(())
+    };
+    parallel::for_each(threads(), parts, read, &mut |()| ControlFlow::Continue(())).map(drop)
 }
 
-/// Writes what `places`, in their order, have of a payload of `len_bytes`, which `read` gives part after part; false: it could not. Nothing
-/// may be in flight.
-pub fn write_places(
-    queue: &mut SubmissionQueue,
-    staging: &mut StagingBuffer,
+/// Writes what `places`, in their order, have of a payload of `len_bytes`, whose parts `read` gives by where they begin: several at the same time,
+/// in no order. Returns what it returned of each part, in their order; `None`: one could not be read. Nothing may be in flight.
+pub fn write_places<R: Send>(
+    staging: &StagingPool,
     places: &[Place],
     len_bytes: u64,
-    read: &mut dyn FnMut(&mut [u8]) -> bool,
-) -> Result<bool, Failure> {
-    let device = queue.device().clone();
-    let (staging, mapping) = staging.of(&device, len_bytes)?;
-    for part in parts(len_bytes) {
-        if !read(&mut mapping.bytes_mut()[..(part.end - part.start) as usize]) {
-            return Ok(false);
+    read: &(dyn Fn(u64, &mut [u8]) -> Option<R> + Sync),
+) -> Result<Option<Vec<R>>, Failure> {
+    let write = |part: Range<u64>| {
+        let mut buffer = staging.take()?;
+        let result = read(part.start, &mut buffer.mapping.bytes_mut()[..(part.end - part.start) as usize]);
+        if result.is_some() {
+            buffer.mapping.flush()?;
+            let command = |staged, on_device| Command::Copy { from: staged, to: on_device };
+            let copies = copies(places, &part, &buffer.buffer, command);
+            buffer.queue.run(&[CommandList::record(staging.device(), copies)?])?;
         }
-        mapping.flush()?;
-        let copies = copies(places, &part, &staging, |staged, on_device| Command::Copy { from: staged, to: on_device });
-        queue.run(&[CommandList::record(&device, copies)?])?;
-    }
-    Ok(true)
+        staging.put_back(buffer);
+        Ok(result.map(|result| (part.start, result)))
+    };
+    let mut results = Vec::new();
+    let flow = parallel::for_each(threads(), parts(len_bytes), write, &mut |result| match result {
+        Some(result) => {
+            results.push(result);
+            ControlFlow::Continue(())
+        }
+        None => ControlFlow::Break(()),
+    })?;
+    results.sort_unstable_by_key(|(begin, _)| *begin);
+    Ok(flow.is_continue().then(|| results.into_iter().map(|(_, result)| result).collect()))
 }
 
-/// Ranges of a payload that fill the buffer in between, one after the other.
-fn parts(len_bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    (0..len_bytes).step_by(STAGING_BYTES as usize).map(move |begin| begin..len_bytes.min(begin + STAGING_BYTES))
+fn threads() -> usize {
+    parallel::cores().min(MAX_THREADS)
 }
 
-/// A command for what each place has of a part of the payload: with the range of the buffer in between, and that on the device.
+/// Ranges of a payload that each fill a buffer.
+fn parts(len_bytes: u64) -> impl Iterator<Item = Range<u64>> + Send {
+    (0..len_bytes).step_by(STAGING_BYTES).map(move |begin| begin..len_bytes.min(begin + STAGING_BYTES as u64))
+}
+
+/// A command for what each place has of a part of the payload: with the range of the staging buffer, and that on the device.
 fn copies(
     places: &[Place],
     part: &Range<u64>,

@@ -16,6 +16,7 @@
 //! - `npu_memory`: buffers between the device and an NPU
 //! - `buffers`: every buffer, allocated, and the range of each binding
 //! - `kv_pages`: free pages of the KV cache, and each sequence's block tables
+//! - `staging`: buffers between the host's memory and the device's own
 //! - `kv_copy`: pages to the host and back
 //! - `state_copies`: copies of recurrent state on the device
 //! - `usage`: memory in use according to driver and kernel, compared with what was allocated
@@ -30,6 +31,7 @@ pub mod kv_pools;
 pub mod npu_memory;
 pub mod requirements;
 pub mod residency;
+pub mod staging;
 pub mod state_copies;
 pub mod tier_bytes;
 pub mod usage;

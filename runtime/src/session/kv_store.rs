@@ -384,9 +384,10 @@ mod tests {
 
     /// The payload of a segment if it is right.
     fn payload(store: &KvStore, found: &Found, number: usize) -> Option<Vec<u8>> {
-        let mut payload = store.payload(found, number)?;
+        let payload = store.payload(found, number)?;
         let mut bytes = vec![0; payload.len_bytes() as usize];
-        (payload.read(&mut bytes) && payload.is_right()).then_some(bytes)
+        let subtrees = payload.read(0, &mut bytes)?;
+        payload.is_right(subtrees).then_some(bytes)
     }
 
     #[test]

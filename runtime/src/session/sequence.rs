@@ -280,9 +280,10 @@ impl Sequence {
             }
             let is_right = match payload(number) {
                 None => false,
-                Some(mut payload) => {
-                    let len_bytes = payload.len_bytes();
-                    engine.write_places(&places, len_bytes, &mut |part| payload.read(part))? && payload.is_right()
+                Some(payload) => {
+                    let read = |at, part: &mut [u8]| payload.read(at, part);
+                    let subtrees = engine.write_places(&places, payload.len_bytes(), &read)?;
+                    subtrees.is_some_and(|subtrees| payload.is_right(subtrees.concat()))
                 }
             };
             if !is_right {

@@ -11,8 +11,9 @@ use unicorn_artifact::step::{Sampler, StepHeader, TABLES_AT, feeds_and_mask, is_
 use crate::error::{LoadError, RunError};
 use crate::load::streaming::StreamingLoad;
 use crate::memory::buffers::{HostViews, KvBuffers};
-use crate::memory::kv_copy::{self, Place, StagingBuffer};
+use crate::memory::kv_copy::{self, Place};
 use crate::memory::kv_pages::{BlockTable, PagePools};
+use crate::memory::staging::StagingPool;
 use crate::memory::state_copies::{StateCopies, StateCopy};
 use crate::npu::NpuDevice;
 use crate::program::chunks::ProgramShape;
@@ -60,7 +61,7 @@ pub struct Engine {
     /// Copies of recurrent state, where the model has it.
     pub state_copies: Option<StateCopies>,
     /// For transfers of pages and states to the host and back.
-    pub staging: StagingBuffer,
+    pub staging: StagingPool,
     pub slots: u32,
     /// Block table entries of one slot.
     pub table_stride: u32,
@@ -420,9 +421,13 @@ impl Engine {
     /// Bytes of these physical pages, one list a KV group, in the order of [`unicorn_artifact::kv_segment`]. Waits for steps in flight.
     pub fn read_pages(&mut self, pages: &[Vec<u32>]) -> Result<Vec<u8>, Failure> {
         self.settle(None)?;
-        let mut payload = Vec::new();
-        for (group, pages) in self.kv.iter().zip(pages) {
-            kv_copy::read_pages(&mut self.queue, &mut self.staging, group, pages, &mut payload)?;
+        let lengths = || self.kv.iter().zip(pages).map(|(group, pages)| group.bytes_of(pages) as usize);
+        let mut payload = vec![0; lengths().sum()];
+        let mut rest = payload.as_mut_slice();
+        for ((group, pages), len_bytes) in self.kv.iter().zip(pages).zip(lengths()) {
+            let of_group;
+            (of_group, rest) = rest.split_at_mut(len_bytes);
+            kv_copy::read_pages(&self.staging, group, pages, of_group)?;
         }
         Ok(payload)
     }
@@ -432,16 +437,15 @@ impl Engine {
         kv_copy::places(&self.kv[group], pages, n_pages, at)
     }
 
-    /// Writes what `places` have of a payload like that of [`Engine::read_pages`], which `read` gives part after part; false: it could not.
-    /// Waits for steps in flight.
-    pub fn write_places(
+    /// Writes what `places` have of a payload like that of [`Engine::read_pages`]: see [`kv_copy::write_places`]. Waits for steps in flight.
+    pub fn write_places<R: Send>(
         &mut self,
         places: &[Place],
         len_bytes: u64,
-        read: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> Result<bool, Failure> {
+        read: &(dyn Fn(u64, &mut [u8]) -> Option<R> + Sync),
+    ) -> Result<Option<Vec<R>>, Failure> {
         self.settle(None)?;
-        kv_copy::write_places(&mut self.queue, &mut self.staging, places, len_bytes, read)
+        kv_copy::write_places(&self.staging, places, len_bytes, read)
     }
 
     /// Copies a sequence's recurrent state on the device. `None`: it has none, or there is no place for a copy. Waits for steps in flight.
@@ -467,7 +471,7 @@ impl Engine {
     }
 
     /// Writes what [`Engine::read_state`] has read to the pages of another sequence. Where that is something, it waits for steps in flight.
-    pub fn write_state(&mut self, tables: &[BlockTable], mut state: &[u8]) -> Result<(), Failure> {
+    pub fn write_state(&mut self, tables: &[BlockTable], state: &[u8]) -> Result<(), Failure> {
         if state.is_empty() {
             return Ok(());
         }
@@ -478,13 +482,11 @@ impl Engine {
             places.extend(self.places(group, &pages, pages.len() as u32, at));
             at += self.kv[group].bytes_of(&pages);
         }
-        let mut read = |part: &mut [u8]| {
-            let now;
-            (now, state) = state.split_at(part.len());
-            part.copy_from_slice(now);
-            true
+        let read = |at: u64, part: &mut [u8]| {
+            part.copy_from_slice(&state[at as usize..][..part.len()]);
+            Some(())
         };
-        self.write_places(&places, len_bytes, &mut read).map(drop)
+        self.write_places(&places, len_bytes, &read).map(drop)
     }
 
     /// Gives a sequence without pages these logical ones, one range a KV group, for its first `len_tokens` tokens.
