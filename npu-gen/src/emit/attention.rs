@@ -33,9 +33,8 @@ pub fn scores(block: &mut Block, tile: &AttentionTile, queries: Value, keys: Val
     let (across, steps) = (tile.keys / BLOCK, tile.depth / BLOCK_INNER);
     block.repeat(tile.rows / BLOCK, &[], |block, rows, _| {
         block.repeat(across, &[], |block, cols, _| {
-            let zero = block.constant("dense<0.000000e+00>", SUMS);
+            let zero = block.constant("dense<0.000000e+00>", FLOATS);
             let sums = products(block, [(queries, rows), (keys, cols)], steps, zero);
-            let sums = block.make("vector.shape_cast", &[sums], Vec::new(), FLOATS);
             let bytes = block.make("vector.bitcast", &[sums], Vec::new(), BYTES);
             let nothing = block.index(0);
             let first = block.scaled_sum(cols, VECTOR_BYTES, nothing);
@@ -70,7 +69,10 @@ fn products(block: &mut Block, operands: [(Value, Value); 2], steps: usize, sum:
             let values = block.make("vector.shape_cast", &[values], Vec::new(), format!("vector<{rows}x{cols}xbf16>"));
             block.make("arith.extf", &[values], Vec::new(), format!("vector<{rows}x{cols}xf32>"))
         });
-        vec![block.contract(pair[0], pair[1], sums[0])]
+        // A loop carries lanes: rows would be carried apart.
+        let sum = block.make("vector.shape_cast", &[sums[0]], Vec::new(), SUMS);
+        let sum = block.contract(pair[0], pair[1], sum);
+        vec![block.make("vector.shape_cast", &[sum], Vec::new(), FLOATS)]
     });
     sums[0]
 }
@@ -113,9 +115,7 @@ pub fn add_values(
             let at = block.scaled_sum(rows, across * BLOCK_VALUES, first);
             let before = block.make("vector.load", &[sums, at], Vec::new(), FLOATS);
             let corrected = block.make("arith.mulf", &[before, corrections], Vec::new(), FLOATS);
-            let corrected = block.make("vector.shape_cast", &[corrected], Vec::new(), SUMS);
             let after = products(block, [(probabilities, rows), (values, cols)], steps, corrected);
-            let after = block.make("vector.shape_cast", &[after], Vec::new(), FLOATS);
             block.add("vector.store", &[after, sums, at], Vec::new());
             Vec::new()
         });

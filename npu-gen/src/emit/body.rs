@@ -14,6 +14,8 @@ const BYTES: &str = "vector<64xi8>";
 const LANES: &str = "vector<32xi32>";
 const SHORTS: &str = "vector<32xi16>";
 const SUMS: &str = "vector<4x8xi32>";
+/// [`LANES`] as a row.
+const ROW: &str = "vector<1x32xi32>";
 /// Bytes of a vector that copies scales.
 const COPIED_BYTES: usize = 32;
 
@@ -52,7 +54,7 @@ pub fn add_products(block: &mut Block, core: &CoreTile, activations: Value, weig
             let nothing = block.index(0);
             let a_at = block.scaled_sum(rows, register_rows * row_bytes, nothing);
             let w_at = block.scaled_sum(cols, REGISTER_COLS * row_bytes, nothing);
-            let half = block.constant(&format!("dense<{}>", core.half()), SUMS);
+            let half = block.constant(&format!("dense<{}>", core.half()), LANES);
             let groups = block.repeat(
                 core.depth / BLOCK_DEPTH,
                 &vec![half; register_rows * REGISTER_COLS],
@@ -112,7 +114,13 @@ fn products_of_step(
         })
         .collect();
     let places = (0..register_rows).flat_map(|row| (0..REGISTER_COLS).map(move |col| (row, col)));
-    places.zip(groups).map(|((row, col), sum)| block.contract(a[row], w[col], *sum)).collect()
+    // A loop carries lanes: rows would be carried apart.
+    let sums = places.zip(groups).map(|((row, col), sum)| {
+        let sum = block.make("vector.shape_cast", &[*sum], Vec::new(), SUMS);
+        let sum = block.contract(a[row], w[col], sum);
+        block.make("vector.shape_cast", &[sum], Vec::new(), LANES)
+    });
+    sums.collect()
 }
 
 /// 32 bytes as numbers.
@@ -140,12 +148,17 @@ fn short(block: &mut Block, mut value: Value, shift: u32) -> Value {
 }
 
 /// `sums[at] += multipliers · (group >> shift)`.
+///
+/// The sum is one of rows, since mlir-aie's conversion leaves a product alone whose only use is a sum, and would then fold truncations with their
+/// extensions: in its versions of 2026, the shift would be lost. The product of two extensions from 16 bits becomes an instruction.
 fn add_group(block: &mut Block, core: &CoreTile, group: Value, multipliers: Value, sums: Value, at: Value) {
-    let group = block.make("vector.shape_cast", &[group], Vec::new(), LANES);
     let group = short(block, group, core.shift());
     let product = block.make("arith.muli", &[group, multipliers], Vec::new(), LANES);
+    let product = block.make("vector.shape_cast", &[product], Vec::new(), ROW);
     let before = block.make("vector.load", &[sums, at], Vec::new(), LANES);
-    let after = block.make("arith.addi", &[before, product], Vec::new(), LANES);
+    let before = block.make("vector.shape_cast", &[before], Vec::new(), ROW);
+    let after = block.make("arith.addi", &[before, product], Vec::new(), ROW);
+    let after = block.make("vector.shape_cast", &[after], Vec::new(), LANES);
     block.add("vector.store", &[after, sums, at], Vec::new());
 }
 
