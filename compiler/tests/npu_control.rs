@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
+use unicorn_artifact::npu::NpuProgram;
 use unicorn_artifact::npu::cdo::CdoCommand;
 use unicorn_artifact::npu::control::check_control;
 use unicorn_artifact::npu::pdi::{read_pdi, write_pdi};
@@ -16,6 +17,8 @@ use unicorn_artifact::{ArtifactView, NpuSection};
 use unicorn_compiler::{
     Additions, CompileOptions, NpuOptions, NpuWork, ReplanOptions, Silent, Source, compile, replan, reproduce, retarget,
 };
+use unicorn_npu::emit::Dialect;
+use unicorn_npu::stream::as_of_2026;
 use unicorn_spirv::target;
 
 fn model() -> PathBuf {
@@ -155,12 +158,18 @@ fn images_that_do_not_fit_are_refused_and_the_artifact_stays() {
 
 #[test]
 fn instructions_of_the_same_program_are_taken() {
-    let (_folder, path, images) = folders();
-    for program in section_of(artifact()).programs {
-        std::fs::write(images.join(format!("{}.insts.bin", program.name)), &program.instructions).unwrap();
+    for dialect in Dialect::ALL {
+        let (_folder, path, images) = folders();
+        for program in section_of(artifact()).programs {
+            let instructions = match dialect {
+                Dialect::Y2024 => program.instructions,
+                Dialect::Y2026 => as_of_2026(&program.instructions, program.shape.columns).unwrap(),
+            };
+            std::fs::write(images.join(format!("{}.insts.bin", program.name)), &instructions).unwrap();
+        }
+        replan(&path, &with_images(&images), &mut Silent).unwrap();
+        assert!(section_of(&std::fs::read(&path).unwrap()).programs.iter().all(NpuProgram::runs_cores));
     }
-    replan(&path, &with_images(&images), &mut Silent).unwrap();
-    assert!(section_of(&std::fs::read(&path).unwrap()).programs.iter().all(|program| !program.control.is_empty()));
 }
 
 #[test]

@@ -61,6 +61,38 @@ fn start(channel: &Channel, descriptor: u32, task: &ShimTask) -> [Instruction; 3
     ]
 }
 
+/// What mlir-aie of 2026 makes of the program whose stream is `stream`, that of 2024: the header counts the program's columns, only the patch has the offset in
+/// the host's buffer, the descriptor's accesses are cacheable (AxCACHE 2), and its second dimension has its count also where it is the last.
+///
+/// # Errors
+/// [`StreamError::Bytes`] if `stream` is none.
+pub fn as_of_2026(stream: &[u8], columns: u32) -> Result<Vec<u8>, StreamError> {
+    let mut instructions = decode(stream)?;
+    for instruction in &mut instructions {
+        if let Instruction::BlockWrite { words, .. } = instruction
+            && let [len, base, _, inner, middle, outer, ..] = words.as_mut_slice()
+        {
+            let count = *inner >> COUNT_SHIFT;
+            if count > 0 && *middle >> COUNT_SHIFT & COUNT_MASK == 0 {
+                *middle |= (*len / count) << COUNT_SHIFT;
+            }
+            *base = 0;
+            *outer |= CACHEABLE;
+        }
+    }
+    let mut stream = encode_instructions(&instructions);
+    stream[COLUMNS_AT] = u8::try_from(columns).expect("at most four columns");
+    Ok(stream)
+}
+
+/// Byte of the header that counts columns.
+const COLUMNS_AT: usize = 4;
+/// Counts in words 3 and 4 of a descriptor.
+const COUNT_SHIFT: u32 = 20;
+const COUNT_MASK: u32 = 0x3ff;
+/// AxCACHE 2 in word 5 of a descriptor.
+const CACHEABLE: u32 = 2 << 24;
+
 /// The commands of `instructions` to the shim tiles of `lowered`.
 ///
 /// # Errors

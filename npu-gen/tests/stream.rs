@@ -7,7 +7,7 @@ use unicorn_kernels::Activation;
 use unicorn_kernels::npu::tile::Epilogue;
 use unicorn_npu::interpret;
 use unicorn_npu::lower::{Lowered, lower};
-use unicorn_npu::stream::{Instruction, StreamError, commands, decode, encode, encode_instructions};
+use unicorn_npu::stream::{Instruction, StreamError, as_of_2026, commands, decode, encode, encode_instructions};
 use unicorn_npu::{Problem, gemm, solve};
 
 fn small_case() -> (Case, unicorn_npu::Design, Lowered, Vec<u8>) {
@@ -40,6 +40,31 @@ fn designs_run_from_their_encoded_bytes() {
         let commands = commands(&decode(&bytes).unwrap(), &lowered).unwrap();
         assert_eq!(commands, interpret::commands(&design, &lowered), "{shape:?}");
         assert_eq!(case.run(&design, &lowered, &commands), Ok(true), "{shape:?}");
+    }
+}
+
+/// Descriptors that mlir-aie's own `aie-opt` of 2026-03-13 made of these programs: of three dimensions, a line with an offset, and two dimensions.
+#[test]
+fn a_stream_of_2026_has_the_words_of_mlir_aie() {
+    for (problem, columns, descriptor, words) in [
+        (
+            (1, 2, Epilogue::ActMul(Activation::Silu)),
+            2,
+            0x1d000,
+            [32, 0, 0, 0x0040_0000, 0x8040_000b, 0x0200_002f, 0, 1 << 25],
+        ),
+        ((1, 2, Epilogue::ActMul(Activation::Silu)), 2, 0x0201_d040, [192, 0, 0, 0, 1 << 31, 2 << 24, 0, 1 << 25]),
+        ((2053, 1021, Epilogue::Scale), 3, 0x1d020, [4576, 0, 0, 599_785_472, 2_155_872_827, 2 << 24, 0, 1 << 25]),
+    ] {
+        let (depth, cols, epilogue) = problem;
+        let solution = solve(&Problem { rows: 1, cols, depth, epilogue, columns }).unwrap();
+        let stream = encode(&solution.design, &solution.lowered);
+        let mut of_2026 = as_of_2026(&stream, columns as u32).unwrap();
+        assert_eq!(of_2026[4..8], [columns as u8, 1, 0, 0]);
+        of_2026[4] = stream[4];
+        let instructions = decode(&of_2026).unwrap();
+        let written = |one: &Instruction| matches!(one, Instruction::BlockWrite { address, words: found } if *address == descriptor && found[..] == words);
+        assert!(instructions.iter().any(written), "{cols} × {depth}: {instructions:#x?}");
     }
 }
 

@@ -19,7 +19,7 @@ use unicorn_kernels::npu::tile::GemmShape;
 use unicorn_npu::control::{Control, control};
 use unicorn_npu::lower::{Lowered, lower};
 use unicorn_npu::peano::Peano;
-use unicorn_npu::stream::encode;
+use unicorn_npu::stream::{as_of_2026, encode};
 use unicorn_npu::{Design, gemm};
 
 use crate::error::{CompileError, Result};
@@ -51,7 +51,7 @@ pub fn with_control(section: &NpuSection, folder: &Path) -> Result<NpuSection> {
         }
         let path = beside(folder, program, "insts.bin")?;
         match read(&path) {
-            Ok(instructions) if instructions == program.instructions => {}
+            Ok(instructions) if is_of(program, &instructions) => {}
             Ok(_) => {
                 let what = format!(
                     "instructions differ from those of the artifact's NPU program {}: the image is of another program",
@@ -65,6 +65,12 @@ pub fn with_control(section: &NpuSection, folder: &Path) -> Result<NpuSection> {
         program.control = image;
     }
     Ok(section)
+}
+
+/// Whether a stream is a program's, as mlir-aie of 2024 writes it, or as that of 2026 does.
+fn is_of(program: &NpuProgram, stream: &[u8]) -> bool {
+    let of_2026 = as_of_2026(&program.instructions, program.shape.columns);
+    stream == program.instructions || of_2026.is_ok_and(|of_2026| stream == of_2026)
 }
 
 /// `section` with a control image for each program that has machine code of its cores, made by the Peano in `folder`.
