@@ -7,7 +7,9 @@ const MAX_DEPTH: usize = 64;
 
 /// Name and arguments of a call whose texts stand between two `mark`s; `None`: it is not one.
 pub(super) fn call(text: &str, mark: &str) -> Option<(String, Map<String, Value>)> {
-    let call = text.trim().strip_prefix("call:")?;
+    let text = text.trim();
+    // Gemma 4 may leave out the word.
+    let call = text.strip_prefix("call").unwrap_or(text).strip_prefix(':')?;
     let (name, rest) = call.split_at(call.find('{')?);
     let mut reader = Reader { rest, mark };
     let Value::Object(arguments) = reader.value(0)? else { return None };

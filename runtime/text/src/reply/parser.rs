@@ -46,6 +46,10 @@ pub struct ReplyParser {
     has_content: bool,
     /// White space before the content is dropped.
     trims: bool,
+    /// A call precedes the next content, and content precedes the call.
+    separates: bool,
+    /// The prompt ends with what opens reasoning, which the reply may repeat.
+    may_repeat_opener: bool,
     /// Text that was read as the beginning of a call; it is content if it turns out not to be one.
     skipped: String,
 }
@@ -106,6 +110,8 @@ impl ReplyParser {
             space: String::new(),
             has_content: false,
             trims: format.thinks == Some(true),
+            separates: false,
+            may_repeat_opener: format.thinks == Some(true),
             skipped: String::new(),
         }
     }
@@ -178,7 +184,8 @@ impl ReplyParser {
             }
             State::Whole { .. } => self.whole(at_end, deltas),
             State::Harmony(harmony) => {
-                let parts = harmony.read(&mut self.pending);
+                let schemas = &self.schemas;
+                let parts = harmony.read(&mut self.pending, &|name| schemas.iter().any(|tool| tool.0 == name));
                 parts.into_iter().for_each(|part| self.add_harmony(part, deltas));
                 false
             }
@@ -187,6 +194,17 @@ impl ReplyParser {
 
     /// Reads reasoning up to its end.
     fn reasoning(&mut self, at_end: bool, deltas: &mut Vec<Delta>) -> bool {
+        if self.may_repeat_opener {
+            let (text, opener) = (self.pending.text().trim_start(), self.marks.opener());
+            if opener.starts_with(text) && text != opener && !at_end {
+                return false;
+            }
+            self.may_repeat_opener = false;
+            if text.starts_with(opener) {
+                self.pending.take_space();
+                self.pending.take(opener.len());
+            }
+        }
         let call = self.tools.and_then(ToolFormat::ends_reasoning);
         let markers: Vec<&str> = [self.marks.closer()].into_iter().chain(call).collect();
         let (text, found) = self.pending.take_until(&markers);
@@ -225,8 +243,11 @@ impl ReplyParser {
         if [CHANNEL, THOUGHT].iter().any(|marker| marker.starts_with(text)) && !at_end {
             return false;
         }
-        self.state = State::Content;
-        self.content(CHANNEL.to_owned(), deltas);
+        // Without text it is no channel; a channel without a name is one of thoughts.
+        self.state = if text.is_empty() { State::Content } else { State::Reasoning };
+        if text.is_empty() {
+            self.content(CHANNEL.to_owned(), deltas);
+        }
         true
     }
 
@@ -357,7 +378,7 @@ impl ReplyParser {
                 }
                 Some(false) => self.not_a_call(deltas),
             },
-            (ToolFormat::Gemma | ToolFormat::Gemma4, 'c') => whole(Whole::Gemma, CallEnd::First(closers)),
+            (ToolFormat::Gemma | ToolFormat::Gemma4, 'c' | ':') => whole(Whole::Gemma, CallEnd::First(closers)),
             (ToolFormat::Mistral | ToolFormat::Glm4 | ToolFormat::DeepSeek, _) if is_name(text) => {
                 match named_call(format, text) {
                     NamedCall::Partial if !at_end => return false,
@@ -501,6 +522,7 @@ impl ReplyParser {
         // White space and markers between content and a call have no meaning.
         self.space.clear();
         self.skipped.clear();
+        self.separates = self.has_content;
         deltas.push(Delta::CallBegin { index: self.n_calls, name });
         self.n_calls += 1;
         self.has_arguments = false;
@@ -532,8 +554,13 @@ impl ReplyParser {
         let space = std::mem::replace(&mut self.space, text[kept..].to_owned());
         let text = space + &text[..kept];
         let is_first = !std::mem::replace(&mut self.has_content, true);
-        let text = if is_first && self.trims { text.trim_start() } else { &text };
-        deltas.push(Delta::Content(text.to_owned()));
+        let separates = std::mem::take(&mut self.separates);
+        deltas.push(Delta::Content(match () {
+            // Two parts of the answer with a call between them are two lines.
+            () if separates => format!("\n{}", text.trim_start()),
+            () if is_first && self.trims => text.trim_start().to_owned(),
+            () => text,
+        }));
     }
 }
 

@@ -199,7 +199,7 @@ fn lfm2_calls_are_python_s_between_two_tokens() {
     let calls = [("get_weather", r#"{"city":"Paris ]","days":[1,null]}"#), ("add", r#"{"at":{"near":null}}"#)];
     assert_eq!(whole(&format, list), reply("", "", &calls));
     assert_eq!(whole(&format, &format!("I look. {list}\n{list} Done.")).calls.len(), 4);
-    assert_eq!(whole(&format, &format!("I look.\n{list}Done.")), reply("", "I look.Done.", &calls));
+    assert_eq!(whole(&format, &format!("I look.\n{list}Done.")), reply("", "I look.\nDone.", &calls));
     let json = r#"<|tool_call_start|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]<|tool_call_end|>"#;
     assert_eq!(whole(&format, json), reply("", "", &[WEATHER]));
     assert_eq!(whole(&format, "<|tool_call_start|>[add()"), reply("", "<|tool_call_start|>[add()", &[]));
@@ -290,7 +290,12 @@ fn gemma_4_thinks_on_a_channel_and_marks_texts_with_a_token() {
     let text = format!("<|channel>thought\nHm.<channel|>{call}{call}<|tool_response>");
     assert_eq!(whole(&format, &text), reply("Hm.", "", &[("add", arguments), ("add", arguments)]));
     assert_eq!(whole(&format, "<|channel>thought\n<channel|>Yes."), reply("", "Yes.", &[]));
-    assert_eq!(whole(&format, "<|channel>other"), reply("", "<|channel>other", &[]));
+    // A channel of another name, or without one, is reasoning, too.
+    assert_eq!(whole(&format, "<|channel>Why?<channel|>Yes."), reply("Why?", "Yes.", &[]));
+    assert_eq!(whole(&format, "<|channel>thousands"), reply("thousands", "", &[]));
+    // The word before a call's name may be missing.
+    let short = call.replace("call:", ":");
+    assert_eq!(whole(&format, &format!("A: b {short}")), reply("", "A: b", &[("add", arguments)]));
     // Marks of reasoning without a meaning, and reasoning between two parts of the answer.
     let empty = "<|channel>thought<channel|>";
     let channels =
@@ -319,6 +324,36 @@ fn harmony_s_channels_are_reasoning_calls_and_content() {
     );
     assert_eq!(whole(&format, &call), reply("Hm.", "", &[WEATHER]));
     assert_eq!(whole(&format, "Plain text."), reply("", "Plain text.", &[]));
+    // A tool may be named without its namespace, those of vendors and others are none.
+    let short =
+        |name: &str| format!("{thought} to={name}<|channel|>commentary <|constrain|>json<|message|>{}", WEATHER.1);
+    assert_eq!(whole(&format, &short("get_weather")), reply("Hm.", "", &[WEATHER]));
+    assert_eq!(whole(&format, &short("browser")), reply("Hm.", WEATHER.1, &[]));
+    // What the model announces is a line of its own.
+    let announced = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
+    assert_eq!(whole(&format, announced), reply("", "I look.\nYes.", &[]));
+    // The mark between channel and answer is missing.
+    for (end, answer) in
+        [(" {\"a\": 1}<|return|>", "{\"a\": 1}"), (" Yes.", "Yes."), (" <|constrain|>js", ""), ("", "")]
+    {
+        assert_eq!(whole(&format, &format!("{thought}<|channel|>final{end}")), reply("Hm.", answer, &[]), "{end}");
+    }
+}
+
+#[test]
+fn content_on_both_sides_of_a_call_is_two_lines() {
+    let hermes = "<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>";
+    let harmony = "<|start|>assistant<|channel|>commentary to=functions.add<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>";
+    for (before, after) in [("", ""), (" ", "\n\n"), ("\n", "")] {
+        let text = format!("I add.{before}{hermes}{after}{hermes}{after}Done.");
+        assert_eq!(
+            whole(&tools(ToolFormat::Hermes), &text),
+            reply("", "I add.\nDone.", &[("add", "{}"), ("add", "{}")])
+        );
+    }
+    let format = ReplyFormat { harmony: true, ..tools(ToolFormat::Json) };
+    let text = format!("<|channel|>commentary<|message|>I add.<|end|>{harmony}Done.");
+    assert_eq!(whole(&format, &text), reply("", "I add.\nDone.", &[("add", "{}")]));
 }
 
 #[test]
@@ -328,6 +363,9 @@ fn reasoning_stands_between_tags_or_ends_with_one() {
     assert_eq!(whole(&thinks(true), "Hm.</think>\n\nYes."), reply("Hm.", "Yes.", &[]));
     assert_eq!(whole(&thinks(false), " No <think> here"), reply("", " No <think> here", &[]));
     assert_eq!(whole(&thinks(true), "Cut o"), reply("Cut o", "", &[]));
+    // The prompt ends with the opener, and the reply repeats it.
+    assert_eq!(whole(&thinks(true), "\n<think>Hm.<think></think>\nYes."), reply("Hm.<think>", "Yes.", &[]));
+    assert_eq!(whole(&thinks(true), " <thin"), reply(" <thin", "", &[]));
     let both = ReplyFormat { thinks: Some(false), ..tools(ToolFormat::Hermes) };
     let text = "<think>Hm.</think>\n<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
     assert_eq!(whole(&both, text), reply("Hm.", "", &[("add", "{}")]));
