@@ -100,12 +100,7 @@ impl Notation {
         match (self, value) {
             (_, Value::Array(_) | Value::Object(_)) => None,
             (Notation::Gemma(mark), Value::String(text)) => Some(format!("{0} {1} {0}", mark.written(), literal(text))),
-            // Every escape of JSON is one of Python.
-            (_, Value::String(text)) => {
-                let double = json!(text).to_string();
-                let single = double[1..double.len() - 1].replace("\\\"", "\"").replace('\'', "\\'");
-                Some(format!("{} | {}", literal(&double), literal(&format!("'{single}'"))))
-            }
+            (_, Value::String(text)) => Some(python_literal(text)),
             (_, plain) => Some(self.word(plain)),
         }
     }
@@ -114,9 +109,16 @@ impl Notation {
     fn key(self, name: &str) -> String {
         match self {
             Notation::Gemma(_) => literal(&format!("{name}:")),
-            Notation::Python | Notation::PythonOrJson => format!("{} /: ?/", literal(&json!(name).to_string())),
+            Notation::Python | Notation::PythonOrJson => format!("({}) /: ?/", python_literal(name)),
         }
     }
+}
+
+/// This text of Python, in double or single quotes. Every escape of JSON is one of Python.
+fn python_literal(text: &str) -> String {
+    let double = json!(text).to_string();
+    let single = double[1..double.len() - 1].replace("\\\"", "\"").replace('\'', "\\'");
+    format!("{} | {}", literal(&double), literal(&format!("'{single}'")))
 }
 
 /// A text of Python of this many characters.

@@ -407,6 +407,32 @@ fn lists_of_python_s_calls_hold_python_s_literals() {
 }
 
 #[test]
+fn the_names_in_python_s_dictionaries_have_either_quotes() {
+    let address = json!({"type": "object", "required": ["city"], "additionalProperties": false, "properties": {
+        "city": {"type": "string"}, "it's": {"type": "boolean"},
+    }});
+    let tools = [tool("f", &json!({"type": "object", "properties": {"at": address}}))];
+    for (kind, opener, closer) in [
+        (ToolFormat::Pythonic, "[", "]"),
+        (ToolFormat::Lfm2, "<|tool_call_start|>[", "]<|tool_call_end|>"),
+        (ToolFormat::Olmo3, "<function_calls>", "</function_calls>"),
+    ] {
+        for (dictionary, is_right) in [
+            ("{'city': 'Rome', 'it\\'s': True}", true),
+            ("{\"city\": 'Rome', \"it's\": False}", true),
+            ("{'city\": 'Rome'}", false),
+            ("{'town': 'Rome'}", false),
+        ] {
+            let text = format!("{opener}f(at={dictionary}){closer}");
+            assert_eq!(is_accepted(&tools, kind, None, false, &text), is_right, "{text}");
+            if is_right {
+                assert_eq!(calls(&tools, &format_of(kind), &text).0[0].1["at"]["city"], "Rome", "{text}");
+            }
+        }
+    }
+}
+
+#[test]
 fn tools_without_schemas_and_with_odd_ones_leave_any_arguments() {
     for parameters in [
         json!({"type": "object"}),
