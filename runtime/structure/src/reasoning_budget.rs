@@ -19,8 +19,8 @@ pub struct ReasoningBudget {
     vocabulary: Arc<Vocabulary>,
     opener: &'static str,
     closer: &'static str,
-    /// A call that ends the reasoning as well.
-    call: Option<&'static str>,
+    /// Calls that end the reasoning as well.
+    calls: &'static [&'static str],
     /// Reasoning may begin again.
     recurs: bool,
     /// Tokens of reasoning that may still follow.
@@ -78,7 +78,7 @@ impl ReasoningBudget {
             vocabulary,
             opener,
             closer,
-            call: format.tools.filter(|_| !format.harmony).and_then(ToolFormat::ends_reasoning),
+            calls: format.tools.filter(|_| !format.harmony).map_or(&[][..], ToolFormat::ends_reasoning),
             recurs: format.harmony || format.marks.recur(),
             left: n_tokens,
             ending: encode(ending)?,
@@ -114,7 +114,8 @@ impl ReasoningBudget {
             State::Within => {
                 self.see(token);
                 self.left = self.left.saturating_sub(1);
-                let is_over = [Some(self.closer), self.call].into_iter().flatten().any(|end| contains(&self.seen, end));
+                let mut ends = [self.closer].into_iter().chain(self.calls.iter().copied());
+                let is_over = ends.any(|end| contains(&self.seen, end));
                 match is_over {
                     true => self.leave(),
                     false => self.end_when_spent(),

@@ -1,6 +1,6 @@
 //! Reasoning of a reply that makes calls: it may mention them, so they are looked for behind it.
 
-use unicorn_text::{ReasoningMarks, ReplyFormat};
+use unicorn_text::{ReasoningMarks, ReplyFormat, ToolFormat};
 
 use super::search::end_of;
 
@@ -10,7 +10,8 @@ pub(super) struct FreeReasoning {
     state: State,
     marks: ReasoningMarks,
     /// What ends reasoning as well, and the part of it that belongs to a call.
-    call: Option<(&'static str, &'static str)>,
+    calls: &'static [&'static str],
+    part: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +42,9 @@ impl FreeReasoning {
             Some(false) => State::Before,
             Some(true) => State::Within,
         };
-        let call = format.tools.and_then(|tools| tools.ends_reasoning().zip(tools.bare_opener()));
-        FreeReasoning { state, marks: format.marks, call }
+        let calls = format.tools.map_or(&[][..], ToolFormat::ends_reasoning);
+        let part = format.tools.and_then(ToolFormat::bare_opener).unwrap_or_default();
+        FreeReasoning { state, marks: format.marks, calls, part }
     }
 
     /// The reply does not reason.
@@ -63,7 +65,7 @@ impl FreeReasoning {
         if self.state == State::Behind {
             return Skipped::Nothing;
         }
-        let call = self.call.and_then(|(end, part)| Some(end_of(seen, end)? - part.len()));
+        let call = self.calls.iter().filter_map(|end| Some(end_of(seen, end)? - self.part.len())).min();
         let (skipped, end) = match (end_of(seen, self.marks.closer()), call) {
             (Some(answer), call) if call.is_none_or(|call| answer < call) => (Skipped::ToAnswer, answer),
             (_, Some(call)) => (Skipped::ToCall, call),
@@ -77,8 +79,6 @@ impl FreeReasoning {
 
 #[cfg(test)]
 mod tests {
-    use unicorn_text::ToolFormat;
-
     use super::*;
 
     /// What was skipped with the last letter of `text`, and what is left.
@@ -103,6 +103,8 @@ mod tests {
         assert_eq!(hermes(None, "<think>"), (Skipped::Nothing, "<think>".to_owned()));
         let call = "a\n<tool_call>\n<function=";
         assert_eq!(hermes(Some(true), call).0, Skipped::All);
-        assert_eq!(skipped(Some(true), ToolFormat::Tagged, call), (Skipped::ToCall, "<function=".to_owned()));
+        for call in [call, "a<tool_call><function="] {
+            assert_eq!(skipped(Some(true), ToolFormat::Tagged, call), (Skipped::ToCall, "<function=".to_owned()));
+        }
     }
 }

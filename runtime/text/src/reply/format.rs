@@ -234,9 +234,12 @@ impl ToolFormat {
         (self == ToolFormat::Tagged).then_some("<function=")
     }
 
-    /// Text of a call that ends reasoning, whose closer Qwen 3.5 may leave out before it.
-    pub fn ends_reasoning(self) -> Option<&'static str> {
-        (self == ToolFormat::Tagged).then_some("<tool_call>\n<function=")
+    /// Texts of calls that end reasoning, whose closer Qwen 3.5 may leave out before them.
+    pub fn ends_reasoning(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Tagged => &["<tool_call>\n<function=", "<tool_call><function="],
+            _ => &[],
+        }
     }
 
     /// The text on both sides of a text in Gemma's calls; `None`: arguments are written otherwise.

@@ -205,8 +205,8 @@ impl ReplyParser {
                 self.pending.take(opener.len());
             }
         }
-        let call = self.tools.and_then(ToolFormat::ends_reasoning);
-        let markers: Vec<&str> = [self.marks.closer()].into_iter().chain(call).collect();
+        let calls = self.tools.map_or(&[][..], ToolFormat::ends_reasoning);
+        let markers: Vec<&str> = [self.marks.closer()].into_iter().chain(calls.iter().copied()).collect();
         let (text, found) = self.pending.take_until(&markers);
         add_text(deltas, text, Delta::Reasoning);
         let Some(found) = found else { return false };

@@ -106,6 +106,7 @@ fn a_call_in_qwen_s_tags_ends_reasoning() {
     let calls = [("add", r#"{"a":1}"#)];
     assert_eq!(whole(&format, &format!("I add.\n{call}")), reply("I add.\n", "", &calls));
     assert_eq!(whole(&format, call), reply("", "", &calls));
+    assert_eq!(whole(&format, &format!("Hm.{}", call.replace('\n', ""))), reply("Hm.", "", &calls));
     let mention = "A <tool_call> or <tool_call>\n<function=unknown> or <function=add>, or <tool_call>";
     assert_eq!(whole(&format, &format!("{mention}</think>\n\n{call}")), reply(mention, "", &calls));
     // JSON's calls are written behind the reasoning.
