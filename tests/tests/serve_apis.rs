@@ -195,16 +195,23 @@ fn errors_have_the_form_of_their_api() {
     for (path, pointer, kind) in [
         ("/v1/chat/completions", "/error/type", "invalid_request_error"),
         ("/v1/messages", "/error/type", "invalid_request_error"),
-        ("/api/chat", "/error", "messages: expected a list of messages, found nothing"),
+        ("/api/chat", "/error", "messages: expected a list of messages, found 1"),
     ] {
-        let (status, body) = ask("POST", path, key, "{}");
+        let (status, body) = ask("POST", path, key, r#"{"messages": 1}"#);
         assert_eq!((status, body.pointer(pointer)), (400, Some(&json!(kind))), "{path}: {body}");
+    }
+    // Also where there is no endpoint, or no key.
+    for (path, key, expected) in [("/api/pull", key, 404), ("/api/embed", key, 501), ("/api/chat", "", 401)] {
+        let (status, body) = ask("POST", path, key, "{}");
+        assert!(status == expected && body["error"].is_string(), "{path}: {status} {body}");
     }
     assert_eq!(ask("POST", "/v1/messages", key, "{}").1["type"], "error");
     assert_eq!(ask("GET", "/metrics", key, "").0, 501);
     assert_eq!(ask("POST", "/infill", key, r#"{"input_prefix": "a"}"#).0, 501);
     for (path, headers, status) in [
         ("/health", "", 200),
+        ("/ping", "", 200),
+        ("/version", key, 200),
         ("/v1/models", "", 200),
         ("/props", "", 401),
         ("/props", "X-Api-Key: one\r\n", 200),
@@ -223,6 +230,7 @@ fn ollamas_program_finds_what_it_reads() {
     let server = start(&["--parallel", "1", "--ctx", "512"]);
     let read = |path: &str| -> Value { serde_json::from_str(&get(&server.address, path).1).unwrap() };
     let (listed, running) = (read("/api/tags")["models"][0].take(), read("/api/ps")["models"][0].take());
+    assert_eq!(listed["capabilities"], json!(["completion", "tools"]));
     for model in [&listed, &running] {
         assert_eq!(model["digest"].as_str().map(str::len), Some(64), "{model}");
         assert!(model["size"].as_u64().unwrap() > 0 && model["details"]["family"] == "Gemma3ForCausalLM", "{model}");
@@ -250,6 +258,18 @@ fn ollamas_program_finds_what_it_reads() {
     assert_eq!(
         (loaded.len(), &loaded[0]["done_reason"], &loaded[0]["message"]["content"]),
         (1, &json!("load"), &json!(""))
+    );
+
+    // Probabilities of tokens, in each line of a stream.
+    let ask = json!({"messages": [{"role": "User", "content": QUESTION}], "logprobs": true, "top_logprobs": 2,
+        "options": {"num_predict": 4.0, "temperature": 0.0, "top_k": 40.0}, "stream": false});
+    let whole = server.whole("/api/chat", &ask)["logprobs"].take();
+    let lines = events(&server, "/api/chat", &ask);
+    let streamed: Vec<Value> = lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten().cloned().collect();
+    assert_eq!(whole, json!(streamed));
+    assert_eq!(
+        (whole[0]["top_logprobs"].as_array().map(Vec::len), &whole[0]["token"]),
+        (Some(2), &whole[0]["top_logprobs"][0]["token"])
     );
 }
 

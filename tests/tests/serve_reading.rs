@@ -98,7 +98,18 @@ fn embeddings_are_the_last_row_of_the_reference() {
     // llama-server's form, without a norm, and Ollama's.
     let plain = server.whole("/embedding", &json!({"content": TEXTS[0], "embd_normalize": -1}));
     assert_near(rows(&ids[0]).last().unwrap(), &floats(&plain[0]["embedding"][0]));
-    assert_eq!(floats(&server.whole("/api/embed", &json!({"input": TEXTS}))["embeddings"][0]), first);
+    let embedded = server.whole("/api/embed", &json!({"input": TEXTS}));
+    assert_eq!(floats(&embedded["embeddings"][0]), first);
+    assert!(embedded["total_duration"].as_u64().is_some_and(|ns| ns > 0), "{embedded}");
+    assert_eq!(server.whole("/api/embed", &json!({"input": ""}))["embeddings"], json!([]));
+    // Its older endpoint has no norm. Of a text longer than the context, the beginning counts.
+    let older = server.whole("/api/embeddings", &json!({"prompt": TEXTS[0]}));
+    assert_near(rows(&ids[0]).last().unwrap(), &floats(&older["embedding"]));
+    let long = "a ".repeat(600);
+    assert_eq!(server.whole("/api/embed", &json!({"input": long}))["prompt_eval_count"], 256);
+    let (status, message) = post(&server.address, "/api/embed", &json!({"input": long, "truncate": false}).to_string());
+    let refused: Value = serde_json::from_str(&message).unwrap();
+    assert!(status.contains(" 400 ") && refused["error"].is_string(), "{status} {message}");
     let short = server.whole("/v1/embeddings", &json!({"input": TEXTS[0], "dimensions": 8}));
     assert_near(&unit(&rows(&ids[0]).last().unwrap()[..8]), &floats(&short["data"][0]["embedding"]));
 
@@ -197,6 +208,13 @@ fn documents_are_ranked_by_the_reference_s_yes_and_no() {
         server.whole("/rerank", &json!({"query": TEXTS[0], "texts": documents, "top_n": 1, "return_text": true}));
     let index = results[0]["index"].as_u64().unwrap() as usize;
     assert_eq!(best, json!([{"index": index, "score": results[0]["relevance_score"], "text": documents[index]}]));
+    // vLLM's scores have the order of the documents.
+    let scored = server.whole("/score", &json!({"text_1": TEXTS[0], "text_2": documents}));
+    assert_eq!(scored["data"][index]["score"], results[0]["relevance_score"]);
+    let pairs = server.whole("/v1/score", &json!({"queries": [TEXTS[0], "a"], "documents": &documents[..2]}));
+    assert_eq!((&pairs["data"][0], pairs["data"].as_array().map(Vec::len)), (&scored["data"][0], Some(2)));
+    let (status, message) = refused(&server, "/score", &json!({"text_1": ["a", "b"], "text_2": documents}));
+    assert!(status == "400" && message.starts_with("text_2: expected 2 texts"), "{status} {message}");
     let (status, message) = refused(&server, "/rerank", &json!({"documents": documents}));
     assert!(status == "400" && message.contains("query: expected a text"), "{status} {message}");
     // Refused before any of them is tokenized: it would take minutes.

@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer};
 
+use crate::api::endpoint::Api;
 use crate::api::error::ApiError;
 use crate::log;
 use crate::observer::{RequestObserver, observed};
@@ -53,7 +54,7 @@ pub(crate) struct Access {
 }
 
 /// Paths that need no key, as on llama-server, in addition to those of the chat page.
-const PUBLIC: [&str; 5] = ["/health", "/v1/health", "/models", "/v1/models", "/api/tags"];
+const PUBLIC: [&str; 6] = ["/health", "/v1/health", "/ping", "/models", "/v1/models", "/api/tags"];
 /// Anthropic's header for a key.
 const API_KEY: &str = "x-api-key";
 
@@ -95,7 +96,7 @@ impl Access {
         };
         match access.refusal(request.headers()).or_else(unauthorized) {
             None => next.run(request).await,
-            Some(refusal) => refusal.into_response(),
+            Some(refusal) => Api::of(request.uri().path()).error(&refusal),
         }
     }
 

@@ -156,7 +156,7 @@ impl RequestHandler {
     pub(crate) async fn handle(self: Arc<Self>, api: Api, request: extract::Request) -> Result<Response, ApiError> {
         let observation = Observation::of(&request);
         observation.asks_for(api.operation());
-        let loaded = Lines::new(seconds_since_1970(), &self.model_name, api == Api::OllamaChat);
+        let loaded = Lines::new(seconds_since_1970(), &self.model_name, api == Api::OllamaChat, None);
         let queue = move |handler: &RequestHandler, fields: Map<String, Value>, client: &ClientGone| {
             (!api.only_loads(&fields)).then(|| handler.queue(api, fields, client)).transpose()
         };
@@ -191,8 +191,9 @@ impl RequestHandler {
     /// Blocks for as long as parsing and tokenizing take.
     fn queue(&self, api: Api, fields: Map<String, Value>, client: &ClientGone) -> Result<PendingResponse, ApiError> {
         let response_fields = fields.get("response_fields").and_then(|fields| Vec::deserialize(fields).ok());
-        let Translated { endpoint, fields, prompt } = api.translate(fields, &self.encoder.tokenizer)?;
+        let Translated { endpoint, fields, prompt, namespaces } = api.translate(fields, &self.encoder.tokenizer)?;
         let mut request = Request::from_fields(endpoint, fields, &self.options.sampling)?;
+        request.namespaces = namespaces;
         request.prompts = prompt.map_or(request.prompts, |prompt| vec![prompt]);
         self.check_stop_tokens(&request)?;
         request.further_sampling = self.further_sampling(&request, client)?;
@@ -400,6 +401,7 @@ impl RequestHandler {
             conditions.stop_tokens.extend(&self.stop_tokens);
         }
         conditions.stop_strings.clone_from(&request.stop_strings);
+        conditions.keeps_stop_string = request.keeps_stop_string;
         conditions.min_tokens = request.min_tokens;
         conditions.special_tokens = request.special_tokens || format.needs_special_tokens();
         conditions
@@ -421,12 +423,14 @@ impl RequestHandler {
             Api::Chat | Api::Completions => {
                 let prompt = prompts.first().filter(|_| request.verbose.unwrap_or(self.options.verbose));
                 let prompt = prompt.map(|prompt| self.text(&prompt.tokens)).transpose()?;
-                Box::new(Completions::new(endpoint, created, model, request, probabilities, prompt))
+                let tokens = prompts.iter().map(|prompt| prompt.tokens.clone());
+                let tokens = tokens.filter(|_| request.return_prompt_tokens).collect();
+                Box::new(Completions::new(endpoint, created, model, request, probabilities, prompt, tokens))
             }
             Api::Responses => Box::new(Responses::new(created, model, request, probabilities)),
             Api::Messages => Box::new(anthropic::response::Message::new(model)),
-            Api::OllamaChat => Box::new(Lines::new(created, model, true)),
-            Api::OllamaGenerate => Box::new(Lines::new(created, model, false)),
+            Api::OllamaChat => Box::new(Lines::new(created, model, true, probabilities)),
+            Api::OllamaGenerate => Box::new(Lines::new(created, model, false, probabilities)),
             Api::Llama | Api::Infill => {
                 let text = |prompt: &EncodedPrompt| self.text(&prompt.tokens);
                 let texts = prompts.iter().map(text).collect::<Result<_, _>>()?;
@@ -491,6 +495,8 @@ impl RequestHandler {
         let add_special: Option<bool> = fields.take("add_special", BOOLEAN)?;
         let add_special_tokens: Option<bool> = fields.take("add_special_tokens", BOOLEAN)?;
         let with_pieces = fields.take("with_pieces", BOOLEAN)?.unwrap_or(false);
+        let with_written = fields.take("return_token_strs", BOOLEAN)?.unwrap_or(false);
+        let reads_special = fields.take("parse_special", BOOLEAN)?.unwrap_or(true);
         let prompt: Option<String> = fields.take("prompt", "a text")?;
         let (name, text) = match (is_chat, prompt) {
             (true, _) => ("messages", self.rendered(std::mem::take(&mut fields.0))?),
@@ -499,17 +505,25 @@ impl RequestHandler {
         };
         self.encoder.check_length(name, &text, client)?;
         let tokenizer = &self.encoder.tokenizer;
-        let ids = match add_special.or(add_special_tokens).unwrap_or(false) {
-            true => tokenizer.encode_prompt(&text),
-            false => tokenizer.encode(&text),
+        let ids = match reads_special {
+            true => tokenizer.encode(&text),
+            false => tokenizer.encode_literally(&text),
         };
-        let ids = ids.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let mut ids = ids.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        // vLLM's default for a plain prompt.
+        let adds_special = add_special.or(add_special_tokens).unwrap_or(name == "prompt");
+        let bos = tokenizer.prompt_bos().filter(|bos| adds_special && ids.first() != Some(bos));
+        ids.splice(..0, bos);
         let piece = |id: &u32| Ok(json!({"id": id, "piece": self.text(&[*id])?}));
         let tokens: Value = match with_pieces {
             true => Value::Array(ids.iter().map(piece).collect::<Result<_, ApiError>>()?),
             false => json!(ids),
         };
-        Ok(json!({"tokens": tokens, "count": ids.len(), "max_model_len": self.encoder.context_tokens}))
+        let mut answer = json!({"tokens": tokens, "count": ids.len(), "max_model_len": self.encoder.context_tokens});
+        if with_written {
+            answer["token_strs"] = ids.iter().map(|&id| tokenizer.written(id)).collect();
+        }
+        Ok(answer)
     }
 
     /// `/detokenize`, of llama-server and vLLM.

@@ -47,16 +47,12 @@ impl Probabilities {
             offset += text.chars().count();
             texts.push(text);
         }
+        // The token of the text is there, too, whether or not it is one of the most likely.
         let top = |token: &HostSampled| -> Value {
-            if token.logprob.is_none() {
-                return Value::Null;
-            }
-            token
-                .top
-                .iter()
-                .map(|top| (self.text(top.token), json!(top.logprob.max(NEVER))))
-                .collect::<Map<_, _>>()
-                .into()
+            let Some(logprob) = token.logprob else { return Value::Null };
+            let likely = token.top.iter().map(|top| (top.token, top.logprob));
+            let all = likely.chain([(token.token, logprob)]);
+            all.map(|(token, logprob)| (self.text(token), json!(logprob.max(NEVER)))).collect::<Map<_, _>>().into()
         };
         let logprobs: Vec<Option<f32>> =
             tokens.iter().map(|token| token.logprob.map(|logprob| logprob.max(NEVER))).collect();

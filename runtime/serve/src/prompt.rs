@@ -109,7 +109,8 @@ impl PromptEncoder {
         Ok(tokens)
     }
 
-    /// Ids of a text whose embedding is wanted, the parameter `name`, with the tokens that end it; ids stay as they are.
+    /// Ids of a text whose embedding is wanted, the parameter `name`, with the tokens that end it; ids stay as they are. `truncates`: of what
+    /// is longer than the context, the beginning counts.
     ///
     /// # Errors
     /// As [`PromptEncoder::encode`].
@@ -117,15 +118,26 @@ impl PromptEncoder {
         &self,
         name: &str,
         prompt: &Prompt,
+        truncates: bool,
         client: &ClientGone,
     ) -> Result<Vec<u32>, ApiError> {
+        let context_tokens = self.context_tokens as usize;
         let tokens = match prompt {
+            Prompt::Text(text) if truncates => {
+                client.check()?;
+                let text = beginning(text, context_tokens * LIKELY_BYTES_PER_TOKEN);
+                self.tokenizer.encode_embedded_within(text, context_tokens).map_err(rejected)?
+            }
             Prompt::Text(text) => {
                 client.check()?;
                 self.check_length(name, text, client)?;
                 self.tokenizer.encode_embedded(text).map_err(rejected)?
             }
-            other => self.plain_tokens(other, true, client)?,
+            other => {
+                let mut tokens = self.plain_tokens(other, true, client)?;
+                tokens.truncate(if truncates { context_tokens } else { tokens.len() });
+                tokens
+            }
         };
         self.check_tokens(name, &tokens)?;
         Ok(tokens)
@@ -289,11 +301,16 @@ fn rejected(error: TextError) -> ApiError {
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
-        let end = (0..=PIECE_BYTES.min(rest.len())).rev().find(|&at| rest.is_char_boundary(at))?;
-        let (piece, behind) = rest.split_at(end);
-        rest = behind;
+        let piece = beginning(rest, PIECE_BYTES);
+        rest = &rest[piece.len()..];
         (!piece.is_empty()).then_some(piece)
     })
+}
+
+/// As many of the first characters of a text as have this many bytes, at most.
+fn beginning(text: &str, max_bytes: usize) -> &str {
+    let end = (0..=max_bytes.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]
@@ -361,6 +378,19 @@ mod tests {
         // Long words, of which the pieces cut some.
         let dashes = format!("{} ", "-".repeat(100)).repeat(39_000 * 100 / 101);
         assert_eq!(tokens(context, &dashes), Ok(39_000 * 100 / 101));
+    }
+
+    #[test]
+    fn of_a_text_to_embed_the_beginning_may_count() {
+        let embedded = |prompt: Prompt, truncates: bool| {
+            let encoded = encoder(4).encode_embedded("input", &prompt, truncates, &ClientGone::default());
+            encoded.map(|tokens| tokens.len()).map_err(|error| error.message)
+        };
+        for prompt in [Prompt::Text("a b ".repeat(100)), Prompt::Tokens(vec![1; 5])] {
+            assert_eq!(embedded(prompt.clone(), true), Ok(4));
+            assert!(embedded(prompt, false).unwrap_err().contains("expected 1 to 4 tokens"));
+        }
+        assert_eq!(beginning("aé", 2), "a");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::access::expect_json;
 use crate::admission::ClientGone;
-use crate::api::endpoint::Api;
+use crate::api::endpoint::{Api, GENERATE};
 use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::metrics::Metrics;
@@ -36,33 +36,20 @@ impl Shown {
     }
 }
 
-/// Paths of the endpoints that generate text.
-const GENERATE: [(&str, Api); 13] = [
-    ("/v1/chat/completions", Api::Chat),
-    ("/chat/completions", Api::Chat),
-    ("/v1/completions", Api::Completions),
-    ("/v1/responses", Api::Responses),
-    ("/responses", Api::Responses),
-    ("/v1/messages", Api::Messages),
-    ("/messages", Api::Messages),
-    ("/api/chat", Api::OllamaChat),
-    ("/api/generate", Api::OllamaGenerate),
-    ("/completion", Api::Llama),
-    ("/completions", Api::Llama),
-    ("/infill", Api::Infill),
-    ("/v1/infill", Api::Infill),
-];
-
 /// Paths of embeddings, and the API whose form they have.
-const EMBED: [(&str, EmbeddingsApi); 4] = [
+const EMBED: [(&str, EmbeddingsApi); 5] = [
     ("/v1/embeddings", EmbeddingsApi::OpenAi),
     ("/embeddings", EmbeddingsApi::Llama),
     ("/embedding", EmbeddingsApi::Llama),
     ("/api/embed", EmbeddingsApi::Ollama),
+    ("/api/embeddings", EmbeddingsApi::OllamaSingle),
 ];
 
 /// Paths of ranks.
-const RERANK: [&str; 4] = ["/v1/rerank", "/v1/reranking", "/rerank", "/reranking"];
+const RERANK: [&str; 5] = ["/v1/rerank", "/v2/rerank", "/v1/reranking", "/rerank", "/reranking"];
+
+/// Paths of scores.
+const SCORE: [&str; 2] = ["/v1/score", "/score"];
 
 /// Paths of operations on text without the model, except counts of tokens.
 const TEXT: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
@@ -83,8 +70,9 @@ pub(crate) fn routes(handler: Arc<RequestHandler>, shown: Shown) -> Router {
     let other = move |status, why| {
         let (handler, endpoints) = (handler.clone(), endpoints.clone());
         move |request: Request| async move {
+            let api = Api::of(request.uri().path());
             let neither = ApiError { status, ..ApiError::bad_request(why) };
-            at_other_path(handler, endpoints, request, neither).await
+            at_other_path(handler, endpoints, request, neither).await.unwrap_or_else(|error| api.error(&error))
         }
     };
     let no_endpoint = "path: no endpoint is here; docs/serve.md lists them, from /v1/chat/completions on";
@@ -109,18 +97,12 @@ async fn at_other_path(
             observation.is_at(path);
             let fields = handler.with_body(request, |_, fields, _| Ok(fields)).await?;
             let generate = GENERATE.iter().map(|(path, _)| *path);
-            let paths = generate.chain(EMBED.iter().map(|(path, _)| *path)).chain(RERANK).chain(TEXT);
+            let paths = generate.chain(EMBED.iter().map(|(path, _)| *path)).chain(RERANK).chain(SCORE).chain(TEXT);
             predict(&endpoints, paths, fields, &observation).await
         }
         Some(vertex) if vertex.health.as_deref() == Some(path) => Ok(handler.metrics.health.state().response()),
         _ => Err(neither),
     }
-}
-
-/// The API whose errors a path has.
-pub(crate) fn api_of(path: &str) -> Api {
-    let generates = GENERATE.iter().find(|(generates, _)| *generates == path);
-    generates.map_or(Api::Chat, |&(_, api)| api)
 }
 
 async fn generate(handler: Arc<RequestHandler>, api: Api, request: Request) -> Response {
@@ -166,10 +148,21 @@ fn about_documents(handler: &Arc<RequestHandler>) -> Router {
     let routes = EMBED.iter().fold(Router::new(), |routes, &(path, api)| {
         let handler = handler.clone();
         let embed = move |request: Request| async move {
-            expect_json(request.headers())?;
-            handler.embed(api, request).await
+            let embedded = async {
+                expect_json(request.headers())?;
+                handler.embed(api, request).await
+            };
+            embedded.await.unwrap_or_else(|error: ApiError| Api::of(path).error(&error))
         };
         routes.route(path, post(embed))
+    });
+    let routes = SCORE.iter().fold(routes, |routes, path| {
+        let handler = handler.clone();
+        let score = move |request: Request| async move {
+            expect_json(request.headers())?;
+            handler.score(request).await
+        };
+        routes.route(path, post(score))
     });
     RERANK.iter().fold(routes, |routes, path| {
         let handler = handler.clone();
@@ -239,6 +232,8 @@ fn about_the_server(handler: &Arc<RequestHandler>, shown: Shown) -> Router {
     let routes = Router::new()
         .route("/health", health())
         .route("/v1/health", health())
+        .route("/ping", health())
+        .route("/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
         .route("/props", get(move || async move { json_response(StatusCode::OK, &props.props()) }))
         .route("/lora-adapters", adapters);
     let slots = get(move || async move {

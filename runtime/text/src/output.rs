@@ -18,6 +18,8 @@ pub struct StopConditions {
     pub stop_tokens: Vec<u32>,
     /// Strings that end the text and are not part of it; see [`StopStrings`].
     pub stop_strings: Vec<String>,
+    /// Whether the string that ends the text is part of it nevertheless. Default: no.
+    pub keeps_stop_string: bool,
     /// Tokens after which [`StopConditions::stop_tokens`] end the text; before, they have no effect. Default: 0.
     pub min_tokens: u32,
     /// Whether special tokens are part of the text: parsers of replies read some of them. Default: no.
@@ -62,6 +64,7 @@ pub struct Piece {
 pub struct OutputText {
     detokenizer: Detokenizer,
     stop_strings: StopStrings,
+    keeps_stop_string: bool,
     stop_tokens: Vec<u32>,
     max_tokens: Option<u32>,
     min_tokens: u32,
@@ -71,10 +74,12 @@ pub struct OutputText {
 impl OutputText {
     /// Output of tokens that follow `prompt`.
     pub fn new(tokenizer: &Tokenizer, prompt: &[u32], conditions: StopConditions) -> OutputText {
-        let StopConditions { max_tokens, stop_tokens, stop_strings, min_tokens, special_tokens } = conditions;
+        let StopConditions { max_tokens, stop_tokens, stop_strings, keeps_stop_string, min_tokens, special_tokens } =
+            conditions;
         OutputText {
             detokenizer: Detokenizer::new(tokenizer.clone(), prompt, special_tokens),
             stop_strings: StopStrings::new(stop_strings),
+            keeps_stop_string,
             stop_tokens,
             max_tokens,
             min_tokens,
@@ -94,7 +99,7 @@ impl OutputText {
         let text = self.detokenizer.push(token)?;
         let (text, has_stopped) = self.stop_strings.push(&text);
         if has_stopped {
-            return Ok(Piece { text, end: Some(EndReason::StopString) });
+            return Ok(self.stopped(text));
         }
         if self.max_tokens.is_some_and(|max| self.n_tokens >= max) {
             let rest = self.end(EndReason::MaxTokens)?;
@@ -112,9 +117,15 @@ impl OutputText {
         let rest = self.detokenizer.finish()?;
         let (text, has_stopped) = self.stop_strings.push(&rest);
         Ok(match has_stopped {
-            true => Piece { text, end: Some(EndReason::StopString) },
+            true => self.stopped(text),
             false => Piece { text: text + &self.stop_strings.finish(), end: Some(reason) },
         })
+    }
+
+    /// The last piece, of `text` before a stop string.
+    fn stopped(&self, text: String) -> Piece {
+        let stop = self.stopped_by().filter(|_| self.keeps_stop_string).unwrap_or_default();
+        Piece { text: text + stop, end: Some(EndReason::StopString) }
     }
 
     /// The stop string that ended the text.
@@ -190,5 +201,12 @@ mod tests {
         assert_eq!(output.push(3).unwrap(), Piece { text: String::new(), end: None });
         let last = Piece { text: String::new(), end: Some(EndReason::StopString) };
         assert_eq!(output.end(EndReason::ContextFull).unwrap(), last);
+        let mut kept = super::OutputText::new(
+            &tokenizer(BYTE_LEVEL),
+            &[1],
+            StopConditions { keeps_stop_string: true, ..conditions(" é") },
+        );
+        let expected = [("a", None), ("", None), ("", None), (" é", Some(EndReason::StopString))];
+        assert_eq!(pieces(&mut kept, &IDS), expected.map(|(text, end)| (text.to_owned(), end)));
     }
 }

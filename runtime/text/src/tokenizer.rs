@@ -1,7 +1,7 @@
 //! The tokenizer of an artifact: text to token ids. `detokenizer` is the inverse.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use unicorn_artifact::TokenizerSection;
 
@@ -25,6 +25,8 @@ pub struct Tokenizer {
     prompt_bos: Option<u32>,
     /// The tokens that follow a text that is embedded.
     text_end: Vec<u32>,
+    /// The same tokenizer without special tokens in texts. Made by the first call that needs it.
+    literal: Arc<OnceLock<tokenizers::Tokenizer>>,
 }
 
 impl Tokenizer {
@@ -43,7 +45,7 @@ impl Tokenizer {
         decode_added_letters(&mut tokenizer).map_err(unusable)?;
         let prompt_bos = section.bos_id.filter(|_| section.add_bos);
         let text_end = text_end(&tokenizer).map_err(unusable)?;
-        Ok(Tokenizer { tokenizer: Arc::new(tokenizer), prompt_bos, text_end })
+        Ok(Tokenizer { tokenizer: Arc::new(tokenizer), prompt_bos, text_end, literal: Arc::default() })
     }
 
     /// Ids of a plain prompt: those of `text`, preceded by the beginning-of-sequence token if the model expects one and the text
@@ -67,7 +69,16 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Encode`].
     pub fn encode_embedded(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.encode_embedded_within(text, usize::MAX)
+    }
+
+    /// The same of the beginning of the text that has at most `max_tokens`, those behind it included.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode_embedded_within(&self, text: &str, max_tokens: usize) -> Result<Vec<u32>, TextError> {
         let mut ids = self.encode_prompt(text)?;
+        ids.truncate(max_tokens.saturating_sub(self.text_end.len()));
         ids.extend(&self.text_end);
         Ok(ids)
     }
@@ -81,6 +92,26 @@ impl Tokenizer {
         let encoding =
             self.tokenizer.encode_fast(text, false).map_err(|error| TextError::Encode { detail: error.to_string() })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The same with special tokens that are written out in the text encoded as other text is.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode_literally(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let literal = self.literal.get_or_init(|| {
+            let mut tokenizer = (*self.tokenizer).clone();
+            tokenizer.set_encode_special_tokens(true);
+            tokenizer
+        });
+        let encoding =
+            literal.encode_fast(text, false).map_err(|error| TextError::Encode { detail: error.to_string() })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// A token as the vocabulary writes it; empty for an id that it does not have.
+    pub fn written(&self, id: u32) -> String {
+        self.tokenizer.id_to_token(id).unwrap_or_default()
     }
 
     /// Length of the longest token of the vocabulary in bytes, as it is written there: at least as many as its text has. Goes
@@ -192,6 +223,15 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_special_token_may_be_text() {
+        let json = BYTE_LEVEL.replace(r#""ÿ": 10"#, r#""ÿ": 10, "<": 11, "s": 12, ">": 13"#);
+        let tokenizer = tokenizer(&json);
+        assert_eq!(tokenizer.encode("<s>a").unwrap(), [0, 1]);
+        assert_eq!(tokenizer.encode_literally("<s>a").unwrap(), [11, 12, 13, 1]);
+        assert_eq!(["<s>", "Ġa", ""].map(String::from), [0, 5, 99].map(|id| tokenizer.written(id)));
+    }
+
+    #[test]
     fn an_embedded_text_ends_as_the_post_processor_has_it() {
         assert_eq!(tokenizer(BYTE_LEVEL).encode_embedded("a a").unwrap(), [1, 5]);
         let end = r#""post_processor": {"type": "TemplateProcessing", "pair": [], "single": [
@@ -200,6 +240,7 @@ pub(crate) mod tests {
         let with_end = tokenizer(&BYTE_LEVEL.replace(r#""post_processor": null"#, end));
         assert_eq!(with_end.encode_embedded("a a").unwrap(), [1, 5, 0]);
         assert_eq!(with_end.encode_prompt("a a").unwrap(), [1, 5]);
+        assert_eq!(with_end.encode_embedded_within("a a", 2).unwrap(), [1, 0]);
     }
 
     #[test]

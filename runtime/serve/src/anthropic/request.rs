@@ -100,13 +100,15 @@ fn add_turn(turn: &Value, messages: &mut Vec<Value>) -> Option<()> {
             "text" => said.push(block.get("text")?.as_str()?),
             "image" => images.push(image(block.get("source")?)?),
             "thinking" => reasoning += block.get("thinking")?.as_str()?,
-            "redacted_thinking" => {}
+            // Its vendor alone reads the first, and ran the tools of the others, whose answer follows as text.
+            "redacted_thinking" | "server_tool_use" | "web_search_tool_result" => {}
             "tool_use" => {
                 let function = json!({"name": block.get("name")?, "arguments": block.get("input")?});
                 calls.push(json!({"id": block.get("id")?, "type": "function", "function": function}));
             }
             "tool_result" => {
-                let output = block.get("content").map_or(Some("".into()), result)?;
+                let output = block.get("content").filter(|content| !content.is_null());
+                let output = output.map_or(Some("".into()), result)?;
                 messages.push(json!({"role": "tool", "tool_call_id": block.get("tool_use_id")?, "content": output}));
             }
             _ => return None,
@@ -168,11 +170,13 @@ mod tests {
     fn calls_and_results_become_messages() {
         let tool_use = json!({"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}});
         let result = json!({"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "b"}]});
+        let searched = json!({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "a"}});
+        let found = json!({"type": "web_search_tool_result", "tool_use_id": "s1", "content": []});
         let read = chat(json!({
             "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=1"}, {"type": "text", "text": "Be brief."}],
             "messages": [
                 {"role": "user", "content": "a"},
-                {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": ""}, tool_use]},
+                {"role": "assistant", "content": [searched, found, {"type": "thinking", "thinking": "Hm.", "signature": ""}, tool_use]},
                 {"role": "user", "content": [result, {"type": "text", "text": "c"}]},
             ],
             "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}],
@@ -218,6 +222,7 @@ mod tests {
         assert_eq!(read["content"], json!([{"type": "text", "text": "a\n"}, image]));
         assert_eq!(result(json!([text, text])).unwrap()["content"], "a\na");
         assert!(result(json!([{"type": "image", "source": {"type": "url"}}])).is_err());
+        assert_eq!(result(Value::Null).unwrap()["content"], "");
     }
 
     #[test]

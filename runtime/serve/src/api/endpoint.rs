@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use unicorn_text::Tokenizer;
 
 use super::error::ApiError;
+use super::namespaces::Namespaces;
 use super::prompt::Prompt;
 use super::request::Endpoint;
 use crate::llama::infill;
@@ -37,9 +38,39 @@ pub(crate) struct Translated {
     pub(crate) endpoint: Endpoint,
     pub(crate) fields: Map<String, Value>,
     pub(crate) prompt: Option<Prompt>,
+    /// Namespaces of its tools.
+    pub(crate) namespaces: Namespaces,
 }
 
+/// Paths of endpoints that generate text.
+pub(crate) const GENERATE: [(&str, Api); 13] = [
+    ("/v1/chat/completions", Api::Chat),
+    ("/chat/completions", Api::Chat),
+    ("/v1/completions", Api::Completions),
+    ("/v1/responses", Api::Responses),
+    ("/responses", Api::Responses),
+    ("/v1/messages", Api::Messages),
+    ("/messages", Api::Messages),
+    ("/api/chat", Api::OllamaChat),
+    ("/api/generate", Api::OllamaGenerate),
+    ("/completion", Api::Llama),
+    ("/completions", Api::Llama),
+    ("/infill", Api::Infill),
+    ("/v1/infill", Api::Infill),
+];
+
 impl Api {
+    /// The API whose errors a path has, whether or not an endpoint is there.
+    pub(crate) fn of(path: &str) -> Api {
+        let generates = GENERATE.iter().find(|(generates, _)| *generates == path);
+        match generates {
+            Some(&(_, api)) => api,
+            None if path.starts_with("/api/") => Api::OllamaChat,
+            None if path.starts_with("/v1/messages/") => Api::Messages,
+            None => Api::Chat,
+        }
+    }
+
     /// The request by OpenAI's names.
     ///
     /// # Errors
@@ -49,11 +80,15 @@ impl Api {
         mut fields: Map<String, Value>,
         tokenizer: &Tokenizer,
     ) -> Result<Translated, ApiError> {
-        let chat = |fields| Translated { endpoint: Endpoint::ChatCompletions, fields, prompt: None };
-        let plain = |fields, prompt| Translated { endpoint: Endpoint::Completions, fields, prompt };
+        let of = |endpoint, fields, prompt| Translated { endpoint, fields, prompt, namespaces: Namespaces::default() };
+        let chat = |fields| of(Endpoint::ChatCompletions, fields, None);
+        let plain = |fields, prompt| of(Endpoint::Completions, fields, prompt);
         Ok(match self {
             Api::Chat => chat(fields),
-            Api::Responses => chat(openai::responses::chat_request(fields)?),
+            Api::Responses => {
+                let (fields, namespaces) = openai::responses::chat_request(fields)?;
+                Translated { namespaces, ..chat(fields) }
+            }
             Api::Messages => chat(anthropic::request::chat_request(fields)?),
             Api::OllamaChat => chat(ollama::request::chat(fields)?),
             Api::OllamaGenerate => match ollama::request::generate(fields)? {
@@ -74,7 +109,9 @@ impl Api {
         let is_empty = |name: &str| fields.get(name).is_none_or(|text| text.is_null() || text == "");
         match self {
             Api::OllamaGenerate => is_empty("prompt") && is_empty("suffix"),
-            Api::OllamaChat => fields.get("messages").and_then(Value::as_array).is_some_and(Vec::is_empty),
+            Api::OllamaChat => {
+                fields.get("messages").is_none_or(|all| all.is_null() || all.as_array().is_some_and(Vec::is_empty))
+            }
             _ => false,
         }
     }
@@ -107,7 +144,7 @@ fn with_suffix(mut fields: Map<String, Value>, tokenizer: &Tokenizer) -> Result<
         (Some(_), _) => return Err(ApiError::parameter("suffix", "expected a prompt that is one text beside it")),
         (None, _) => None,
     };
-    Ok(Translated { endpoint: Endpoint::Completions, fields, prompt })
+    Ok(Translated { endpoint: Endpoint::Completions, fields, prompt, namespaces: Namespaces::default() })
 }
 
 #[cfg(test)]
@@ -215,11 +252,11 @@ mod tests {
         let loads = |api: Api, body: Value| api.only_loads(body.as_object().unwrap());
         assert!(loads(Api::OllamaGenerate, json!({"model": "m"})));
         assert!(loads(Api::OllamaGenerate, json!({"model": "m", "prompt": "", "suffix": ""})));
-        assert!(loads(Api::OllamaChat, json!({"messages": []})));
+        assert!(loads(Api::OllamaChat, json!({"messages": []})) && loads(Api::OllamaChat, json!({"model": "m"})));
         assert!(
             !loads(Api::OllamaGenerate, json!({"prompt": "a"})) && !loads(Api::OllamaGenerate, json!({"suffix": "a"}))
         );
-        assert!(!loads(Api::OllamaChat, json!({})) && !loads(Api::Completions, json!({"prompt": ""})));
+        assert!(!loads(Api::OllamaChat, json!({"messages": 1})) && !loads(Api::Completions, json!({"prompt": ""})));
     }
 
     #[test]

@@ -18,10 +18,9 @@ impl Fields {
     /// A parameter that may be left out or null.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
         let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
-        match T::deserialize(&value) {
-            Ok(value) => Ok(Some(value)),
-            Err(_) => Err(unexpected(name, expected, &value)),
-        }
+        // Clients without whole numbers write 40.0.
+        let read = T::deserialize(&value).ok().or_else(|| T::deserialize(whole(&value)?).ok());
+        read.map(Some).ok_or_else(|| unexpected(name, expected, &value))
     }
 
     pub(crate) fn require<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<T, ApiError> {
@@ -40,6 +39,14 @@ impl Fields {
             Some(value) => Err(ApiError::parameter(name, format!("not supported here, found {}", quoted(&value)))),
         }
     }
+}
+
+/// The whole number that `value` is, written with a fraction of 0.
+fn whole(value: &Value) -> Option<Value> {
+    /// Above, not every whole number is a double.
+    const MAX: f64 = (1u64 << 53) as f64;
+    let number = value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= MAX)?;
+    Some((number as i64).into())
 }
 
 /// The error of a parameter of another type.

@@ -3,6 +3,7 @@
 pub(crate) mod endpoint;
 pub(crate) mod error;
 pub(crate) mod fields;
+pub(crate) mod namespaces;
 pub(crate) mod prompt;
 pub(crate) mod request;
 pub(crate) mod sampling;

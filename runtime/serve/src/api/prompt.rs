@@ -152,6 +152,10 @@ fn message(value: &Value, called: &mut HashMap<String, String>) -> Option<Messag
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), value.get(*name).filter(|text| text.is_string())?.clone())));
     message.fields.extend(kept);
+    // vLLM's and OpenRouter's name.
+    if let Some(reasoning) = value.get("reasoning").filter(|text| text.is_string()) {
+        message.fields.entry("reasoning_content").or_insert(reasoning.clone());
+    }
     // gpt-oss' template has another name for reasoning between calls, and no place for content beside it.
     if let Some(reasoning) = message.fields.get("reasoning_content").cloned()
         && message.fields.contains_key("tool_calls")

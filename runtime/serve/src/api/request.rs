@@ -11,6 +11,7 @@ use unicorn_text::{Message, TemplateArguments};
 
 use super::error::ApiError;
 use super::fields::{BOOLEAN, Fields, object, unexpected};
+use super::namespaces::Namespaces;
 use super::prompt::{PROMPT, Prompt, messages, prompts};
 use super::sampling::{BIAS, BiasedText, chosen_samplers, further_sampling, logit_bias, sampling, seed};
 use super::structure::structure;
@@ -43,6 +44,8 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// Strings that end a choice.
     pub stop_strings: Vec<String>,
+    /// Whether the string that ends a choice is part of it.
+    pub keeps_stop_string: bool,
     /// Token ids that end a choice, in addition to the model's own.
     pub stop_tokens: Vec<u32>,
     /// Whether the model's own stop tokens do not end a choice.
@@ -61,6 +64,8 @@ pub struct Request {
     pub special_tokens: bool,
     /// Whether the response lists token ids.
     pub return_tokens: bool,
+    /// Whether it lists those of the prompt as well.
+    pub return_prompt_tokens: bool,
     /// Sampling that the device does not do; without [`HostSampling::logit_bias`], for which the vocabulary is needed.
     pub further_sampling: HostSampling,
     /// Added to logits: negative infinity bans a token.
@@ -71,8 +76,12 @@ pub struct Request {
     pub tools: Vec<Value>,
     /// Which of them it has to call.
     pub tool_choice: ToolChoice,
+    /// Namespaces that the responses API has tools in.
+    pub(crate) namespaces: Namespaces,
     /// Whether calls behind the first are left out.
     pub one_call: bool,
+    /// Whether a chat completion has the reasoning.
+    pub include_reasoning: bool,
     /// Whether reasoning is separated from the answer; `None`: the server's default.
     pub splits_reasoning: Option<bool>,
     /// Most tokens of reasoning; `None`: the server's default.
@@ -107,15 +116,21 @@ const MAX_STOP_BYTES: usize = 1 << 10;
 fn not_implemented() -> Vec<(&'static str, Value)> {
     vec![
         ("adaptive_target", json!(-1.0)),
+        ("allowed_token_ids", Value::Null),
         ("audio", Value::Null),
+        ("bad_words", json!([])),
+        ("chat_template", Value::Null),
         ("dry_multiplier", json!(0.0)),
         ("dynatemp_range", json!(0.0)),
         ("function_call", json!("none")),
         ("functions", json!([])),
+        ("logprob_token_ids", Value::Null),
         ("lora", json!([])),
         ("mirostat", json!(0)),
         ("modalities", json!(["text"])),
+        ("prompt_embeds", Value::Null),
         ("prompt_logprobs", Value::Null),
+        ("truncate_prompt_tokens", Value::Null),
         ("use_beam_search", json!(false)),
         ("xtc_probability", json!(0.0)),
     ]
@@ -181,6 +196,7 @@ impl Request {
         let include_usage =
             stream_options.map(|options| Fields(options).take("include_usage", BOOLEAN)).transpose()?.flatten();
         let reasoning_format: Option<String> = fields.take("reasoning_format", "a text")?;
+        let return_prompt_tokens = fields.take("return_token_ids", BOOLEAN)?.unwrap_or(false);
         let mut tools = tools(&mut fields)?;
         let tool_choice = ToolChoice::of(&mut fields, &mut tools)?;
         // A call that has to be made leaves no place for an answer.
@@ -194,6 +210,7 @@ impl Request {
             seed: seed(&mut fields)?,
             max_tokens: max_tokens(&mut fields)?,
             stop_strings: stop_strings(fields.take("stop", STOP)?)?,
+            keeps_stop_string: fields.take("include_stop_str_in_output", BOOLEAN)?.unwrap_or(false),
             stop_tokens: fields.take("stop_token_ids", "a list of token ids")?.unwrap_or_default(),
             ignore_eos: fields.take("ignore_eos", BOOLEAN)?.unwrap_or(false),
             min_tokens: fields.take("min_tokens", "a whole number")?.unwrap_or(0),
@@ -202,13 +219,16 @@ impl Request {
             max_decode: max_decode(&mut fields)?,
             echo,
             special_tokens: !fields.take("skip_special_tokens", BOOLEAN)?.unwrap_or(true),
-            return_tokens: fields.take("return_tokens", BOOLEAN)?.unwrap_or(false),
+            return_tokens: fields.take("return_tokens", BOOLEAN)?.unwrap_or(false) || return_prompt_tokens,
+            return_prompt_tokens,
             further_sampling,
             logit_bias: logit_bias(fields.take("logit_bias", BIAS)?)?,
             structure,
             tools: if tool_choice == ToolChoice::None { Vec::new() } else { tools },
             tool_choice,
+            namespaces: Namespaces::default(),
             one_call: !fields.take("parallel_tool_calls", BOOLEAN)?.unwrap_or(true),
+            include_reasoning: fields.take("include_reasoning", BOOLEAN)?.unwrap_or(true),
             splits_reasoning: reasoning_format.map(|format| format != "none"),
             reasoning_budget,
             reasoning_budget_message: fields.take("reasoning_budget_message", "a text")?,
@@ -500,6 +520,10 @@ mod tests {
         assert_eq!(text(json!({"seed": u64::MAX})).unwrap().seed, Some(u64::MAX));
         assert_eq!(text(json!({"seed": -1})).unwrap().seed, None);
         assert!(text(json!({"top_p": 0})).unwrap().sampling.top_p > 0.0);
+        let read =
+            text(json!({"include_stop_str_in_output": true, "include_reasoning": false, "return_token_ids": true}));
+        let read = read.unwrap();
+        assert!(read.keeps_stop_string && !read.include_reasoning && read.return_tokens && read.return_prompt_tokens);
         assert!(text(json!({"tool_choice": "auto"})).is_ok() && text(json!({"tool_choice": "required"})).is_err());
         let budget = |body: Value| text(body).map(|request| request.reasoning_budget);
         assert_eq!(text(json!({"reasoning_budget": 0})).unwrap().template_arguments["enable_thinking"], json!(false));
@@ -518,12 +542,16 @@ mod tests {
     fn what_is_not_implemented_is_an_error_unless_it_has_no_effect() {
         let no_effect =
             json!({"logprobs": null, "mirostat": 0, "tools": [], "response_format": {"type": "text"}, "user": "me"});
-        assert!(text(no_effect).is_ok());
+        assert!(text(no_effect).is_ok() && text(json!({"bad_words": [], "chat_template": null})).is_ok());
         for (name, value) in [
             ("xtc_probability", json!(0.5)),
             ("adaptive_target", json!(0.3)),
             ("mirostat", json!(2)),
             ("dry_multiplier", json!(1)),
+            ("bad_words", json!(["a"])),
+            ("allowed_token_ids", json!([1])),
+            ("truncate_prompt_tokens", json!(3)),
+            ("chat_template", json!("{{ messages }}")),
         ] {
             let message = text(json!({name: value})).unwrap_err();
             assert!(message.starts_with(&format!("{name}: not supported here, found ")), "{message}");
@@ -535,6 +563,10 @@ mod tests {
         let message = text(json!({"temperature": "é".repeat(1000)})).unwrap_err();
         assert!(message.starts_with("temperature: expected a number, found \"éé") && message.len() < 300, "{message}");
         assert!(text(json!({"n": 129})).unwrap_err().starts_with("n: expected 1 to 128 choices"));
+        // A whole number may have a fraction of 0.
+        let read = text(json!({"max_tokens": 16.0, "top_k": 40.0, "seed": -1.0})).unwrap();
+        assert_eq!((read.max_tokens, read.sampling.top_k, read.seed), (Some(16), 40, None));
+        assert!(text(json!({"max_tokens": 16.5})).is_err() && text(json!({"top_k": 1e300})).is_err());
         assert!(text(json!({"max_tokens": 0})).is_err() && text(json!({"top_p": 1.5})).is_err());
         let many = vec!["a"; 17];
         assert!(text(json!({"stop": many})).unwrap_err().starts_with("stop: expected 16 texts"));

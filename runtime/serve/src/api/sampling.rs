@@ -94,7 +94,7 @@ fn n_top(fields: &mut Fields, counts_logprobs: bool) -> Result<Option<usize>, Ap
         Some(value) if counts_logprobs && value.is_u64() => {
             Some(limited("logprobs", value.as_u64().unwrap_or(0).min(u32::MAX.into()) as u32)?)
         }
-        Some(value) => return Err(unexpected("logprobs", BOOLEAN, value)),
+        Some(value) => return Err(unexpected("logprobs", if counts_logprobs { COUNT } else { BOOLEAN }, value)),
     };
     if top.is_some_and(|top| top > 0) && by_logprobs.is_none() {
         return Err(ApiError::parameter("top_logprobs", "expected logprobs to be true beside it"));

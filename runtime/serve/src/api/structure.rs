@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use unicorn_structure::Structure;
 
 use super::error::ApiError;
-use super::fields::{Fields, unexpected};
+use super::fields::{BOOLEAN, Fields, unexpected};
 
 const FORMAT: &str = "a type of text, json_object, or json_schema with a schema";
 const SCHEMA: &str = "a JSON schema: an object, true or false, or its text";
@@ -14,6 +14,10 @@ pub(super) fn structure(fields: &mut Fields) -> Result<Option<(&'static str, Str
     let mut found = Vec::new();
     let nested: Option<Map<String, Value>> = fields.take("structured_outputs", "an object")?;
     let mut nested = Fields(nested.unwrap_or_default());
+    nested.accept_only("structural_tag", &Value::Null)?;
+    if nested.take("json_object", BOOLEAN)?.unwrap_or(false) {
+        found.push(("json_object", Structure::Schema(json!({"type": "object"}))));
+    }
     let format = fields.take("response_format", FORMAT)?;
     found.extend(format.map(|format| response_format(&format)).transpose()?.flatten());
     for name in ["json_schema", "guided_json", "json"] {
@@ -89,6 +93,9 @@ mod tests {
         assert_eq!(read(json!({"json_schema": schema})), of_schema("json_schema"));
         assert_eq!(read(json!({"guided_json": schema.to_string()})), of_schema("guided_json"));
         assert_eq!(read(json!({"structured_outputs": {"json": schema}})), of_schema("json"));
+        assert_eq!(read(json!({"structured_outputs": {"json_object": false}})), Ok(None));
+        let object = Structure::Schema(json!({"type": "object"}));
+        assert_eq!(read(json!({"structured_outputs": {"json_object": true}})), Ok(Some(("json_object", object))));
         assert_eq!(read(json!({"guided_regex": "a+"})), Ok(Some(("guided_regex", Structure::Regex("a+".into())))));
         let choice = Structure::Choice(vec!["a".into(), "b".into()]);
         assert_eq!(read(json!({"structured_outputs": {"choice": ["a", "b"]}})), Ok(Some(("choice", choice))));
@@ -103,6 +110,8 @@ mod tests {
     fn two_structures_or_none_of_a_kind_are_refused() {
         for (body, expected) in [
             (json!({"guided_regex": "a", "guided_choice": ["a"]}), "expected one of it and"),
+            (json!({"structured_outputs": {"regex": "a", "json_object": true}}), "expected one of it and"),
+            (json!({"structured_outputs": {"structural_tag": "{}"}}), "structural_tag: not supported here"),
             (json!({"guided_choice": []}), "at least one text"),
             (json!({"response_format": {"type": "json_schema"}}), "response_format: expected a type"),
             (json!({"response_format": "json"}), "response_format: expected a type"),

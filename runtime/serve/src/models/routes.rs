@@ -16,12 +16,13 @@ use super::pool::{Lease, LeasedBody, Pool};
 use super::residency::State;
 use crate::access::expect_json;
 use crate::admission::{Admission, ReadBody};
+use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::seconds_since_1970;
 use crate::ollama::description::tag_of_unloaded;
 use crate::options::ServeOptions;
 use crate::page;
-use crate::routes::{Shown, api_of, constant};
+use crate::routes::{Shown, constant};
 
 /// More than a full context of most models; each model also has a limit of its own.
 const MAX_BODY_BYTES: usize = 32 << 20;
@@ -89,9 +90,11 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions, any_name: bool) ->
         .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
         .route("/health", health())
         .route("/v1/health", health())
+        .route("/ping", health())
+        .route("/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
         .merge(if options.page { page::routes() } else { Router::new() })
         .fallback(move |request: Request| async move {
-            let api = api_of(request.uri().path());
+            let api = Api::of(request.uri().path());
             others.forward(request).await.unwrap_or_else(|error| api.error(&error))
         })
 }

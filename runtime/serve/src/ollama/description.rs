@@ -45,12 +45,15 @@ impl Description {
         let digest: String = model.content_hash().iter().map(|byte| format!("{byte:02x}")).collect();
         let parameters = human_number(meta.parameters);
         let format = most_used_format(model);
-        let details = details(&meta.architecture, &parameters, &format);
+        let mut details = details(&meta.architecture, &parameters, &format);
+        (details["context_length"], details["embedding_length"]) =
+            (model.context_tokens().into(), meta.hidden_size.into());
         let (name, modified) = (served.name, rfc3339(served.since));
-        let tag = json!({
+        let mut tag = json!({
             "name": name, "model": name, "modified_at": modified, "size": report.weight_bytes, "digest": digest, "details": details,
         });
         let mut running = tag.clone();
+        tag["capabilities"] = served.capabilities.into();
         let bytes: u64 = report.memory.iter().map(|tier| tier.total()).sum();
         running["size"] = bytes.into();
         // A software device computes on the CPU.

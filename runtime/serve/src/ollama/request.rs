@@ -40,9 +40,15 @@ pub(crate) fn generate(fields: Map<String, Value>) -> Result<(bool, Map<String, 
     Ok((false, common(fields)?))
 }
 
-/// Calls have no ids, results have the name of their tool, images a field of their own.
+/// Calls have no ids, results have the name of their tool, images and reasoning a field of their own, and roles capitals.
 fn message(mut message: Value) -> Value {
     let Some(fields) = message.as_object_mut() else { return message };
+    if let Some(role) = fields.get_mut("role").filter(|role| role.is_string()) {
+        *role = role.as_str().unwrap_or_default().to_lowercase().into();
+    }
+    if let Some(thinking) = fields.remove("thinking").filter(|thinking| *thinking != "") {
+        fields.insert("reasoning_content".into(), thinking);
+    }
     if let Some(name) = fields.remove("tool_name") {
         fields.insert("name".into(), name);
     }
@@ -83,11 +89,18 @@ fn common(mut fields: Fields) -> Result<Map<String, Value>, ApiError> {
     match fields.take::<Value>("format", "json or a schema")? {
         None => {}
         Some(Value::String(format)) if format.is_empty() => {}
-        Some(Value::String(_)) => drop(fields.0.insert("response_format".into(), json!({"type": "json_object"}))),
+        Some(Value::String(format)) if format == "json" => {
+            drop(fields.0.insert("response_format".into(), json!({"type": "json_object"})))
+        }
+        Some(text @ Value::String(_)) => return Err(unexpected("format", "\"json\" or a schema", &text)),
         Some(schema) => {
             let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
             fields.0.insert("response_format".into(), format);
         }
+    }
+    // Here it is for `logprobs` alone.
+    if fields.0.get("logprobs") != Some(&true.into()) {
+        fields.0.remove("top_logprobs");
     }
     // A response is a stream unless the request has `stream: false`.
     fields.0.entry("stream").or_insert(true.into());
@@ -116,6 +129,13 @@ mod tests {
             (&json!("low"), &json!({"type": "json_object"}))
         );
         assert!(chat(fields(json!({"messages": 1}))).is_err());
+        assert!(chat(fields(json!({"messages": [], "format": "xml"}))).is_err());
+        let read = chat(fields(json!({
+            "messages": [{"role": "User", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "Hm."}], "top_logprobs": 2,
+        })));
+        let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "Hm."}]);
+        let read = read.unwrap();
+        assert_eq!((&read["messages"], read.get("top_logprobs")), (&messages, None));
     }
 
     #[test]

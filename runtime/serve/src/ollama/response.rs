@@ -6,6 +6,7 @@ use unicorn_text::{Delta, EndReason};
 use super::date::rfc3339;
 use crate::api::error::ApiError;
 use crate::choice_end::Times;
+use crate::probabilities::Probabilities;
 use crate::reply::{Call, Reply};
 use crate::writer::{ResponseWriter, Stream};
 
@@ -17,11 +18,13 @@ pub(crate) struct Lines {
     is_chat: bool,
     /// Calls that were sent: each goes out once it is whole.
     sent_calls: usize,
+    /// `None`: they were not requested.
+    probabilities: Option<Probabilities>,
 }
 
 impl Lines {
-    pub(crate) fn new(created: u64, model: &str, is_chat: bool) -> Lines {
-        Lines { created_at: rfc3339(created), model: model.to_owned(), is_chat, sent_calls: 0 }
+    pub(crate) fn new(created: u64, model: &str, is_chat: bool, probabilities: Option<Probabilities>) -> Lines {
+        Lines { created_at: rfc3339(created), model: model.to_owned(), is_chat, sent_calls: 0, probabilities }
     }
 
     /// The answer to a request for no text.
@@ -78,18 +81,27 @@ fn call((index, call): (usize, &Call)) -> Value {
 impl ResponseWriter for Lines {
     fn whole(&mut self, replies: &[Reply]) -> Value {
         let reply = &replies[0];
-        Lines::ended(self.object(&reply.content, &reply.reasoning, &reply.calls), reply)
+        let mut object = self.object(&reply.content, &reply.reasoning, &reply.calls);
+        if let Some(probabilities) = &self.probabilities {
+            object["logprobs"] = probabilities.list(&reply.probabilities);
+        }
+        Lines::ended(object, reply)
     }
 
     fn begin(&mut self, _choice: usize, _replies: &[Reply], _out: &mut Stream) {}
 
-    fn add(&mut self, _choice: usize, deltas: &[Delta], _tokens: &[u32], _replies: &[Reply], out: &mut Stream) {
-        for delta in deltas {
-            match delta {
-                Delta::Reasoning(text) => out.line(&self.object("", text, &[])),
-                Delta::Content(text) => out.line(&self.object(text, "", &[])),
-                Delta::CallBegin { .. } | Delta::CallArguments { .. } => {}
+    fn add(&mut self, choice: usize, deltas: &[Delta], tokens: &[u32], replies: &[Reply], out: &mut Stream) {
+        let texts = deltas.iter().filter_map(|delta| match delta {
+            Delta::Reasoning(text) => Some(("", text.as_str())),
+            Delta::Content(text) => Some((text.as_str(), "")),
+            Delta::CallBegin { .. } | Delta::CallArguments { .. } => None,
+        });
+        for (number, (content, thinking)) in texts.enumerate() {
+            let mut object = self.object(content, thinking, &[]);
+            if let Some(probabilities) = self.probabilities.as_ref().filter(|_| number == 0) {
+                object["logprobs"] = probabilities.list(replies[choice].last_probabilities(tokens.len()));
             }
+            out.line(&object);
         }
     }
 

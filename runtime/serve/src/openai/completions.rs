@@ -18,6 +18,9 @@ pub(crate) struct Completions {
     model: String,
     include_usage: bool,
     return_tokens: bool,
+    /// Token ids of the prompts, if they were requested.
+    prompt_tokens: Vec<Vec<u32>>,
+    include_reasoning: bool,
     timings_per_token: bool,
     return_progress: bool,
     /// Choices of each prompt.
@@ -37,12 +40,14 @@ impl Completions {
         request: &Request,
         probabilities: Option<Probabilities>,
         prompt: Option<String>,
+        prompt_tokens: Vec<Vec<u32>>,
     ) -> Completions {
         let prefix = match endpoint {
             Endpoint::ChatCompletions => "chatcmpl-",
             Endpoint::Completions => "cmpl-",
         };
-        let &Request { include_usage, return_tokens, timings_per_token, return_progress, n, .. } = request;
+        let &Request { include_usage, return_tokens, include_reasoning, timings_per_token, return_progress, n, .. } =
+            request;
         Completions {
             endpoint,
             id: new_id(prefix),
@@ -50,6 +55,8 @@ impl Completions {
             model: model.to_owned(),
             include_usage,
             return_tokens,
+            prompt_tokens,
+            include_reasoning,
             timings_per_token,
             return_progress,
             n,
@@ -63,7 +70,7 @@ impl Completions {
         let logprobs = self.logprobs(&[&reply.prompt_probabilities[..], &reply.probabilities].concat(), 0);
         let mut choice = match self.endpoint {
             Endpoint::ChatCompletions => {
-                json!({"index": index, "message": message(reply), "logprobs": logprobs, "finish_reason": reason})
+                json!({"index": index, "message": self.message(reply), "logprobs": logprobs, "finish_reason": reason})
             }
             Endpoint::Completions => {
                 json!({"index": index, "text": reply.content, "logprobs": logprobs, "finish_reason": reason})
@@ -72,7 +79,30 @@ impl Completions {
         if self.return_tokens {
             choice["token_ids"] = json!(reply.tokens);
         }
+        if let Some(tokens) = self.prompt_tokens_of(index).filter(|_| self.endpoint == Endpoint::Completions) {
+            choice["prompt_token_ids"] = json!(tokens);
+        }
         choice
+    }
+
+    /// The assistant's message.
+    fn message(&self, reply: &Reply) -> Value {
+        // A reply of calls alone has no content.
+        let content =
+            if reply.content.is_empty() && !reply.calls.is_empty() { Value::Null } else { json!(reply.content) };
+        let mut message = json!({"role": "assistant", "content": content});
+        if !reply.reasoning.is_empty() && self.include_reasoning {
+            message["reasoning_content"] = json!(reply.reasoning);
+        }
+        if !reply.calls.is_empty() {
+            message["tool_calls"] = reply.calls.iter().map(tool_call).collect();
+        }
+        message
+    }
+
+    /// Token ids of the prompt of a choice, if they were requested.
+    fn prompt_tokens_of(&self, choice: usize) -> Option<&[u32]> {
+        self.prompt_tokens.get(choice / self.n as usize).map(Vec::as_slice)
     }
 
     /// The log probabilities of `tokens`, behind `before` characters of the text.
@@ -131,6 +161,9 @@ impl ResponseWriter for Completions {
         if let [reply] = replies {
             object["timings"] = timings(reply);
         }
+        if let Some(tokens) = self.prompt_tokens_of(0).filter(|_| self.endpoint == Endpoint::ChatCompletions) {
+            object["prompt_token_ids"] = json!(tokens);
+        }
         if let Some(prompt) = &self.prompt {
             object["__verbose"] = json!({"prompt": prompt});
         }
@@ -139,7 +172,11 @@ impl ResponseWriter for Completions {
 
     fn begin(&mut self, choice: usize, _replies: &[Reply], out: &mut Stream) {
         if self.endpoint == Endpoint::ChatCompletions {
-            out.data(&self.chunk(choice, &json!({"role": "assistant", "content": null}), None));
+            let mut chunk = self.chunk(choice, &json!({"role": "assistant", "content": null}), None);
+            if let Some(tokens) = self.prompt_tokens_of(choice) {
+                chunk["prompt_token_ids"] = json!(tokens);
+            }
+            out.data(&chunk);
         }
     }
 
@@ -160,6 +197,7 @@ impl ResponseWriter for Completions {
             let new = match (self.endpoint, delta) {
                 (Endpoint::Completions, Delta::Content(text)) => json!(text),
                 (Endpoint::Completions, _) => continue,
+                (Endpoint::ChatCompletions, Delta::Reasoning(_)) if !self.include_reasoning => continue,
                 (Endpoint::ChatCompletions, delta) => chat_delta(delta, &replies[choice]),
             };
             let mut chunk = self.chunk(choice, &new, None);
@@ -201,20 +239,6 @@ impl ResponseWriter for Completions {
         }
         out.done();
     }
-}
-
-/// The assistant's message.
-fn message(reply: &Reply) -> Value {
-    // A reply of calls alone has no content.
-    let content = if reply.content.is_empty() && !reply.calls.is_empty() { Value::Null } else { json!(reply.content) };
-    let mut message = json!({"role": "assistant", "content": content});
-    if !reply.reasoning.is_empty() {
-        message["reasoning_content"] = json!(reply.reasoning);
-    }
-    if !reply.calls.is_empty() {
-        message["tool_calls"] = reply.calls.iter().map(tool_call).collect();
-    }
-    message
 }
 
 fn tool_call(call: &Call) -> Value {

@@ -6,17 +6,19 @@ use unicorn_text::{Delta, EndReason};
 
 use crate::api::error::ApiError;
 use crate::api::fields::unexpected;
+use crate::api::namespaces::{Namespaces, joined};
 use crate::api::prompt::is_content;
 use crate::api::request::Request;
+
 use crate::probabilities::Probabilities;
 use crate::reply::{Reply, Usage, new_id};
 use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};
 
-/// The request as one for chat completions.
+/// The request as one for chat completions, and the namespaces of its tools.
 ///
 /// # Errors
 /// For parameters that need state, and for items that are neither messages, reasoning, nor calls of tools and their results.
-pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String, Value>, ApiError> {
+pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<(Map<String, Value>, Namespaces), ApiError> {
     if fields.get("previous_response_id").is_some_and(|id| !id.is_null()) {
         let message = "not supported here: this server keeps no responses; expected the whole conversation in input";
         return Err(ApiError::parameter("previous_response_id", message));
@@ -53,7 +55,8 @@ pub(crate) fn chat_request(mut fields: Map<String, Value>) -> Result<Map<String,
     if top || fields.get("include").is_some_and(wants) {
         fields.insert("logprobs".into(), true.into());
     }
-    Ok(fields)
+    let namespaces = Namespaces::flatten(&mut fields);
+    Ok((fields, namespaces))
 }
 
 const ITEM: &str = "a message of text and images, reasoning, a function_call or custom_tool_call, or the output of one";
@@ -85,7 +88,10 @@ fn add_item(item: &Value, messages: &mut Vec<Value>, reasoning: &mut String) -> 
                 "function_call" => item.get("arguments")?.clone(),
                 _ => json!({"input": item.get("input")?.as_str()?}),
             };
-            let function = json!({"name": item.get("name")?, "arguments": arguments});
+            let name = item.get("name")?;
+            let namespace = item.get("namespace").and_then(Value::as_str);
+            let name = namespace.zip(name.as_str()).map_or_else(|| name.clone(), |(of, name)| joined(of, name).into());
+            let function = json!({"name": name, "arguments": arguments});
             let call = json!({"id": item.get("call_id")?, "type": "function", "function": function});
             // Calls that were made together are one message.
             if messages.last().is_none_or(|last| last["role"] != "assistant") {
@@ -109,6 +115,8 @@ fn add_item(item: &Value, messages: &mut Vec<Value>, reasoning: &mut String) -> 
             };
             messages.push(json!({"role": "tool", "tool_call_id": item.get("call_id")?, "content": output}));
         }
+        // Its vendor ran the tool, whose answer follows as a message.
+        "web_search_call" => {}
         _ => return None,
     }
     Some(())
@@ -119,6 +127,7 @@ pub(crate) struct Responses {
     id: String,
     created: u64,
     model: String,
+    namespaces: Namespaces,
     /// Items that have begun; the last of them may go on.
     items: Vec<Item>,
     /// `None`: they were not requested.
@@ -132,6 +141,8 @@ pub(crate) struct Responses {
 struct Item {
     id: String,
     kind: Kind,
+    /// Text of reasoning or of a message: of several, each has its own.
+    text: String,
     is_done: bool,
 }
 
@@ -147,9 +158,19 @@ impl Responses {
     /// The response to `request`.
     pub(crate) fn new(created: u64, model: &str, request: &Request, probabilities: Option<Probabilities>) -> Responses {
         let &Request { timings_per_token, return_progress, .. } = request;
-        let (id, model) = (new_id("resp_"), model.to_owned());
+        let (id, model, namespaces) = (new_id("resp_"), model.to_owned(), request.namespaces.clone());
         let items = Vec::new();
-        Responses { id, created, model, items, probabilities, timings_per_token, return_progress, sequence: 0 }
+        Responses {
+            id,
+            created,
+            model,
+            namespaces,
+            items,
+            probabilities,
+            timings_per_token,
+            return_progress,
+            sequence: 0,
+        }
     }
 
     fn object(&self, status: &str, output: &[Value], reply: &Reply) -> Value {
@@ -174,26 +195,27 @@ impl Responses {
         let now = |text: &str| if item.is_done { text.to_owned() } else { String::new() };
         match item.kind {
             Kind::Reasoning => {
-                let content = json!([{"type": "reasoning_text", "text": now(&reply.reasoning)}]);
+                let content = json!([{"type": "reasoning_text", "text": now(&item.text)}]);
                 json!({"type": "reasoning", "id": item.id, "summary": [], "content": content, "status": status})
             }
             Kind::Message => {
-                let content = if item.is_done { json!([self.text_part(reply)]) } else { json!([]) };
+                let content = if item.is_done { json!([self.text_part(item, reply)]) } else { json!([]) };
                 json!({"type": "message", "id": item.id, "role": "assistant", "content": content, "status": status})
             }
             Kind::Call(index) => {
                 let call = &reply.calls[index];
-                json!({
-                    "type": "function_call", "id": item.id, "call_id": call.id, "name": call.name,
-                    "arguments": now(&call.arguments), "status": status,
-                })
+                let mut object = self.namespaces.fields_of(&call.name);
+                object["type"] = "function_call".into();
+                (object["id"], object["call_id"]) = (json!(item.id), json!(call.id));
+                (object["arguments"], object["status"]) = (now(&call.arguments).into(), status.into());
+                object
             }
         }
     }
 
-    /// The whole text.
-    fn text_part(&self, reply: &Reply) -> Value {
-        text_part(&reply.content, self.logprobs(reply.answer_probabilities()))
+    /// The whole text of a message.
+    fn text_part(&self, item: &Item, reply: &Reply) -> Value {
+        text_part(&item.text, self.logprobs(reply.answer_probabilities()))
     }
 
     fn logprobs(&self, tokens: &[HostSampled]) -> Value {
@@ -217,7 +239,7 @@ impl Responses {
             Kind::Message => "msg_",
             Kind::Call(_) => "fc_",
         };
-        let item = Item { id: new_id(prefix), kind, is_done: false };
+        let item = Item { id: new_id(prefix), kind, text: String::new(), is_done: false };
         let (index, id, value) = (self.items.len(), item.id.clone(), self.item(&item, reply));
         self.items.push(item);
         self.event(json!({"type": "response.output_item.added", "output_index": index, "item": value}), out);
@@ -234,7 +256,7 @@ impl Responses {
     fn end_item(&mut self, reply: &Reply, out: &mut Stream) {
         let Some(index) = self.items.len().checked_sub(1).filter(|&last| !self.items[last].is_done) else { return };
         self.items[index].is_done = true;
-        let (id, kind) = (self.items[index].id.clone(), self.items[index].kind);
+        let (id, kind, text) = (self.items[index].id.clone(), self.items[index].kind, self.items[index].text.clone());
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
         let with = |kind: &str, name: &str, value: Value| {
             let mut event = at.clone();
@@ -243,10 +265,11 @@ impl Responses {
             event
         };
         match kind {
-            Kind::Reasoning => self.event(with("response.reasoning_text.done", "text", json!(reply.reasoning)), out),
+            Kind::Reasoning => self.event(with("response.reasoning_text.done", "text", json!(text)), out),
             Kind::Message => {
-                self.event(with("response.output_text.done", "text", json!(reply.content)), out);
-                self.event(with("response.content_part.done", "part", self.text_part(reply)), out);
+                self.event(with("response.output_text.done", "text", json!(text)), out);
+                let part = self.text_part(&self.items[index], reply);
+                self.event(with("response.content_part.done", "part", part), out);
             }
             Kind::Call(call) => {
                 let arguments = json!(reply.calls[call].arguments);
@@ -282,7 +305,15 @@ impl ResponseWriter for Responses {
         if kinds.is_empty() {
             kinds.push(Kind::Message);
         }
-        kinds.into_iter().for_each(|kind| self.go_on(kind, reply, &mut Stream::default()));
+        for kind in kinds {
+            self.go_on(kind, reply, &mut Stream::default());
+            let text = match kind {
+                Kind::Reasoning => reply.reasoning.as_str(),
+                Kind::Message => reply.content.as_str(),
+                Kind::Call(_) => "",
+            };
+            self.items.iter_mut().next_back().expect("it has begun").text.push_str(text);
+        }
         self.end_item(reply, &mut Stream::default());
         self.object(status(reply), &self.output(reply), reply)
     }
@@ -323,6 +354,9 @@ impl ResponseWriter for Responses {
             if !name.is_empty() {
                 let index = self.items.len() - 1;
                 let id = self.items[index].id.clone();
+                if !matches!(kind, Kind::Call(_)) {
+                    self.items[index].text.push_str(text);
+                }
                 let new = if kind == Kind::Message { reply.last_probabilities(tokens.len()) } else { &[] };
                 let mut event = json!({
                     "type": name, "item_id": id, "output_index": index, "content_index": 0, "delta": text,
@@ -360,11 +394,32 @@ impl ResponseWriter for Responses {
 
 #[cfg(test)]
 mod tests {
+    use unicorn_text::{ReplyFormat, ReplyParser, ToolFormat, default_sampling};
+
     use super::*;
+    use crate::api::request::Endpoint;
 
     fn chat(body: Value) -> Result<Value, String> {
         let Value::Object(fields) = body else { panic!("an object") };
-        chat_request(fields).map(Value::Object).map_err(|error| error.message)
+        chat_request(fields).map(|(fields, _)| Value::Object(fields)).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn messages_on_both_sides_of_a_call_have_their_own_text() {
+        let mut format = ReplyFormat::default();
+        format.tools = Some(ToolFormat::Hermes);
+        let body = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
+        let request = Request::parse(Endpoint::ChatCompletions, body.as_bytes(), &default_sampling()).unwrap();
+        let mut writer = Responses::new(0, "m", &request, None);
+        let mut replies = [Reply::new(1, Some(ReplyParser::new(&format, ["f"])), false)];
+        for text in ["I look.", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "Done."] {
+            let deltas = replies[0].push(text.to_owned(), &[1], Vec::new());
+            writer.add(0, &deltas, &[1], &replies, &mut Stream::default());
+        }
+        writer.end_item(&replies[0], &mut Stream::default());
+        let texts: Vec<Value> =
+            writer.output(&replies[0]).iter().map(|item| item["content"][0]["text"].clone()).collect();
+        assert_eq!(texts, [json!("I look."), Value::Null, json!("\nDone.")]);
     }
 
     #[test]
@@ -374,7 +429,7 @@ mod tests {
         let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "b"});
         let summary = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "In short."}]});
         let messages = chat(json!({"input": [
-            {"role": "user", "content": "a"}, reasoning("One."), call("1"), call("2"), output("1"), output("2"),
+            {"role": "user", "content": "a"}, reasoning("One."), {"type": "web_search_call", "id": "w"}, call("1"), call("2"), output("1"), output("2"),
             reasoning("Two."), {"role": "assistant", "content": "c"}, summary, call("3"),
         ]}))
         .unwrap()["messages"]
@@ -402,7 +457,7 @@ mod tests {
         assert_eq!(function, &json!({"name": "patch", "arguments": {"input": "*** Begin"}}));
         assert_eq!((&messages[1]["role"], &messages[1]["content"][1]), (&json!("tool"), &image));
         for wrong in
-            [json!({"type": "custom_tool_call", "call_id": "1", "name": "p"}), json!({"type": "web_search_call"})]
+            [json!({"type": "custom_tool_call", "call_id": "1", "name": "p"}), json!({"type": "item_reference"})]
         {
             assert!(chat(json!({"input": [wrong]})).unwrap_err().starts_with("input[0]: expected a message"));
         }

@@ -1,6 +1,7 @@
-//! `/v1/embeddings` of OpenAI, `/embedding` of llama-server, `/api/embed` of Ollama.
+//! `/v1/embeddings` of OpenAI, `/embedding` of llama-server, `/api/embed` and the older `/api/embeddings` of Ollama.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract;
 use axum::http::StatusCode;
@@ -13,7 +14,7 @@ use super::pool::{Pool, Pooling, normalize};
 use super::{PoolingOutput, PoolingTask};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
-use crate::api::fields::{Fields, unexpected};
+use crate::api::fields::{BOOLEAN, Fields, unexpected};
 use crate::api::prompt::prompts;
 use crate::handler::{AwaitedOutputs, RequestHandler};
 use crate::observer::{Observation, Operation};
@@ -25,6 +26,14 @@ pub(crate) enum EmbeddingsApi {
     OpenAi,
     Llama,
     Ollama,
+    /// Ollama's older endpoint, for one text, whose row is not normalised.
+    OllamaSingle,
+}
+
+impl EmbeddingsApi {
+    fn is_ollama(self) -> bool {
+        matches!(self, EmbeddingsApi::Ollama | EmbeddingsApi::OllamaSingle)
+    }
 }
 
 /// What a request requires of its rows.
@@ -47,7 +56,7 @@ impl RequestHandler {
         api: EmbeddingsApi,
         request: extract::Request,
     ) -> Result<Response, ApiError> {
-        let observation = Observation::of(&request);
+        let (observation, begun) = (Observation::of(&request), Instant::now());
         observation.asks_for(Operation::Embeddings);
         let model = self.model_name.clone();
         let queue =
@@ -59,7 +68,12 @@ impl RequestHandler {
             let PoolingOutput::Rows(found) = found else { unreachable!("the output is hidden rows") };
             rows.push(found);
         }
-        Ok(json_response(StatusCode::OK, &form.answer(&model, rows, n_tokens)))
+        let mut answer = form.answer(&model, rows, n_tokens);
+        if form.api == EmbeddingsApi::Ollama {
+            (answer["total_duration"], answer["load_duration"]) =
+                ((begun.elapsed().as_nanos() as u64).into(), 0.into());
+        }
+        Ok(json_response(StatusCode::OK, &answer))
     }
 
     fn queue_embeddings(
@@ -82,20 +96,31 @@ impl RequestHandler {
                 format!("this server pools no rows, and here a text has one; /embedding returns one a token{how}");
             return Err(ApiError::parameter("input", message));
         }
-        let Some(input) = content.or_else(|| fields.0.remove("input")) else {
-            return Err(ApiError::parameter(
-                "input",
-                "expected text, or a list of texts or of token ids, found nothing",
-            ));
+        let name = if api == EmbeddingsApi::OllamaSingle { "prompt" } else { "input" };
+        let input = content.or_else(|| fields.0.remove(name)).filter(|input| !input.is_null());
+        let is_nothing = |input: &Value| input == "" || input.as_array().is_some_and(Vec::is_empty);
+        let inputs = match &input {
+            // Ollama has no embedding of nothing.
+            input if api.is_ollama() && input.as_ref().is_none_or(is_nothing) => Vec::new(),
+            None => {
+                let message = "expected text, or a list of texts or of token ids, found nothing";
+                return Err(ApiError::parameter(name, message));
+            }
+            Some(input) => prompts(input).map_err(|error| ApiError::parameter(name, error.message))?,
         };
+        let truncates = api.is_ollama() && fields.take("truncate", BOOLEAN)?.unwrap_or(true);
+        let norm = if api == EmbeddingsApi::OllamaSingle { -1 } else { 2 };
         let form = Form {
             api,
             base64: is_base64(&mut fields)?,
-            norm: if pooling == Pooling::None { -1 } else { fields.take("embd_normalize", "an integer")?.unwrap_or(2) },
+            norm: if pooling == Pooling::None {
+                -1
+            } else {
+                fields.take("embd_normalize", "an integer")?.unwrap_or(norm)
+            },
             dimensions: self.dimensions(&mut fields)?,
         };
-        let inputs = prompts(&input).map_err(|error| ApiError::parameter("input", error.message))?;
-        let tokens = inputs.iter().map(|input| self.encoder.encode_embedded("input", input, client));
+        let tokens = inputs.iter().map(|input| self.encoder.encode_embedded(name, input, truncates, client));
         Ok((form, self.pool(tokens, || PoolingTask::Hidden(Pool::new(pooling)))?))
     }
 
@@ -138,6 +163,10 @@ impl Form {
             EmbeddingsApi::Ollama => {
                 let rows: Vec<&Vec<f32>> = texts.iter().flatten().collect();
                 json!({"model": model, "embeddings": rows, "prompt_eval_count": n_tokens})
+            }
+            EmbeddingsApi::OllamaSingle => {
+                let row: &[f32] = texts.first().and_then(|rows| rows.first()).map_or(&[], Vec::as_slice);
+                json!({"embedding": row})
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `/v1/rerank` of Jina and llama-server, `/rerank` of TEI: documents by how well they answer a query.
+//! `/v1/rerank` of Jina and llama-server, `/rerank` of TEI: documents by how well they answer a query. `/score` of vLLM: how well each does.
 //!
 //! A language model ranks as Qwen3-Reranker does: the prompt is the question whether a document answers the query, and the score is
 //! the probability of yes if only yes and no can follow (<https://huggingface.co/Qwen/Qwen3-Reranker-0.6B>).
@@ -13,11 +13,12 @@ use serde_json::{Map, Value, json};
 use super::{PoolingOutput, PoolingTask};
 use crate::admission::ClientGone;
 use crate::api::error::{ApiError, json_response};
-use crate::api::fields::{BOOLEAN, Fields};
+use crate::api::fields::{BOOLEAN, Fields, unexpected};
 use crate::api::prompt::Prompt;
-use crate::handler::{AwaitedOutputs, RequestHandler};
+use crate::handler::{AwaitedOutputs, RequestHandler, seconds_since_1970};
 use crate::observer::{Observation, Operation};
 use crate::options::LeftOut;
+use crate::reply::new_id;
 
 /// The tokens for the answers yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,31 +62,83 @@ impl RequestHandler {
         let model = self.model_name.clone();
         let (form, awaited) = self.with_body(request, RequestHandler::queue_ranks).await?;
         let n_tokens = awaited.n_tokens;
-        let scores = awaited.all(&observation).await?.into_iter().map(|found| match found {
-            PoolingOutput::Score(score) => score,
-            PoolingOutput::Rows(_) => unreachable!("the output is a score"),
-        });
-        Ok(json_response(StatusCode::OK, &form.answer(&model, scores.collect(), n_tokens)))
+        Ok(json_response(StatusCode::OK, &form.answer(&model, scores(awaited, &observation).await?, n_tokens)))
+    }
+
+    /// Answers a request for the score of each pair of texts, in vLLM's form.
+    ///
+    /// # Errors
+    /// As [`RequestHandler::rerank`].
+    pub(crate) async fn score(self: Arc<Self>, request: extract::Request) -> Result<Response, ApiError> {
+        let observation = Observation::of(&request);
+        observation.asks_for(Operation::Rerank);
+        let model = self.model_name.clone();
+        let awaited = self.with_body(request, RequestHandler::queue_pairs).await?;
+        let n_tokens = awaited.n_tokens;
+        let scores = scores(awaited, &observation).await?.into_iter().enumerate();
+        let data: Vec<Value> =
+            scores.map(|(index, score)| json!({"index": index, "object": "score", "score": score})).collect();
+        let usage = json!({"prompt_tokens": n_tokens, "total_tokens": n_tokens});
+        let (id, created) = (new_id("score-"), seconds_since_1970());
+        let answer =
+            json!({"id": id, "object": "list", "created": created, "model": model, "data": data, "usage": usage});
+        Ok(json_response(StatusCode::OK, &answer))
     }
 
     fn queue_ranks(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<(Form, AwaitedOutputs), ApiError> {
-        if !self.options.reranking {
-            let how = (self.options.how_to_enable)(LeftOut::Reranking);
-            return Err(ApiError::disabled(&format!("rerank: this server ranks no documents{how}")));
-        }
+        self.check_ranks()?;
         let mut fields = Fields(fields);
         let query: String = fields.require("query", "a text")?;
-        let instruction: Option<String> = fields.take("instruction", "a text")?;
-        let instruction = instruction.unwrap_or(INSTRUCTION.to_owned());
+        let instruction = instruction(&mut fields)?;
         let form = form(&mut fields)?;
-        let tokens = form.documents.iter().map(|document| {
+        let pairs: Vec<_> = form.documents.iter().map(|document| (query.as_str(), document.as_str())).collect();
+        let awaited = self.queue_scores(&pairs, &instruction, "documents", client)?;
+        Ok((form, awaited))
+    }
+
+    fn queue_pairs(&self, fields: Map<String, Value>, client: &ClientGone) -> Result<AwaitedOutputs, ApiError> {
+        self.check_ranks()?;
+        let mut fields = Fields(fields);
+        let instruction = instruction(&mut fields)?;
+        let (_, queries) = texts(&mut fields, ["text_1", "queries", "query"])?;
+        let (name, documents) = texts(&mut fields, ["text_2", "documents", "items"])?;
+        let pairs: Vec<(&str, &str)> = match queries.as_slice() {
+            [query] => documents.iter().map(|document| (query.as_str(), document.as_str())).collect(),
+            several if several.len() == documents.len() => {
+                several.iter().zip(&documents).map(|(query, document)| (query.as_str(), document.as_str())).collect()
+            }
+            several => {
+                let message =
+                    format!("expected {} texts, one for each query, found {}", several.len(), documents.len());
+                return Err(ApiError::parameter(name, message));
+            }
+        };
+        self.queue_scores(&pairs, &instruction, name, client)
+    }
+
+    fn check_ranks(&self) -> Result<(), ApiError> {
+        if self.options.reranking {
+            return Ok(());
+        }
+        let how = (self.options.how_to_enable)(LeftOut::Reranking);
+        Err(ApiError::disabled(&format!("rerank: this server ranks no documents{how}")))
+    }
+
+    /// Queues the question of each pair of a query and a document, which the request has as the parameter `name`.
+    fn queue_scores(
+        &self,
+        pairs: &[(&str, &str)],
+        instruction: &str,
+        name: &str,
+        client: &ClientGone,
+    ) -> Result<AwaitedOutputs, ApiError> {
+        let tokens = pairs.iter().map(|(query, document)| {
             let question = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
             let text = self.question(&question)?;
-            self.encoder.encode_plain("documents", &Prompt::Text(text), client)
+            self.encoder.encode_plain(name, &Prompt::Text(text), client)
         });
         let answer = self.yes_and_no()?;
-        let awaited = self.pool(tokens, || PoolingTask::YesNo(answer))?;
-        Ok((form, awaited))
+        self.pool(tokens, || PoolingTask::YesNo(answer))
     }
 
     /// The question in the model's own chat template, without thoughts; as plain text where there is none.
@@ -106,6 +159,31 @@ impl RequestHandler {
             _ => Err(ApiError::bad_request("rerank: expected a model with tokens for yes and no")),
         }
     }
+}
+
+async fn scores(awaited: AwaitedOutputs, observation: &Observation) -> Result<Vec<f32>, ApiError> {
+    let scores = awaited.all(observation).await?.into_iter().map(|found| match found {
+        PoolingOutput::Score(score) => score,
+        PoolingOutput::Rows(_) => unreachable!("the output is a score"),
+    });
+    Ok(scores.collect())
+}
+
+fn instruction(fields: &mut Fields) -> Result<String, ApiError> {
+    Ok(fields.take("instruction", "a text")?.unwrap_or(INSTRUCTION.to_owned()))
+}
+
+/// One text or several by the first of these names that a request has, with the name.
+fn texts<'n>(fields: &mut Fields, names: [&'n str; 3]) -> Result<(&'n str, Vec<String>), ApiError> {
+    const TEXTS: &str = "a text or a list of texts, one at least";
+    let name = names.into_iter().find(|name| fields.0.contains_key(*name)).unwrap_or(names[0]);
+    let value: Value = fields.require(name, TEXTS)?;
+    let texts: Option<Vec<String>> = match &value {
+        Value::String(text) => Some(vec![text.clone()]),
+        several => several.as_array().and_then(|all| all.iter().map(|text| Some(text.as_str()?.to_owned())).collect()),
+    };
+    let texts = texts.filter(|texts| !texts.is_empty()).ok_or_else(|| unexpected(name, TEXTS, &value))?;
+    Ok((name, texts))
 }
 
 fn form(fields: &mut Fields) -> Result<Form, ApiError> {
