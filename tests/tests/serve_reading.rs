@@ -108,8 +108,8 @@ fn embeddings_are_the_last_row_of_the_reference() {
     let long = "a ".repeat(600);
     assert_eq!(server.whole("/api/embed", &json!({"input": long}))["prompt_eval_count"], 256);
     let (status, message) = post(&server.address, "/api/embed", &json!({"input": long, "truncate": false}).to_string());
-    let refused: Value = serde_json::from_str(&message).unwrap();
-    assert!(status.contains(" 400 ") && refused["error"].is_string(), "{status} {message}");
+    let error: Value = serde_json::from_str(&message).unwrap();
+    assert!(status.contains(" 400 ") && error["error"].is_string(), "{status} {message}");
     let short = server.whole("/v1/embeddings", &json!({"input": TEXTS[0], "dimensions": 8}));
     assert_near(&unit(&rows(&ids[0]).last().unwrap()[..8]), &floats(&short["data"][0]["embedding"]));
 
