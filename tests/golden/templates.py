@@ -8,6 +8,7 @@
 The environment is that of transformers' apply_chat_template: jinja2's immutable sandbox with trimmed blocks, loop controls,
 a tag for generated text, and `tojson`, `raise_exception` and `strftime_now`. Around it is what this project promises: a
 `developer` is the system; a system message that a template refuses or leaves out joins the others, or the first question;
+where it refuses what is left, later ones are the user's, and messages in a row of the user or the assistant are one;
 parts of a content are lines, but for a user's where the template goes through them; reasoning is a part of the assistant's content where
 the template has it there; and a message that would be missing is an error.
 """
@@ -108,15 +109,47 @@ def system_at_start(messages):
     return count
 
 
+def appended(message, later):
+    """The message with what one of the same role says behind it."""
+    result = {**later, **message}
+    parts = [[{"type": "text", "text": c}] if isinstance(c, str) else c for c in (message["content"], later["content"])]
+    if not isinstance(message["content"], str) or not isinstance(later["content"], str):
+        result["content"] = parts[0] + parts[1]
+    else:
+        result["content"] = "\n\n".join(text for text in (message["content"], later["content"]) if text)
+    if message.get("tool_calls") and later.get("tool_calls"):
+        result["tool_calls"] = message["tool_calls"] + later["tool_calls"]
+    if message.get("reasoning_content") and later.get("reasoning_content"):
+        result["reasoning_content"] = message["reasoning_content"] + "\n\n" + later["reasoning_content"]
+    return result
+
+
+def in_turns(messages, within_results):
+    """The same with the system's words as the user's, and with one message of the user or assistant in the place of several in a row."""
+    turns = []
+    for message in messages:
+        message = {**message, "role": "user"} if message["role"] == "system" else message
+        last = turns[-1]["role"] if turns else None
+        is_same = last == message["role"] and last in ("user", "assistant")
+        if is_same or (within_results and last == "tool" and message["role"] == "user"):
+            turns[-1] = appended(turns[-1], message)
+        else:
+            turns.append(message)
+    return turns
+
+
 def arrangements(messages):
     messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
     yield messages
     count = system_at_start(messages)
     text = "\n\n".join(m["content"] for m in messages[:count])
-    rest = messages[count:]
-    if count > 1:
+    rests = [messages[count:]] + [in_turns(messages[count:], within) for within in (False, True)]
+    if count == 0:
+        yield from rests[1:]
+        return
+    for rest in rests:
         yield [{"role": "system", "content": text}] + rest
-    if count > 0:
+    for rest in rests:
         if rest and rest[0]["role"] == "user":
             yield [{"role": "user", "content": text + "\n\n" + rest[0]["content"]}] + rest[1:]
         else:

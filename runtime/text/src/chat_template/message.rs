@@ -54,6 +54,28 @@ impl Message {
         Message { content, parts: Vec::new(), ..self.clone() }
     }
 
+    /// Adds what a later message of the same role has; `between`: what separates their texts.
+    pub(super) fn append(&mut self, later: Message, between: &str) {
+        if self.has_parts() || later.has_parts() {
+            let of = |message: &Message| {
+                if message.has_parts() { message.parts.clone() } else { vec![message.content.clone()] }
+            };
+            self.parts = [of(self), of(&later)].concat();
+        }
+        join(&mut self.content, &later.content, between);
+        self.images.extend(later.images);
+        for (name, value) in later.fields {
+            match (self.fields.get_mut(&name), value) {
+                (Some(serde_json::Value::Array(list)), serde_json::Value::Array(more)) => list.extend(more),
+                (Some(serde_json::Value::String(text)), serde_json::Value::String(more)) => join(text, &more, between),
+                (Some(_), _) => {}
+                (None, value) => {
+                    self.fields.insert(name, value);
+                }
+            }
+        }
+    }
+
     /// The same with these images before the text.
     #[must_use]
     pub fn with_images(mut self, images: Vec<Image>) -> Message {
@@ -100,6 +122,14 @@ impl Message {
         let fields = self.fields.iter().map(|(name, value)| (name.as_str(), from_json(value)));
         own.into_iter().chain(fields).collect::<Dictionary>().into()
     }
+}
+
+/// Adds `later` to a text, behind `between` if both have text.
+fn join(text: &mut String, later: &str, between: &str) {
+    if !text.is_empty() && !later.is_empty() {
+        text.push_str(between);
+    }
+    text.push_str(later);
 }
 
 /// A list of parts, as OpenAI's API has them and transformers gives them to templates.

@@ -88,7 +88,8 @@ impl ChatTemplate {
     /// out: encode it with [`Tokenizer::encode`](crate::Tokenizer::encode), which adds none.
     ///
     /// Every message is part of the text, or it is an error. A system message that the template rejects or leaves out becomes the
-    /// beginning of the first user message, and several of them become one.
+    /// beginning of the first user message, and several of them become one. Where the template rejects or leaves out a later one, that is a
+    /// part of the user's message beside it; where it rejects several messages of one role in a row, they become one.
     ///
     /// # Errors
     /// [`TextError::Conversation`], with the template's message if it rejects the conversation (`raise_exception`);
@@ -165,16 +166,19 @@ impl ChatTemplate {
 
     /// The first arrangement of `messages` that the template accepts.
     fn render_first_arrangement(&self, messages: &[Message], around: &Surroundings<'_>) -> Result<String, TextError> {
-        let mut rejected = None;
+        let mut rejected: Option<(Vec<Message>, TextError)> = None;
         for arrangement in arrangements(messages) {
+            if rejected.as_ref().is_some_and(|(before, _)| *before == arrangement) {
+                continue;
+            }
             match self.render_whole(&arrangement, around) {
                 Err(error @ (TextError::Conversation { .. } | TextError::DroppedMessage { .. })) => {
-                    rejected = Some(error);
+                    rejected = Some((arrangement, error));
                 }
                 rendered => return rendered,
             }
         }
-        Err(rejected.expect("there is at least one arrangement"))
+        Err(rejected.expect("there is at least one arrangement").1)
     }
 
     /// The template's text, Jinja.
