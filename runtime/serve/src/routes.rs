@@ -17,6 +17,7 @@ use crate::api::error::{ApiError, json_response};
 use crate::handler::{RequestHandler, seconds_since_1970};
 use crate::metrics::Metrics;
 use crate::observer::Observation;
+use crate::ollama;
 use crate::options::{LeftOut, ServeOptions};
 use crate::page;
 use crate::pooling::EmbeddingsApi;
@@ -216,7 +217,7 @@ fn about_models(handler: &Arc<RequestHandler>) -> Router {
         .route("/api/tags", constant(json!({"models": [ollama.tag]})))
         .route("/api/ps", constant(json!({"models": [ollama.running]})))
         .route("/api/show", post(move || async move { json_response(StatusCode::OK, &ollama.show) }))
-        .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
+        .route("/api/version", constant(ollama::version()))
 }
 
 /// Routes that report what the server is doing.

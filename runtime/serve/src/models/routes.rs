@@ -19,7 +19,7 @@ use crate::admission::{Admission, ReadBody};
 use crate::api::endpoint::Api;
 use crate::api::error::{ApiError, json_response};
 use crate::handler::seconds_since_1970;
-use crate::ollama::description::tag_of_unloaded;
+use crate::ollama::{self, description::tag_of_unloaded};
 use crate::options::ServeOptions;
 use crate::page;
 use crate::routes::{Shown, constant};
@@ -87,7 +87,7 @@ pub(super) fn routes(pool: Arc<Pool>, options: &ServeOptions, any_name: bool) ->
         .route("/models/unload", post(unload))
         .route("/api/tags", listed())
         .route("/api/ps", get(move || async move { json_response(StatusCode::OK, &running.running()) }))
-        .route("/api/version", constant(json!({"version": env!("CARGO_PKG_VERSION")})))
+        .route("/api/version", constant(ollama::version()))
         .route("/health", health())
         .route("/v1/health", health())
         .route("/ping", health())
