@@ -196,8 +196,12 @@ pub fn guard(routes: Router, address: SocketAddr, allowed_hosts: Vec<String>) ->
     Access { address: Some(address), hosts: allowed_hosts, ..Access::default() }.guard(routes)
 }
 
-/// Refuses bodies that are not declared as JSON: a form or plain text is what a page of any origin may send without a preflight.
+/// Refuses bodies that are not declared as JSON: a form or plain text is what a page of any origin may send without a preflight. One that is
+/// not declared at all is read if no browser sends it, which states an origin: litellm sends such bodies to Ollama.
 pub(crate) fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    if [CONTENT_TYPE.as_str(), ORIGIN.as_str(), "sec-fetch-site"].iter().all(|name| !headers.contains_key(*name)) {
+        return Ok(());
+    }
     let declared = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = declared.split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/json") {
@@ -309,7 +313,15 @@ mod tests {
         for other in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json", ""] {
             assert_eq!(status(other), Err(StatusCode::UNSUPPORTED_MEDIA_TYPE), "{other}");
         }
-        assert!(expect_json(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_body_that_is_not_declared_is_read_unless_a_browser_sends_it() {
+        assert!(expect_json(&headers(&[("host", "localhost"), ("user-agent", "litellm/1.81.10")])).is_ok());
+        for header in [("origin", "http://127.0.0.1:8006"), ("origin", "null"), ("sec-fetch-site", "cross-site")] {
+            let refused = expect_json(&headers(&[header])).unwrap_err();
+            assert_eq!(refused.message, "content-type: expected application/json, found none", "{header:?}");
+        }
     }
 
     #[test]
