@@ -15,9 +15,9 @@ pub(super) struct OptionalReasoning {
 }
 
 impl OptionalReasoning {
-    /// `None`: the reply to `format` does not reason, or does so already.
+    /// `None`: the reply to `format` does not reason, does so already, or follows reasoning.
     pub(super) fn of(format: &ReplyFormat) -> Option<OptionalReasoning> {
-        let is_optional = !format.harmony && format.thinks == Some(false);
+        let is_optional = !format.harmony && format.thinks == Some(false) && !format.has_thought;
         is_optional.then_some(OptionalReasoning { marks: format.marks, n_begun: 0 })
     }
 

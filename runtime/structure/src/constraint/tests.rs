@@ -141,6 +141,12 @@ fn a_reply_that_may_reason_does_so_before_its_answer() {
     for wrong in ["a", "<a", "<think>why</think>a", "<think>why</think>12<think>", "1<"] {
         assert!(!reply(wrong, false), "{wrong}");
     }
+    // Behind a prompt that ends with the reasoning of a request without one.
+    let behind = format.clone().behind("<|im_start|>assistant\n<think>\n\n</think>\n\n");
+    let structure = Structure::Regex("[0-9]+".into());
+    let answer = Constraint::whole(vocabulary(), &structure, Start::of_answer(&behind)).map_err(|error| error.message);
+    let answer = answer.unwrap();
+    assert!(accepts(answer.clone(), "12", true) && !accepts(answer, "<think>why</think>12", true));
 }
 
 fn calls(kind: ToolFormat, beginning: &str) -> Constraint {

@@ -6,6 +6,8 @@
 pub struct ReplyFormat {
     /// `Some`: text between the marks is reasoning. `Some(true)`: the prompt ends within it.
     pub thinks: Option<bool>,
+    /// The prompt ends behind reasoning, as where a request wants none: an answer that has to match something follows at once.
+    pub has_thought: bool,
     /// The marks around reasoning.
     pub marks: ReasoningMarks,
     /// `Some`: the reply may call tools, in this format.
@@ -133,6 +135,7 @@ impl ReplyFormat {
         let found = all.into_iter().find(|marks| has(marks.closer()) || has(marks.opener().trim_end()));
         ReplyFormat {
             thinks: found.map(|_| false),
+            has_thought: false,
             marks: found.unwrap_or_default(),
             tools: has_tools.then_some(format),
             harmony: false,
@@ -142,7 +145,8 @@ impl ReplyFormat {
     /// The format of a reply behind `prompt`, which may end within the reasoning.
     pub fn behind(self, prompt: &str) -> ReplyFormat {
         let thinks = self.thinks.map(|thinks| thinks || self.ends_within_reasoning(prompt));
-        ReplyFormat { thinks, ..self }
+        let has_thought = thinks == Some(false) && prompt.trim_end().ends_with(self.marks.closer());
+        ReplyFormat { thinks, has_thought, ..self }
     }
 
     /// Whether `prompt` ends where reasoning has begun.
