@@ -240,7 +240,7 @@ impl PromptEncoder {
         let reasoning = last.and_then(|last| last.fields.get("reasoning_content")?.as_str()).unwrap_or_default();
         let content = last.map_or("", |last| last.content.as_str());
         let Begun { text: begun, mut format, opener } = format.begun(&text, reasoning, content);
-        let written = format.clone();
+        let mut written = format.clone();
         if !request.splits_reasoning.unwrap_or(self.splits_reasoning) {
             format.thinks = None;
         }
@@ -250,6 +250,10 @@ impl PromptEncoder {
             ToolChoice::Auto | ToolChoice::None => None,
         };
         let beginning = name.and_then(|name| format.call_beginning(name)).unwrap_or_default();
+        if !beginning.is_empty() {
+            // The call follows the reasoning, whose budget would cut it.
+            written.thinks = None;
+        }
         text += &begun;
         text += &beginning;
         Ok(Rendered { text, format, written, beginning: opener.to_owned() + &beginning })
@@ -341,6 +345,26 @@ mod tests {
             max_text_bytes,
             images: None,
         }
+    }
+
+    #[test]
+    fn a_call_that_has_to_be_made_follows_the_reasoning() {
+        let chat_template =
+            "{{ messages[0].content }}{% if tools %} b{% endif %}{# <tool_call> <function= </think> #}<think>\n";
+        let section = TokenizerSection { chat_template: Some(chat_template.into()), ..TokenizerSection::default() };
+        let mut encoder = encoder(100);
+        encoder.template = Some(ChatTemplate::new(&section, 100).unwrap());
+        let tool = serde_json::json!({"type": "function", "function": {"name": "look"}});
+        let thinks = |choice: &str| {
+            let body = serde_json::json!({
+                "messages": [{"role": "user", "content": "a"}], "tools": [tool], "tool_choice": choice,
+            });
+            let defaults = unicorn_text::default_sampling();
+            let request = Request::parse(Endpoint::ChatCompletions, body.to_string().as_bytes(), &defaults).unwrap();
+            let arguments = TemplateArguments::new();
+            encoder.encode(&request.prompts[0], &request, &arguments, &ClientGone::default()).unwrap().written.thinks
+        };
+        assert_eq!((thinks("auto"), thinks("required")), (Some(true), None));
     }
 
     fn tokens(context_tokens: u32, text: &str) -> Result<usize, String> {
