@@ -249,7 +249,7 @@ fn what_cannot_be_answered_is_refused_in_openai_s_form() {
             TEXT,
             &json!({"prompt": far}).to_string(),
             "prompt".into(),
-            "prompt: exceeds the available context size: expected 1 to 64 tokens",
+            "prompt: exceeds the available context size: this model's maximum context length is 64 tokens",
         ),
         (TEXT, r#"{"prompt": "a", "temperature": -1}"#, Value::Null, "temperature must be 0 or more, found -1"),
         (TEXT, r#"{"prompt": "a", "mirostat": 2}"#, "mirostat".into(), "mirostat: not supported here, found 2"),

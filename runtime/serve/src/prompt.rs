@@ -190,7 +190,7 @@ impl PromptEncoder {
     fn check_tokens(&self, name: &str, tokens: &[u32]) -> Result<(), ApiError> {
         if tokens.is_empty() || tokens.len() > self.context_tokens as usize {
             return Err(match tokens.len() {
-                0 => ApiError::parameter(name, format!("{}, found 0", self.expected())),
+                0 => ApiError::parameter(name, format!("expected 1 to {} tokens, found 0", self.context_tokens)),
                 n_tokens => self.too_long(name, &n_tokens.to_string(), n_tokens),
             });
         }
@@ -286,14 +286,14 @@ impl PromptEncoder {
         Err(self.too_long(name, &found, self.context_tokens as usize + 1))
     }
 
-    /// The error of a prompt that has `n_tokens` at least. Clients of llama-server search it for its beginning.
+    /// The error of a prompt that has `n_tokens` at least. Clients of llama-server search it for its beginning, and those of OpenAI and vLLM for
+    /// what follows: litellm's error is then one of the context.
     fn too_long(&self, name: &str, found: &str, n_tokens: usize) -> ApiError {
-        let message = format!("exceeds the available context size: {}, found {found}", self.expected());
+        let context = self.context_tokens;
+        let message = format!(
+            "exceeds the available context size: this model's maximum context length is {context} tokens, found {found}"
+        );
         ApiError { tokens: Some((n_tokens, self.context_tokens)), ..ApiError::context_length(name, message) }
-    }
-
-    fn expected(&self) -> String {
-        format!("expected 1 to {} tokens", self.context_tokens)
     }
 }
 
@@ -386,7 +386,7 @@ mod tests {
         // One token of many bytes, which the rule permits up to here.
         assert_eq!(tokens(4, &"-".repeat(400)), Ok(1));
         let refused = tokens(4, &"-".repeat(401)).unwrap_err();
-        let expected = "prompt: exceeds the available context size: expected 1 to 4 tokens, found 401 bytes of text: more than 400 are more tokens";
+        let expected = "prompt: exceeds the available context size: this model's maximum context length is 4 tokens, found 401 bytes of text: more than 400 are more tokens";
         assert_eq!(refused, expected);
     }
 
@@ -397,7 +397,7 @@ mod tests {
         // Two pieces of 32,768 tokens each, of a million.
         assert_eq!(
             refused,
-            "prompt: exceeds the available context size: expected 1 to 40000 tokens, found more than 65536"
+            "prompt: exceeds the available context size: this model's maximum context length is 40000 tokens, found more than 65536"
         );
         // Long words, of which the pieces cut some.
         let dashes = format!("{} ", "-".repeat(100)).repeat(39_000 * 100 / 101);

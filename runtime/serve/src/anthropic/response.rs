@@ -58,8 +58,7 @@ impl Message {
         let Some(kind) = self.open.take() else { return };
         let index = self.blocks - 1;
         if kind == Kind::Thinking {
-            // Clients send thinking back with its signature, and expect one.
-            let delta = json!({"type": "signature_delta", "signature": ""});
+            let delta = json!({"type": "signature_delta", "signature": SIGNATURE});
             out.typed(&json!({"type": "content_block_delta", "index": index, "delta": delta}));
         }
         out.typed(&json!({"type": "content_block_stop", "index": index}));
@@ -71,7 +70,7 @@ impl ResponseWriter for Message {
         let reply = &replies[0];
         let mut content = Vec::new();
         if !reply.reasoning.is_empty() {
-            content.push(json!({"type": "thinking", "thinking": reply.reasoning, "signature": ""}));
+            content.push(json!({"type": "thinking", "thinking": reply.reasoning, "signature": SIGNATURE}));
         }
         if !reply.content.is_empty() || (reply.calls.is_empty() && content.is_empty()) {
             content.push(json!({"type": "text", "text": reply.content}));
@@ -124,6 +123,9 @@ impl ResponseWriter for Message {
         out.typed(&error.anthropic());
     }
 }
+
+/// Of thinking. Clients send it back; pi takes thinking without one for a part of the answer.
+const SIGNATURE: &str = "unsigned";
 
 fn stop_reason(reply: &Reply) -> &'static str {
     match reply.reason() {

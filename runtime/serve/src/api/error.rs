@@ -120,7 +120,12 @@ impl ApiError {
             StatusCode::BAD_REQUEST => "invalid_request_error",
             _ => self.kind(),
         };
-        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+        // Claude Code searches for these words, and shortens its history.
+        let message = match self.tokens {
+            Some((n_prompt, n_context)) => format!("prompt is too long: {n_prompt} tokens > {n_context} maximum"),
+            None => self.message.clone(),
+        };
+        json!({"type": "error", "error": {"type": kind, "message": message}})
     }
 
     /// Ollama's form.
