@@ -1,5 +1,5 @@
-//! What applications send to `unicorn-run serve`: each file of `requests/` has the requests of one, as its source code builds them (those of
-//! Claude Code, which has no public source, as others captured them), and what it reads of the answers.
+//! What applications send to `unicorn-run serve`: each file of `requests/` has the requests of one, recorded from the application or as its
+//! source code builds them, and what it reads of the answers.
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ fn requests_of_applications_are_answered_in_the_form_that_they_read() {
         }
         applications += 1;
     }
-    assert_eq!(applications, 9, "applications");
+    assert_eq!(applications, 11, "applications");
 }
 
 /// The JSON values of an answer: one, or those of server-sent events, or one on each line.

@@ -385,10 +385,15 @@ impl ResponseWriter for Responses {
 
     fn fail(&mut self, error: &ApiError, out: &mut Stream) {
         let error = &error.json()["error"];
-        self.event(
-            json!({"type": "error", "code": error["type"], "message": error["message"], "param": error["param"]}),
-            out,
-        );
+        let (kind, message) = (&error["type"], &error["message"]);
+        self.event(json!({"type": "error", "code": kind, "message": message, "param": error["param"]}), out);
+        // OpenAI's libraries raise an error at that event; Codex reads this one alone.
+        let response = json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": "failed", "model": self.model,
+            "error": {"code": kind, "message": message}, "incomplete_details": null, "output": [],
+            "parallel_tool_calls": true, "tool_choice": "auto", "tools": [], "usage": null,
+        });
+        self.event(json!({"type": "response.failed", "response": response}), out);
     }
 }
 
