@@ -537,7 +537,7 @@ proptest! {
             ReasoningMarks::ThinkAndResponse]),
         harmony in any::<bool>(),
     ) {
-        let format = ReplyFormat { thinks, marks, tools, harmony };
+        let format = ReplyFormat { thinks, has_thought: false, marks, tools, harmony };
         whole(&format, &parts.concat());
     }
 }
