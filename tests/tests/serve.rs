@@ -305,7 +305,9 @@ fn pages_of_other_origins_are_refused_unless_they_are_named() {
     for (expected, headers) in [
         (200, format!("Host: HERE\r\n{json}")),
         (200, format!("Host: localhost\r\nOrigin: http://localhost\r\n{json}")),
-        (415, "Host: HERE\r\n".to_owned()),
+        (200, "Host: HERE\r\n".to_owned()),
+        (415, "Host: HERE\r\nOrigin: http://HERE\r\n".to_owned()),
+        (415, "Host: HERE\r\nSec-Fetch-Site: cross-site\r\n".to_owned()),
         (415, "Host: HERE\r\nContent-Type: text/plain\r\n".to_owned()),
         (403, format!("Host: rebound.example\r\n{json}")),
         (403, format!("Host: HERE\r\nOrigin: https://chat.example\r\n{json}")),

@@ -412,7 +412,7 @@ mod tests {
         };
         for prompt in [Prompt::Text("a b ".repeat(100)), Prompt::Tokens(vec![1; 5])] {
             assert_eq!(embedded(prompt.clone(), true), Ok(4));
-            assert!(embedded(prompt, false).unwrap_err().contains("expected 1 to 4 tokens"));
+            assert!(embedded(prompt, false).unwrap_err().contains("maximum context length is 4 tokens"));
         }
         assert_eq!(beginning("aé", 2), "a");
     }
