@@ -509,11 +509,10 @@ impl RequestHandler {
             true => tokenizer.encode(&text),
             false => tokenizer.encode_literally(&text),
         };
-        let mut ids = ids.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let ids = ids.map_err(|error| ApiError::bad_request(error.to_string()))?;
         // vLLM's default for a plain prompt.
         let adds_special = add_special.or(add_special_tokens).unwrap_or(name == "prompt");
-        let bos = tokenizer.prompt_bos().filter(|bos| adds_special && ids.first() != Some(bos));
-        ids.splice(..0, bos);
+        let ids = if adds_special { tokenizer.begun(ids) } else { ids };
         let piece = |id: &u32| Ok(json!({"id": id, "piece": self.text(&[*id])?}));
         let tokens: Value = match with_pieces {
             true => Value::Array(ids.iter().map(piece).collect::<Result<_, ApiError>>()?),

@@ -54,13 +54,14 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let mut ids = self.encode(text)?;
-        if let Some(bos) = self.prompt_bos
-            && ids.first() != Some(&bos)
-        {
-            ids.insert(0, bos);
-        }
-        Ok(ids)
+        self.encode(text).map(|ids| self.begun(ids))
+    }
+
+    /// Ids of a plain prompt, whose text has these.
+    pub fn begun(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        let bos = self.prompt_bos.filter(|bos| ids.first() != Some(bos));
+        ids.splice(..0, bos);
+        ids
     }
 
     /// Ids of a text whose embedding is wanted: those of [`Tokenizer::encode_prompt`], followed by the tokens that the model's own

@@ -9,7 +9,6 @@ use crate::api::fields::unexpected;
 use crate::api::namespaces::{Namespaces, joined};
 use crate::api::prompt::is_content;
 use crate::api::request::Request;
-
 use crate::probabilities::Probabilities;
 use crate::reply::{Reply, Usage, new_id};
 use crate::writer::{ResponseWriter, Stream, prompt_progress, timings};

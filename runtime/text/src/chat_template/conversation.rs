@@ -4,34 +4,43 @@
 use super::message::Message;
 
 /// The conversation as it is, with `developer` as the `system` that it replaces; then with one system message instead of several;
-/// then with their text at the beginning of the first user message. Each also in turns. Some may be equal to the one before.
+/// then with their text at the beginning of the first user message. Each also in turns. Some may be equal to the one before. Each is made
+/// when it is asked for: most templates take the first.
 pub(super) fn arrangements(messages: &[Message]) -> impl Iterator<Item = Vec<Message>> {
-    let as_is: Vec<Message> = messages.iter().map(with_known_role).collect();
-    let n_system = as_is.iter().take_while(|message| message.role == SYSTEM).count();
-    let rest = as_is[n_system..].to_vec();
-    let joined = as_is[..n_system].iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join(BETWEEN);
-
+    let n_system = messages.iter().take_while(|message| is_system(message)).count();
     let places: &[Place] = if n_system == 0 { &[Place::Nowhere] } else { &[Place::First, Place::InQuestion] };
     let ways = places
         .iter()
-        .flat_map(|place| [Turns::AsTheyAre, Turns::Joined, Turns::WithinResults].map(|turns| (place, turns)));
-    let arranged = ways.map(move |(place, turns)| {
-        let mut messages = match turns {
-            Turns::AsTheyAre => rest.clone(),
-            Turns::Joined => in_turns(&rest, false),
-            Turns::WithinResults => in_turns(&rest, true),
-        };
-        match (place, messages.first_mut()) {
-            (Place::Nowhere, _) => {}
-            (Place::InQuestion, Some(first)) if first.role == USER => {
-                *first = first.with_content(format!("{joined}{BETWEEN}{}", first.content));
+        .flat_map(|place| [Turns::AsTheyAre, Turns::Joined, Turns::WithinResults].map(|turns| Some((place, turns))));
+    std::iter::once(None).chain(ways).map(move |way| {
+        let mut all: Vec<Message> = messages.iter().map(with_known_role).collect();
+        match way {
+            None => all,
+            Some((place, turns)) => {
+                let rest = all.split_off(n_system);
+                arranged(&all, rest, place, &turns)
             }
-            (Place::InQuestion, _) => messages.insert(0, Message::new(USER, joined.as_str())),
-            (Place::First, _) => messages.insert(0, Message::new(SYSTEM, joined.as_str())),
         }
-        messages
-    });
-    std::iter::once(as_is).chain(arranged)
+    })
+}
+
+/// The messages of the system at the beginning, and the rest, in a place and in turns.
+fn arranged(system: &[Message], rest: Vec<Message>, place: &Place, turns: &Turns) -> Vec<Message> {
+    let joined = system.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join(BETWEEN);
+    let mut messages = match turns {
+        Turns::AsTheyAre => rest,
+        Turns::Joined => in_turns(rest, false),
+        Turns::WithinResults => in_turns(rest, true),
+    };
+    match (place, messages.first_mut()) {
+        (Place::Nowhere, _) => {}
+        (Place::InQuestion, Some(first)) if first.role == USER => {
+            *first = first.with_content(format!("{joined}{BETWEEN}{}", first.content));
+        }
+        (Place::InQuestion, _) => messages.insert(0, Message::new(USER, joined)),
+        (Place::First, _) => messages.insert(0, Message::new(SYSTEM, joined)),
+    }
+    messages
 }
 
 /// Where the text of the system messages at the beginning is.
@@ -57,10 +66,9 @@ enum Turns {
 /// is said by the user, and messages in a row of the user, or of the assistant, become one. Agents send both: Claude Code reminds the model
 /// by messages of the system, and Codex describes the environment in a message of its own. `within_results`: what the user says behind a
 /// tool's result is a part of that; Mistral's templates count neither calls nor results as turns.
-fn in_turns(messages: &[Message], within_results: bool) -> Vec<Message> {
+fn in_turns(messages: Vec<Message>, within_results: bool) -> Vec<Message> {
     let mut turns: Vec<Message> = Vec::new();
-    for message in messages {
-        let mut message = message.clone();
+    for mut message in messages {
         if message.role == SYSTEM {
             message.role = USER.to_owned();
         }
@@ -76,6 +84,7 @@ fn in_turns(messages: &[Message], within_results: bool) -> Vec<Message> {
 }
 
 const SYSTEM: &str = "system";
+const DEVELOPER: &str = "developer";
 const USER: &str = "user";
 const ASSISTANT: &str = "assistant";
 const TOOL: &str = "tool";
@@ -85,9 +94,13 @@ const BETWEEN: &str = "\n\n";
 /// OpenAI's newer models have `developer` instead of `system`.
 fn with_known_role(message: &Message) -> Message {
     match message.role.as_str() {
-        "developer" => Message::new(SYSTEM, message.content.as_str()),
+        DEVELOPER => Message::new(SYSTEM, message.content.as_str()),
         _ => message.clone(),
     }
+}
+
+fn is_system(message: &Message) -> bool {
+    [SYSTEM, DEVELOPER].contains(&message.role.as_str())
 }
 
 /// The same messages with a mark for each content.
@@ -155,7 +168,7 @@ mod tests {
             message.fields.insert("reasoning_content".to_owned(), id.into());
             message
         };
-        let turns = in_turns(&[turn("", "1"), Message::new("assistant", "a"), turn("b", "2")], false);
+        let turns = in_turns(vec![turn("", "1"), Message::new("assistant", "a"), turn("b", "2")], false);
         assert_eq!((turns.len(), turns[0].content.as_str()), (1, "a\n\nb"));
         let fields = json!({"tool_calls": [{"id": "1"}, {"id": "2"}], "reasoning_content": "1\n\n2"});
         assert_eq!(json!(turns[0].fields), fields);
